@@ -1,14 +1,15 @@
-//! A node's life: how it starts and stops its replicas, forms or joins their groups, and reports its health.
+//! A node's life: how it starts and stops its replicas, forms or joins their groups, and reports
+//! its health.
 //!
-//! [`handle`] starts and stops. The other modules add to it: [`formation`] and [`membership`] extend
-//! [`Handle`]; [`claim`] binds the data directory; [`health`] and [`metrics`] only look.
+//! [`handle`] starts and stops. The other modules add to it: [`formation`] and [`membership`]
+//! extend [`Handle`]; [`claim`] binds the data directory; [`health`] and [`metrics`] only look.
 
 pub mod claim;
 pub mod formation;
 mod handle;
 mod health;
 pub mod membership;
-pub(crate) mod metrics;
+mod metrics;
 mod options;
 
 pub use handle::{Handle, Node};

@@ -19,13 +19,19 @@ use tokio::{
 };
 use tonic::{service::Routes, transport::server::Connected};
 
-use super::options::{Options, ReplicaOptions};
+use super::{
+    health, metrics,
+    options::{Options, ReplicaOptions},
+};
 use crate::{
     Error,
     hosted::{Hosted, Replica},
-    limits::PEER_MESSAGE_EXTRA_BYTES,
-    replica::home::{self, Identity},
-    replica::{self, Config, Work},
+    limits::{PEER_MESSAGE_EXTRA_BYTES, message_bytes},
+    net::peers::{Peers, Sender, Unreachable},
+    replica::{
+        self, Config, Durations, Site, Work,
+        home::{self, Identity},
+    },
     service::{NodeService, PeerService, RootService, ShardService},
     shard::ShardConfig,
 };
@@ -33,7 +39,8 @@ use crate::{
 /// How long open calls may take to end when the node stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A running node. Clones are the same node; it ends with the last of them, as if its process had died.
+/// A running node. Clones are the same node. It ends with the last of them, as if its process had
+/// died.
 #[derive(Clone, Debug)]
 pub struct Handle {
     inner: Arc<Inner>,
@@ -43,17 +50,16 @@ pub struct Handle {
 struct Inner {
     hosted: Arc<Hosted>,
     work: Mutex<BTreeMap<GroupId, Work>>,
-    /// Starting and stopping replicas is done one at a time.
+    /// Held while a replica is started or stopped, so that one change is made at a time.
     changing: tokio::sync::Mutex<()>,
     shutdown: Mutex<Option<oneshot::Sender<()>>>,
     server: Mutex<Option<tokio::task::JoinHandle<()>>>,
 }
 
-/// Its replicas end with it, as its server does.
 impl Drop for Inner {
     fn drop(&mut self) {
         let replicas = std::mem::take(&mut *self.hosted.replicas.write().unwrap_or_else(PoisonError::into_inner));
-        replicas.values().for_each(Replica::close);
+        replicas.values().for_each(|replica| replica.close());
         self.hosted.hang_up();
     }
 }
@@ -63,7 +69,7 @@ impl Drop for Inner {
 pub struct Node;
 
 impl Node {
-    /// The raft id of the group's replica in a node's directory; none if there is no replica.
+    /// The raft id of the group's replica in a node's directory; `None` if there is no replica.
     ///
     /// # Errors
     /// If the directory cannot be read or is damaged.
@@ -85,10 +91,11 @@ impl Node {
         Self::start_guarded(options, incoming, None).await
     }
 
-    /// As [`start`](Self::start), and asks callers for their roles, on connections that tell who they are.
+    /// Like [`start`](Self::start), and checks callers' roles on connections that authenticate
+    /// them.
     ///
     /// # Errors
-    /// As there.
+    /// As [`start`](Self::start).
     pub async fn start_guarded<I, IO, E>(options: Options, incoming: I, guard: Option<Guard>) -> Result<Handle, Error>
     where
         I: Stream<Item = Result<IO, E>> + Send + 'static,
@@ -102,7 +109,7 @@ impl Node {
         if let Some(guard) = guard {
             routes = guard.over(routes);
         }
-        tokio::spawn(crate::node::health::report(Arc::clone(handle.hosted()), reporter));
+        tokio::spawn(health::report(Arc::clone(handle.hosted()), reporter));
         let (shutdown, ended) = oneshot::channel();
         *handle.inner.shutdown.lock().unwrap_or_else(PoisonError::into_inner) = Some(shutdown);
         let server = tokio::spawn(serve(routes, incoming, ended));
@@ -110,15 +117,16 @@ impl Node {
         Ok(handle)
     }
 
-    /// Starts a node's replicas and gives its services, for a transport of the caller's. Runs on the present tokio runtime.
+    /// Starts a node's replicas and returns its services, for a transport of the caller's. Runs on
+    /// the present tokio runtime.
     ///
     /// # Errors
     /// If a replica cannot be started; then none runs.
     pub async fn open(options: Options) -> Result<(Handle, Routes), Error> {
         let runtime = tokio::runtime::Handle::current();
         let replicas = options.replicas.clone();
-        let hosted = Arc::new_cyclic(|weak| Hosted::new(options, weak, runtime));
-        crate::node::metrics::show(&hosted);
+        let hosted = Arc::new_cyclic(|weak| Hosted::new(weak, |unreachable| site(options, unreachable, runtime)));
+        metrics::show(&hosted);
         let inner = Inner {
             hosted: Arc::clone(&hosted),
             work: Mutex::default(),
@@ -140,6 +148,34 @@ impl Node {
     }
 }
 
+/// What a node of these options shares with its replicas.
+fn site(options: Options, unreachable: Unreachable, runtime: tokio::runtime::Handle) -> Site {
+    let message_bytes_max = message_bytes(&options.params);
+    let sender = Sender {
+        node: options.node.clone(),
+        cluster: options.cluster_id,
+        connector: Arc::clone(&options.connector),
+        message_bytes_max: message_bytes_max + PEER_MESSAGE_EXTRA_BYTES,
+        unreachable,
+    };
+    Site {
+        peers: Peers::new(sender, runtime.clone()),
+        node: options.node,
+        cluster: options.cluster_id,
+        params: options.params,
+        message_bytes_max,
+        storage: options.storage,
+        connector: options.connector,
+        clock: options.clock,
+        seed: options.seed,
+        tuning: options.tuning,
+        runtime,
+        durations: Durations::new(),
+        nodes: options.nodes,
+        learned: Default::default(),
+    }
+}
+
 /// The services of a node.
 fn routes(hosted: &Arc<Hosted>) -> Routes {
     let hosted = Arc::clone(hosted);
@@ -154,7 +190,7 @@ fn routes(hosted: &Arc<Hosted>) -> Routes {
         .add_service(NodeServer::new(NodeService { hosted }))
 }
 
-/// The node's gRPC server, until it is told to end.
+/// Runs the node's gRPC server until it is told to end.
 async fn serve<I, IO, E>(routes: Routes, incoming: I, ended: oneshot::Receiver<()>)
 where
     I: Stream<Item = Result<IO, E>> + Send + 'static,
@@ -164,7 +200,7 @@ where
 {
     let router = coppice_process::net::server().add_routes(routes);
     let shutdown = async {
-        // Also ends when the handle is gone.
+        // This also ends when the handle is dropped.
         let _ = ended.await;
     };
     if let Err(error) = router.serve_with_incoming_shutdown(incoming, shutdown).await {
@@ -174,38 +210,41 @@ where
 }
 
 impl Handle {
-    /// What the node hosts.
+    /// The replicas of the node, and what they share.
     #[must_use]
     pub fn hosted(&self) -> &Arc<Hosted> {
         &self.inner.hosted
     }
 
-    /// How all replicas do.
+    /// The status of the node and of all its replicas.
     #[must_use]
     pub fn status(&self) -> v1::NodeStatusResponse {
         self.inner.hosted.report()
     }
 
-    /// Whether the node can serve its role: each of its replicas has its state, votes, and knows a leader.
+    /// Whether the node can serve its role: each of its replicas has its state, votes, and knows a
+    /// leader.
     ///
     /// # Errors
-    /// Says which does not.
+    /// Names a replica that does not.
     pub fn readiness(&self) -> Result<(), String> {
-        crate::node::health::readiness(self.hosted())
+        health::readiness(self.hosted())
     }
 
-    /// Whether the node can come to serve its role without a restart: none of its replicas has stopped for good.
+    /// Whether the node can come to serve its role without a restart: none of its replicas has
+    /// stopped for good.
     ///
     /// # Errors
-    /// Says which has, and why.
+    /// Names a replica that has stopped, and the reason.
     pub fn liveness(&self) -> Result<(), String> {
-        crate::node::health::liveness(self.hosted())
+        health::liveness(self.hosted())
     }
 
     /// Starts a replica from its directory, or as its options say if it has none.
     ///
     /// # Errors
-    /// If one of the group runs here, or the directory is in use, another replica's, or damaged beyond what raft can mend.
+    /// If a replica of the group runs here, or the directory is in use, another replica's, or
+    /// damaged beyond repair by raft.
     pub async fn start_replica(&self, options: ReplicaOptions) -> Result<(), Error> {
         let _one_at_a_time = self.inner.changing.lock().await;
         let group = options.group;
@@ -224,7 +263,7 @@ impl Handle {
     /// Stops a replica as if its process had died: nothing is flushed or handed over.
     ///
     /// # Errors
-    /// If none of the group runs here.
+    /// If no replica of the group runs here.
     pub async fn stop_replica(&self, group: GroupId) -> Result<(), Error> {
         let _one_at_a_time = self.inner.changing.lock().await;
         self.end(group).await
@@ -259,12 +298,13 @@ impl Handle {
         }
     }
 
-    /// Stops the node in order: leaderships are handed over, everything is flushed.
+    /// Stops the node in order: leaderships are handed over, and everything is flushed.
     pub async fn stop(&self) {
         self.retire(true).await;
     }
 
-    /// Stops the node in order where all of its cluster is stopped: nobody is there to hand over to, and everything is flushed.
+    /// Stops the node in order along with its whole cluster: everything is flushed, and no
+    /// leadership is handed over.
     pub async fn stop_with_cluster(&self) {
         self.retire(false).await;
     }
@@ -280,11 +320,11 @@ impl Handle {
         self.close(Duration::ZERO).await;
     }
 
-    /// Ends replicas, streams and server; open calls have so long to end.
+    /// Ends replicas, streams and server. Open calls have `drain` to end.
     async fn close(&self, drain: Duration) {
         let _one_at_a_time = self.inner.changing.lock().await;
         for group in self.inner.hosted.all().into_keys() {
-            // Nobody else removes replicas meanwhile.
+            // The lock is held, so the replica is still there.
             let _ = self.end(group).await;
         }
         self.inner.hosted.hang_up();
@@ -301,21 +341,21 @@ impl Handle {
 fn start(hosted: &Arc<Hosted>, options: ReplicaOptions) -> Result<(Replica, Work), Error> {
     let ReplicaOptions { group, raft_id, bootstrap } = options;
     let identity = Identity { cluster: hosted.cluster, group, raft_id };
-    let hosted = Arc::clone(hosted);
+    let site = Arc::clone(&hosted.site);
     match group {
         GroupId::Root => {
-            let (replica, work) = replica::start(Config { identity, bootstrap, machine: (), hosted })?;
+            let (replica, work) = replica::start(Config { identity, bootstrap, machine: (), site })?;
             Ok((Replica::Root(replica), work))
         }
         GroupId::Shard(shard) => {
             let machine = ShardConfig {
                 shard,
-                params: hosted.params.clone(),
-                engine: hosted.tuning.engine.clone(),
-                flush_bytes_max: hosted.tuning.flush_bytes_max,
-                runner: hosted.tuning.runner.clone(),
+                params: site.params.clone(),
+                engine: site.tuning.engine.clone(),
+                flush_bytes_max: site.tuning.flush_bytes_max,
+                runner: site.tuning.runner.clone(),
             };
-            let (replica, work) = replica::start(Config { identity, bootstrap, machine, hosted })?;
+            let (replica, work) = replica::start(Config { identity, bootstrap, machine, site })?;
             Ok((Replica::Shard(replica), work))
         }
     }
@@ -332,7 +372,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// Answers nothing before it is let go, and says when a call has come.
+    /// Reports each call, and answers none before the test lets it go.
     struct Slow {
         came: mpsc::Sender<()>,
         go: Arc<Semaphore>,

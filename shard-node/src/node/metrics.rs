@@ -1,7 +1,10 @@
-//! What a node tells of its replicas in numbers; `docs/METRICS.md` lists them.
+//! Metrics of a node's replicas; `docs/METRICS.md` lists them.
 //!
-//! Replicas count with plain atomics and show their state as they do to everyone; whoever collects looks at them. Only durations are
-//! recorded as they happen. Without a meter of the process, nobody collects and nothing is recorded.
+//! Replicas count with plain atomics, and a collection reads them together with the replicas'
+//! status. Only durations are recorded as they happen. Without a meter of the process, nothing is
+//! read or recorded.
+
+mod list;
 
 use std::{
     sync::{
@@ -12,57 +15,24 @@ use std::{
 };
 
 use coppice_engine::{Counters, DiskUsage};
-use coppice_proto::telemetry::{DURATIONS_S, SCOPE};
+use coppice_proto::telemetry::SCOPE;
 use coppice_types::GroupId;
 use opentelemetry::{
     KeyValue, global,
-    metrics::{AsyncInstrument, Histogram, Meter},
+    metrics::{AsyncInstrument, Meter},
 };
 
 use crate::{
     hosted::{Hosted, Replica},
-    replica::machine::StateMachine,
-    replica::{Shared, Status},
+    replica::{Counts, Role, Status, Traffic, group_label},
     root::RootMachine,
     shard::ShardMachine,
 };
 
-/// For how long one look serves: all metrics of a collection are of one.
+/// How long one look serves, so that all metrics of a collection are from the same look.
 const LOOK_AGE_MAX: Duration = Duration::from_millis(500);
 
-/// The label of a group.
-pub fn group_label(group: GroupId) -> KeyValue {
-    KeyValue::new("group", group.to_string())
-}
-
-/// Durations of what replicas do, by group.
-#[derive(Clone, Debug)]
-pub struct Durations {
-    /// Of a step of raft that may write and sync its log.
-    pub persist: Histogram<f64>,
-    /// Of an entry.
-    pub apply: Histogram<f64>,
-}
-
-impl Durations {
-    /// Recorded by the meter of the process.
-    pub fn new() -> Self {
-        let meter = global::meter(SCOPE);
-        let histogram = |name: &'static str, help: &'static str| {
-            let named = meter.f64_histogram(name).with_unit("s").with_description(help);
-            named.with_boundaries(DURATIONS_S.to_vec()).build()
-        };
-        Self {
-            persist: histogram(
-                "coppice.raft.persist.duration",
-                "How long it took to write and sync a batch of the raft log",
-            ),
-            apply: histogram("coppice.raft.apply.duration", "How long the state machine took for an entry"),
-        }
-    }
-}
-
-/// A shard's engine.
+/// Numbers of a shard's engine.
 #[derive(Debug)]
 struct Shard {
     counters: Counters,
@@ -74,7 +44,7 @@ struct Shard {
     version: u64,
 }
 
-/// The root group's state.
+/// Numbers of the root group's state.
 #[derive(Debug)]
 struct Root {
     entries: u64,
@@ -83,7 +53,7 @@ struct Root {
     disk_bytes: u64,
 }
 
-/// What a replica has counted of itself.
+/// A replica's own counters.
 #[derive(Debug)]
 struct Counted {
     proposals: u64,
@@ -99,7 +69,7 @@ struct Counted {
 }
 
 impl Counted {
-    fn of<M: StateMachine>(Shared { counts, traffic, .. }: &Shared<M>) -> Self {
+    fn of(counts: &Counts, traffic: &Traffic) -> Self {
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
         Self {
             proposals: count(&counts.proposals),
@@ -116,13 +86,13 @@ impl Counted {
     }
 }
 
-/// A replica as it was found. It holds nothing of the replica, which may end meanwhile.
+/// What one look at a replica found. It keeps no reference to the replica, which may end meanwhile.
 #[derive(Debug)]
 struct Look {
     group: KeyValue,
     status: Status,
     is_open: bool,
-    /// Messages of other replicas, and requests, that wait for it.
+    /// Numbers of messages of other replicas, and of requests, that wait for the replica.
     waiting: (u64, u64),
     counted: Counted,
     shard: Option<Shard>,
@@ -131,14 +101,11 @@ struct Look {
 
 impl Look {
     fn at(group: GroupId, replica: &Replica) -> Self {
-        // A replica without a state has only a status.
-        let (counted, shard, root) = match replica {
-            Replica::Shard(replica) => {
-                (Counted::of(&replica.shared), replica.read_now(|machine| Ok(shard(machine))).ok(), None)
-            }
-            Replica::Root(replica) => {
-                (Counted::of(&replica.shared), None, replica.read_now(|machine| Ok(root(machine))).ok())
-            }
+        let counted = Counted::of(replica.counts(), replica.traffic());
+        // A replica without a state has neither.
+        let (shard, root) = match replica {
+            Replica::Shard(replica) => (replica.read_now(|machine| Ok(shard(machine))).ok(), None),
+            Replica::Root(replica) => (None, replica.read_now(|machine| Ok(root(machine))).ok()),
         };
         let (is_open, waiting) = (replica.is_open(), replica.waiting());
         Self { group: group_label(group), status: replica.status(), is_open, waiting, counted, shard, root }
@@ -152,8 +119,8 @@ impl Look {
         self.shard.as_ref()?.usage.as_ref().map(bytes)
     }
 
-    fn is(&self, role: &str) -> bool {
-        self.status.role == role
+    fn is(&self, role: Role) -> Option<u64> {
+        Some((self.status.role == role).into())
     }
 }
 
@@ -204,14 +171,15 @@ impl Looker {
 
 type Reads = fn(&Look) -> Option<u64>;
 
-/// Makes instruments that read replicas.
+/// Builds instruments that read replicas.
 struct Instruments {
     meter: Meter,
     looker: Arc<Looker>,
 }
 
 impl Instruments {
-    /// What a collection does: observes each of `parts` of each replica that has it, under the part's label if it has one.
+    /// The callback of a collection. It observes each of `parts` of each replica that has the part,
+    /// under the part's label if it has one.
     fn observe(
         &self,
         label: &'static str,
@@ -253,330 +221,13 @@ impl Instruments {
     }
 }
 
-/// Shows a node's replicas to whoever collects, as long as it runs.
+/// Makes a node's replicas visible to collections, as long as the node runs.
 pub fn show(hosted: &Arc<Hosted>) {
     let looker = Looker { hosted: Arc::downgrade(hosted), last: Mutex::default() };
     let instruments = Instruments { meter: global::meter(SCOPE), looker: Arc::new(looker) };
-    replicas(&instruments);
-    raft(&instruments);
-    snapshots(&instruments);
-    engine(&instruments);
-    root_group(&instruments);
-}
-
-fn replicas(it: &Instruments) {
-    it.gauges(
-        ("coppice.replica.role", "", "role"),
-        "1 for the role that the replica has, 0 for the others",
-        &[
-            ("leader", |look| Some(look.is("leader").into())),
-            ("follower", |look| Some(look.is("follower").into())),
-            ("candidate", |look| Some(look.is("candidate").into())),
-            ("learner", |look| Some(look.is("learner").into())),
-            ("quarantined", |look| Some(look.is("quarantined").into())),
-            ("stopped", |look| Some(look.is("stopped").into())),
-        ],
-    );
-    it.gauges(
-        ("coppice.replica.open", "", ""),
-        "1 if the replica has its state, 0 if it is quarantined or waits for a snapshot",
-        &[("", |look| Some(look.is_open.into()))],
-    );
-    it.gauges(
-        ("coppice.replica.disk_full", "", ""),
-        "1 if the replica takes no new versions for want of space",
-        &[("", |look| Some(look.status.full.into()))],
-    );
-    it.counters(
-        ("coppice.replica.quarantines", "", ""),
-        "Times that the replica stopped to trust itself",
-        &[("", |look| Some(look.counted.quarantines))],
-    );
-    it.gauges(
-        ("coppice.replica.queue.messages", "", "lane"),
-        "Messages of other replicas, and requests, that wait for the replica",
-        &[("peers", |look| Some(look.waiting.0)), ("requests", |look| Some(look.waiting.1))],
-    );
-}
-
-fn raft(it: &Instruments) {
-    it.gauges(("coppice.raft.term", "", ""), "Raft's term", &[("", |look| Some(look.status.term))]);
-    it.gauges(
-        ("coppice.raft.has_leader", "", ""),
-        "1 if the replica knows a leader of its group",
-        &[("", |look| Some((look.status.leader != 0).into()))],
-    );
-    it.gauges(
-        ("coppice.raft.voters", "", ""),
-        "Voters of the group, as the replica knows them",
-        &[("", |look| Some(look.status.voters.len() as u64))],
-    );
-    it.gauges(
-        ("coppice.raft.index", "", "of"),
-        "The last entry of the log, the last that is known to be committed, and the last that is applied",
-        &[
-            ("last", |look| Some(look.status.last)),
-            ("committed", |look| Some(look.status.committed)),
-            ("applied", |look| Some(look.status.applied)),
-        ],
-    );
-    it.counters(
-        ("coppice.raft.proposals", "", ""),
-        "Commands that the replica has proposed as leader",
-        &[("", |look| Some(look.counted.proposals))],
-    );
-    it.counters(
-        ("coppice.raft.elections", "", "outcome"),
-        "Elections that the replica has begun, and those that made it leader",
-        &[("begun", |look| Some(look.counted.campaigns)), ("won", |look| Some(look.counted.leaderships))],
-    );
-    it.gauges(
-        ("coppice.raft.log.entries", "", ""),
-        "Entries that the log holds",
-        &[("", |look| Some(look.status.log_entries))],
-    );
-    it.gauges(
-        ("coppice.raft.log.size", "By", ""),
-        "Space that the log takes on the disk",
-        &[("", |look| Some(look.status.log_bytes))],
-    );
-}
-
-fn snapshots(it: &Instruments) {
-    it.counters(
-        ("coppice.snapshot.sent", "By", ""),
-        "Bytes of snapshots that were handed out to other replicas",
-        &[("", |look| Some(look.counted.snapshot_bytes_given))],
-    );
-    it.counters(
-        ("coppice.snapshot.received", "By", "from"),
-        "Bytes of snapshots that were taken in: over the network, or found on the disk from an earlier transfer",
-        &[
-            ("network", |look| Some(look.counted.snapshot_bytes_sent)),
-            ("disk", |look| Some(look.counted.snapshot_bytes_held)),
-        ],
-    );
-    it.counters(
-        ("coppice.snapshot.pins", "", ""),
-        "Snapshots that were made for other replicas",
-        &[("", |look| Some(look.counted.snapshots_pinned))],
-    );
-    it.counters(
-        ("coppice.snapshot.installs", "", ""),
-        "Snapshots of other replicas that became the replica's state",
-        &[("", |look| Some(look.counted.snapshots_installed))],
-    );
-    it.counters(
-        ("coppice.snapshot.checks", "", ""),
-        "Own snapshots that another replica refused and that were checked here",
-        &[("", |look| Some(look.counted.snapshots_checked))],
-    );
-}
-
-fn engine(it: &Instruments) {
-    engine_state(it);
-    engine_reads(it);
-    engine_writes(it);
-}
-
-fn engine_state(it: &Instruments) {
-    it.gauges(
-        ("coppice.engine.version", "", ""),
-        "The newest version that touched the shard and is known to be decided",
-        &[("", |look| Some(look.shard.as_ref()?.version))],
-    );
-    it.gauges(
-        ("coppice.engine.trees", "", ""),
-        "Trees of the newest decided version",
-        &[("", |look| Some(look.shard.as_ref()?.trees))],
-    );
-    it.gauges(
-        ("coppice.engine.records", "", ""),
-        "Records in the trees of the newest decided version, those that newer ones hide among them",
-        &[("", |look| Some(look.shard.as_ref()?.records))],
-    );
-    it.gauges(
-        ("coppice.engine.staged.versions", "", ""),
-        "Versions that are prepared and not decided",
-        &[("", |look| Some(look.shard.as_ref()?.staged))],
-    );
-    it.gauges(
-        ("coppice.engine.versions", "", ""),
-        "Versions that are kept",
-        &[("", |look| look.usage(|usage| usage.versions))],
-    );
-    it.gauges(
-        ("coppice.engine.unflushed", "By", ""),
-        "What no flush has made durable yet",
-        &[("", |look| Some(look.shard.as_ref()?.unflushed_bytes))],
-    );
-    it.gauges(
-        ("coppice.engine.disk", "By", "kind"),
-        "Space on the disk by kind of file",
-        &[
-            ("index", |look| look.usage(|usage| usage.index_bytes)),
-            ("data", |look| look.usage(|usage| usage.data_bytes)),
-            ("patches", |look| look.usage(|usage| usage.patch_bytes)),
-            ("values", |look| look.usage(|usage| usage.value_bytes - usage.cold_value_bytes)),
-            ("cold_values", |look| look.usage(|usage| usage.cold_value_bytes)),
-            ("meta", |look| look.usage(|usage| usage.meta_bytes)),
-        ],
-    );
-    it.gauges(
-        ("coppice.engine.disk.unused", "By", "kind"),
-        "Space on the disk that holds nothing that is needed, and is used again or given back",
-        &[
-            ("index", |look| look.usage(|usage| usage.index_free_bytes)),
-            ("data", |look| look.usage(|usage| usage.data_free_bytes)),
-            ("patches", |look| look.usage(|usage| usage.patch_free_bytes)),
-            ("values", |look| look.usage(|usage| usage.value_bytes.saturating_sub(usage.value_live_bytes))),
-        ],
-    );
-    it.gauges(
-        ("coppice.engine.cache", "By", "cache"),
-        "Memory of caches: nodes of active and of frozen trees, hashes, filters",
-        &[
-            ("young", |look| look.usage(|usage| usage.young_cache_bytes)),
-            ("old", |look| look.usage(|usage| usage.old_cache_bytes)),
-            ("hashes", |look| look.usage(|usage| usage.hash_cache_bytes)),
-            ("filters", |look| look.usage(|usage| usage.filter_bytes)),
-        ],
-    );
-}
-
-fn engine_reads(it: &Instruments) {
-    it.counters(
-        ("coppice.engine.lookups", "", ""),
-        "Keys looked up, by reads and by deletes that ask whether there is something to delete",
-        &[("", |look| look.counter(|counters| counters.gets))],
-    );
-    it.counters(
-        ("coppice.engine.filter.skips", "", ""),
-        "Trees that a filter excluded from a lookup",
-        &[("", |look| look.counter(|counters| counters.filter_skips))],
-    );
-    it.counters(
-        ("coppice.engine.cache.hits", "", "cache"),
-        "Nodes found in memory, not flushed yet or in a cache, and pages of shortcuts",
-        &[
-            ("dirty", |look| look.counter(|counters| counters.node_dirty_hits)),
-            ("young", |look| look.counter(|counters| counters.node_young_hits)),
-            ("old", |look| look.counter(|counters| counters.node_old_hits)),
-            ("shortcuts", |look| look.counter(|counters| counters.shortcut_hits)),
-        ],
-    );
-    it.counters(
-        ("coppice.engine.reads", "", "of"),
-        "Reads of files: nodes, values, and pages of shortcuts",
-        &[
-            ("nodes", |look| look.counter(|counters| counters.span_reads)),
-            ("values", |look| look.counter(|counters| counters.value_file_reads)),
-            ("shortcuts", |look| look.counter(|counters| counters.shortcut_reads)),
-        ],
-    );
-    it.counters(
-        ("coppice.engine.read", "By", ""),
-        "Bytes of nodes that were read from files",
-        &[("", |look| look.counter(|counters| counters.span_read_bytes))],
-    );
-    it.counters(
-        ("coppice.engine.value.reads", "", ""),
-        "Values read, from memory or from files",
-        &[("", |look| look.counter(|counters| counters.value_reads))],
-    );
-    it.counters(
-        ("coppice.engine.scrubbed", "By", ""),
-        "Bytes that were read in the background and found sound",
-        &[("", |look| look.counter(|counters| counters.scrubbed_bytes))],
-    );
-    it.counters(
-        ("coppice.engine.scrubs", "", ""),
-        "Times that all files were read in the background and found sound",
-        &[("", |look| look.counter(|counters| counters.scrubs))],
-    );
-}
-
-fn engine_writes(it: &Instruments) {
-    it.counters(
-        ("coppice.engine.cold.moved", "By", ""),
-        "Bytes of values that were copied to the cold directory",
-        &[("", |look| look.counter(|counters| counters.cold_write_bytes))],
-    );
-    it.counters(
-        ("coppice.engine.cold.failures", "", ""),
-        "Moves to the cold directory that failed, of which each is tried again",
-        &[("", |look| look.counter(|counters| counters.cold_failures))],
-    );
-    it.counters(
-        ("coppice.engine.stages", "", ""),
-        "Versions prepared",
-        &[("", |look| look.counter(|counters| counters.stages))],
-    );
-    it.counters(
-        ("coppice.engine.flushes", "", ""),
-        "Flushes",
-        &[("", |look| look.counter(|counters| counters.flushes))],
-    );
-    it.counters(
-        ("coppice.engine.merges", "", ""),
-        "Merges of trees that were built",
-        &[("", |look| look.counter(|counters| counters.merges_built))],
-    );
-    it.counters(
-        ("coppice.engine.merge.records", "", ""),
-        "Records that merges have read",
-        &[("", |look| look.counter(|counters| counters.merge_records))],
-    );
-    it.counters(
-        ("coppice.engine.nodes.made", "", ""),
-        "Nodes made, flushed or not",
-        &[("", |look| look.counter(|counters| counters.nodes_made))],
-    );
-    it.counters(
-        ("coppice.engine.nodes.written", "", ""),
-        "Nodes written to files",
-        &[("", |look| look.counter(|counters| counters.span_writes))],
-    );
-    it.counters(
-        ("coppice.engine.staged", "By", ""),
-        "Bytes of keys and values that were to be written: the base of write amplification",
-        &[("", |look| look.counter(|counters| counters.user_bytes))],
-    );
-    it.counters(
-        ("coppice.engine.written", "By", "of"),
-        "Bytes written to files: nodes, values, the meta log",
-        &[
-            ("nodes", |look| look.counter(|counters| counters.span_write_bytes)),
-            ("values", |look| look.counter(|counters| counters.value_write_bytes)),
-            ("meta", |look| look.counter(|counters| counters.meta_write_bytes)),
-        ],
-    );
-    it.counters(
-        ("coppice.engine.discarded", "By", ""),
-        "Bytes of free pages that were given back to the file system",
-        &[("", |look| look.counter(|counters| counters.discarded_bytes))],
-    );
-}
-
-fn root_group(it: &Instruments) {
-    it.gauges(
-        ("coppice.root.log.entries", "", ""),
-        "Entries of the root log, as the replica has applied it",
-        &[("", |look| Some(look.root.as_ref()?.entries))],
-    );
-    it.gauges(
-        ("coppice.root.sessions", "", ""),
-        "Open sessions of clients",
-        &[("", |look| Some(look.root.as_ref()?.sessions))],
-    );
-    it.gauges(
-        ("coppice.root.term", "", ""),
-        "The leading coordinator's term",
-        &[("", |look| Some(look.root.as_ref()?.term))],
-    );
-    it.gauges(
-        ("coppice.root.disk", "By", ""),
-        "Space of the root group's state on the disk",
-        &[("", |look| Some(look.root.as_ref()?.disk_bytes))],
-    );
+    list::replicas(&instruments);
+    list::raft(&instruments);
+    list::snapshots(&instruments);
+    list::engine(&instruments);
+    list::root_group(&instruments);
 }
