@@ -1,4 +1,5 @@
-//! Messages of the API to the types of the state machines and back. Everything that comes in is checked here or by `Command::check`.
+//! Conversion between messages of the API and the types of the state machines. Incoming values are
+//! checked here or by `Command::check`.
 
 use bytes::Bytes;
 use coppice_engine::{ForestShape, MergeName, PrepareId, ShardState};
@@ -20,12 +21,12 @@ fn need<T>(field: Option<T>, name: &str) -> Result<T> {
     field.ok_or_else(|| invalid(&format!("{name} is missing")))
 }
 
-/// Reads 32 bytes.
+/// Reads a digest.
 pub fn digest(bytes: &[u8], name: &str) -> Result<Digest> {
     Digest::from_slice(bytes).ok_or_else(|| invalid(&format!("{name} is not a digest of 32 bytes")))
 }
 
-/// Gives 32 bytes.
+/// Writes a digest as bytes.
 #[must_use]
 pub fn to_bytes(digest: &Digest) -> Bytes {
     Bytes::copy_from_slice(digest.as_bytes())
@@ -37,13 +38,13 @@ pub fn state(state: Option<&v1::ShardState>, name: &str) -> Result<ShardState> {
     Ok(ShardState { version: Version(state.version), digest: digest(&state.digest, name)? })
 }
 
-/// Gives the exact name of a state.
+/// Writes the exact name of a state.
 #[must_use]
 pub fn to_state(state: &ShardState) -> v1::ShardState {
     v1::ShardState { version: state.version.0, digest: to_bytes(&state.digest) }
 }
 
-/// Gives a stamp.
+/// Writes a stamp.
 #[must_use]
 pub fn to_stamp(stamp: Stamp) -> v1::Stamp {
     v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 }
@@ -54,7 +55,7 @@ pub fn stamp(stamp: Option<v1::Stamp>, name: &str) -> Result<Stamp> {
     need(stamp, name).map(|stamp| Stamp::new(stamp.epoch, stamp.version))
 }
 
-/// Reads what every message to a shard repeats.
+/// Reads the context that every message to a shard repeats.
 pub fn context(context: Option<&v1::ShardContext>) -> Result<Context> {
     let context = need(context, "context")?;
     Ok(Context {
@@ -70,13 +71,13 @@ pub fn merge(merge: &v1::Merge) -> Result<MergeName> {
     Ok(MergeName { inputs, output: digest(&merge.output, "a merge's output")? })
 }
 
-/// Gives the name of a merge.
+/// Writes the name of a merge.
 #[must_use]
 pub fn to_merge(merge: &MergeName) -> v1::Merge {
     v1::Merge { inputs: merge.inputs.iter().map(to_bytes).collect(), output: to_bytes(&merge.output) }
 }
 
-/// Gives a forest's shape.
+/// Writes a forest's shape.
 #[must_use]
 pub fn to_shape(shape: &ForestShape) -> v1::ForestShape {
     v1::ForestShape { entries: shape.entries.clone(), ready: shape.ready.iter().map(to_merge).collect() }
@@ -140,19 +141,19 @@ fn execute(command: &v1::ExecuteCommand) -> Result<Execute> {
     })
 }
 
-/// Gives the answer to a Prepare.
+/// Writes the answer to a Prepare.
 pub fn to_prepare_response(reply: &Reply) -> Result<v1::PrepareResponse> {
     let staged = reply.staged.ok_or_else(|| Refusal::new(Reason::Internal, "a Prepare staged nothing"))?;
     Ok(v1::PrepareResponse { digest: to_bytes(&staged), shape: Some(to_shape(&reply.shape)) })
 }
 
-/// Gives the answer to any other command.
+/// Writes the answer to any other command.
 #[must_use]
 pub fn to_command_response(reply: &Reply) -> v1::ShardCommandResponse {
     v1::ShardCommandResponse { shape: Some(to_shape(&reply.shape)), decided: Some(to_state(&reply.decided)) }
 }
 
-/// Gives a record that a read found.
+/// Writes a record that a read found.
 #[must_use]
 pub fn to_record(record: coppice_engine::Record) -> v1::ShardRecord {
     let value_sha256 = to_bytes(&record.value_hash());
@@ -165,7 +166,7 @@ pub fn to_record(record: coppice_engine::Record) -> v1::ShardRecord {
     }
 }
 
-/// Says that a key has no live value; `changed` is the stamp of its deletion, where that is known.
+/// Writes that a key has no live value. `changed` is the stamp of its deletion, if that is known.
 #[must_use]
 pub fn to_absent(key: Bytes, changed: Option<Stamp>) -> v1::ShardRecord {
     v1::ShardRecord { key, found: false, last_changed: changed.map(to_stamp), ..v1::ShardRecord::default() }

@@ -1,4 +1,4 @@
-//! What can go wrong in a node.
+//! Errors of a node.
 
 use std::io;
 
@@ -10,33 +10,28 @@ use crate::refusal::Refusal;
 /// An error of a node or of one of its replicas.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The engine of a shard failed.
     #[error("the engine failed")]
     Engine(#[from] coppice_engine::Error),
-    /// The root group's state machine failed.
     #[error("the root state machine failed")]
     Root(#[from] coppice_root::Error),
-    /// Raft or its log failed.
     #[error("consensus failed")]
     Consensus(#[from] coppice_consensus::Error),
     /// A file of the replica's directory could not be read or written.
     #[error("cannot {what}")]
     Storage {
-        /// What was tried.
+        /// The attempted action.
         what: &'static str,
-        /// Why it failed.
         source: io::Error,
     },
-    /// Another process holds the directory.
     #[error("the directory is in use by another process")]
     InUse,
     /// The directory belongs to another cluster, group or replica.
     #[error("the directory is not this replica's: {0}")]
     Identity(String),
-    /// The protocol state of the superblock cannot be read.
     #[error("the protocol state in the superblock cannot be read")]
     MachineState(#[source] CodecError),
-    /// A committed command is of a version or kind that this replica does not know, so it cannot go on.
+    /// A committed command has a version or kind that this replica does not know, so it can't go
+    /// on.
     #[error("a committed command cannot be read")]
     UnknownCommand(#[source] CodecError),
     /// Another version of the software wrote the directory.
@@ -44,40 +39,29 @@ pub enum Error {
         "{file} has format {found}, and this build reads format {known} alone: use the build that wrote the directory (docs/OPERATIONS.md, \"Ledgers of older builds\")"
     )]
     OtherFormat {
-        /// Which file.
         file: &'static str,
-        /// The file's.
+        /// The file's format.
         found: u8,
-        /// This build's.
+        /// This build's format.
         known: u8,
     },
-    /// A file of the replica's directory is damaged.
     #[error("{file} is damaged: {what}")]
-    Damaged {
-        /// Which file.
-        file: &'static str,
-        /// What is wrong with it.
-        what: String,
-    },
-    /// The node hosts no running replica of the group.
+    Damaged { file: &'static str, what: String },
     #[error("no replica of {0} runs here")]
     NoReplica(GroupId),
-    /// The node hosts a running replica of the group already.
     #[error("a replica of {0} runs here already")]
     ReplicaRuns(GroupId),
     /// A member of the cluster refused.
     #[error("refused: {} ({})", .0.message, .0.reason)]
     Refused(Refusal),
-    /// A call to another node failed.
     #[error("a call to another node failed")]
     Call(#[from] Box<tonic::Status>),
-    /// Something did not happen in time.
     #[error("{0} did not happen in time")]
     Overdue(&'static str),
 }
 
 impl Error {
-    /// What the caller can do about it.
+    /// The kind of the error, which tells the caller what to do.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -95,31 +79,33 @@ impl Error {
         }
     }
 
-    /// What ran out, if that is why it failed.
+    /// What ran out, if that caused the error.
     #[must_use]
     pub fn shortage(&self) -> Option<Shortage> {
         Shortage::behind(self)
     }
 
-    /// The directory is as after a crash, and can be opened again when what ran out is there.
+    /// Whether the error passes: the directory is as after a crash, and can be opened again once
+    /// the missing resource is back.
     pub(crate) fn passes(&self) -> bool {
-        // An engine is unusable after a superblock could not be written. Opened again, it knows which one holds.
+        // An engine is unusable after a superblock could not be written. When it is opened again,
+        // it finds out which superblock is valid.
         self.shortage().is_some() || matches!(self, Self::Engine(coppice_engine::Error::Poisoned))
     }
 
-    /// The error with all that caused it, in one line.
+    /// The error and all its causes, in one line.
     #[must_use]
     pub fn chain(&self) -> String {
         coppice_types::chain(self)
     }
 }
 
-/// No thread could be started. That passes, as other shortages do.
+/// The error that no thread could be started. It passes, like other shortages.
 pub(crate) fn no_thread(error: io::Error) -> Error {
     Error::Storage { what: "start a thread", source: io::Error::new(io::ErrorKind::OutOfMemory, error) }
 }
 
-/// Names what was tried when a storage call failed.
+/// Wraps the error of a storage call with the attempted action.
 pub(crate) fn storage(what: &'static str) -> impl Fn(io::Error) -> Error {
     move |source| match source.kind() {
         io::ErrorKind::WouldBlock => Error::InUse,

@@ -1,4 +1,5 @@
-//! The offline check of one replica's directory: its small files, its raft log, its state. Changes nothing but what opening a log mends.
+//! The offline check of one replica's directory: its small files, its raft log, its state. It
+//! changes nothing beyond the repairs that opening a raft log makes.
 
 use std::{fmt::Display, sync::Arc};
 
@@ -8,25 +9,27 @@ use coppice_types::GroupId;
 
 use crate::{
     Error,
-    home::{self, Home, Identity},
+    replica::home::{self, Home, Identity},
 };
 
-/// What was found in one replica's directory.
+/// The findings of checking one replica's directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What is wrong.
+    /// Errors, one text for each.
     pub findings: Vec<String>,
-    /// What a crash left and the next start removes.
+    /// Number of leftovers of crashes, which the next start removes.
     pub notes: usize,
-    /// The state could not be checked: a part of it lies in a cold directory that was not given.
+    /// The state could not be checked because a part of it is in a cold directory that was not
+    /// given.
     pub cold_missing: Option<String>,
-    /// Nothing could be checked: another version of the software wrote the directory.
+    /// Nothing could be checked because another version of the software wrote the directory.
     pub other_format: Option<String>,
     /// There was nothing to check: the replica has no directory, or an empty one.
     pub absent: bool,
 }
 
-/// Checks the replica of a group in a stopped node's directory. What can't be read is a finding, too.
+/// Checks the replica of a group in a stopped node's directory. A file that can't be read is a
+/// finding.
 #[must_use]
 pub fn check(node: &Arc<dyn Storage>, group: GroupId) -> Report {
     let mut report = Report::default();
@@ -45,7 +48,7 @@ pub fn check(node: &Arc<dyn Storage>, group: GroupId) -> Report {
 
 fn check_parts(node: &Arc<dyn Storage>, group: GroupId, report: &mut Report) -> Result<(), Error> {
     let identity = home::stored(node.as_ref(), group)?;
-    // A crash before the identity was written leaves a directory that holds nothing.
+    // A crash before the identity was written leaves an empty directory.
     let Some(identity) = identity else {
         report.absent = true;
         return Ok(());
@@ -57,7 +60,7 @@ fn check_parts(node: &Arc<dyn Storage>, group: GroupId, report: &mut Report) -> 
     }
     check_log(&home, identity, report)?;
     if home.floor()?.index == 0 {
-        // It joins its group and waits for a snapshot: there is no state yet.
+        // The replica is joining its group and waits for a snapshot: there is no state yet.
         report.notes += 1;
         return Ok(());
     }
@@ -78,7 +81,7 @@ fn check_parts(node: &Arc<dyn Storage>, group: GroupId, report: &mut Report) -> 
     Ok(())
 }
 
-/// The small files and the raft log beside the state.
+/// Checks the small files and the raft log.
 fn check_log(home: &Home, identity: Identity, report: &mut Report) -> Result<(), Error> {
     let floor = home.floor()?;
     home.incoming()?;

@@ -1,35 +1,50 @@
-//! A node of the cluster: hosts replicas, each a raft group joined with a state machine, behind gRPC.
+//! A node of the cluster: hosts replicas, each a raft group joined with a state machine, behind
+//! gRPC.
 //!
-//! A node serves `Peer`, `Shard`, `Root` and `Node` of `proto/coppice/v1/node.proto` for all its replicas over any connections, see
-//! [`Connector`] and [`Node::start`]. Each replica is driven by one thread or task ([`replica`]); a shard's state machine is the engine with the protocol's
-//! state ([`shard`]), the root group's is `coppice_root` ([`root`]). Reads run beside it, on the same state machine.
+//! A node serves `Peer`, `Shard`, `Root` and `Node` of `proto/coppice/v1/node.proto` for all its
+//! replicas, over any connections (see [`Connector`] and [`Node::start`]). Its layers, from the
+//! top; each imports only layers below it:
 //!
-//! **Invariants.** State machines and raft are synchronous and know nothing of tokio. Every queue is bounded, see [`limits`]. Nothing
-//! is answered before a majority of voters has it on disk and agrees on its outcome. An error stops or quarantines one replica; a
-//! broken invariant stops the process.
+//! ```text
+//!   process                 the binary: settings, sockets, start and stop
+//!      │
+//!    node                   starts and stops replicas; forms and joins groups; health, metrics
+//!      │
+//!   service                 the gRPC services in front of the replicas
+//!      │
+//!   hosted                  the replicas of one node, and what the services share
+//!    ┌─┴───┐
+//!  shard  root              the state machines: engine and protocol rules; coppice_root
+//!    └─┬───┘
+//!   replica                 joins a raft group with a state machine; the replica's directory
+//!      │
+//!     net                   channels and queues to other nodes
+//!      │
+//!  limits, refusal, error   bounds; answers that say why a request was not carried out
+//! ```
+//!
+//! Outside of the layers, `convert` maps messages of the API to types of the state machines and
+//! back, and [`fsck`] checks a stopped node's directory.
+//!
+//! A thread or task drives each replica ([`replica`]). Reads run at the same time, on the same
+//! state machine: a shard's ([`shard`]) or the root group's ([`root`]).
+//!
+//! **Invariants.** State machines and raft are synchronous and know nothing of tokio. Every queue
+//! is bounded, see [`limits`]. No outcome is answered before a majority of voters has the entry on
+//! disk and agrees on the outcome. An error stops or quarantines one replica; a broken invariant
+//! stops the process.
 
-pub mod agreement;
-pub mod claim;
 mod convert;
 mod error;
-pub mod formation;
 pub mod fsck;
-mod health;
-pub mod home;
 mod hosted;
 pub mod limits;
-pub mod machine;
-pub mod mailbox;
-pub mod membership;
-mod metrics;
 mod net;
-mod node;
-mod peers;
+pub mod node;
 pub mod process;
 mod refusal;
 pub mod replica;
 pub mod root;
-mod runner;
 mod service;
 pub mod shard;
 
@@ -37,9 +52,8 @@ pub mod shard;
 mod tests;
 
 pub use error::Error;
-pub use hosted::{Hosted, Replica, ordinal, raft_id};
+pub use hosted::{Hosted, Replica};
 pub use net::{Connector, DuplexNet, Incoming, Pipe, endpoint};
 pub use node::{Handle, Node, Options, ReplicaOptions};
 pub use refusal::Refusal;
-pub use replica::{Bootstrap, Tuning};
-pub use runner::Runner;
+pub use replica::{Bootstrap, Role, Tuning, home, ordinal, raft_id, runner::Runner};

@@ -1,4 +1,4 @@
-//! Every bound of a node: what is held in memory, how much at a time, and for how long.
+//! Bounds of a node: memory, sizes of messages and pages, and time limits.
 
 use std::time::Duration;
 
@@ -6,41 +6,44 @@ use coppice_types::Params;
 
 /// How long a connection may take to open.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often an open connection is probed.
+/// Pause between two probes of an open connection.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// HTTP/2 flow control windows, so that one large message does not wait for several round trips.
+/// HTTP/2 flow control window, so large that a large message does not wait for several round trips.
 pub const WINDOW_BYTES: u32 = 2 << 20;
-/// What a message may need beyond the limit that genesis sets: names, hashes and raft's own fields around a batch.
+/// Room in a message beyond the limit that genesis sets: names, hashes and raft's own fields around
+/// a batch.
 pub const MESSAGE_OVERHEAD_BYTES: usize = 1 << 20;
 
-/// Messages of peers that wait for a replica; more are dropped, raft repeats them.
+/// Messages of peers that wait for a replica. More are dropped; raft repeats them.
 pub const PEER_QUEUE_MAX: usize = 4096;
-/// Requests that wait for a replica; more are refused.
+/// Requests that wait for a replica. More are refused.
 pub const REQUEST_QUEUE_MAX: usize = 1024;
-/// Messages that wait for the connection to one other node; more are dropped.
+/// Messages that wait for the connection to one other node. More are dropped.
 pub const OUTGOING_QUEUE_MAX: usize = 4096;
-/// Commands whose outcome is awaited, of one replica.
+/// Commands of one replica whose outcome is awaited.
 pub const WAITERS_MAX: usize = 1024;
-/// Reads that wait for a state or a read index, of one replica.
+/// Reads of one replica that wait for a read index.
 pub const PARKED_MAX: usize = 1024;
-/// Staged versions of one shard; more are refused before they are proposed.
+/// Staged versions of one shard. More are refused before they are proposed.
 pub const STAGED_MAX: usize = 256;
+/// Built merges of one replica that it tells, and that others remember.
+pub const BUILT_MERGES_MAX: usize = 64;
 /// Prepare ids of the present term whose abort is remembered.
 pub const ABORTED_MAX: usize = 128;
 /// Entries whose digests are compared at a time.
 pub const AGREEMENTS_MAX: usize = 1024;
-/// Messages of a stream that are made before the caller takes them.
+/// Messages of a stream that are prepared before the caller takes them.
 pub const STREAM_QUEUE_MAX: usize = 4;
-/// Most records of one page of a scan.
+/// The most records in one page of a scan.
 pub const PAGE_RECORDS_MAX: usize = 1024;
 /// Bytes of records in one page of a scan.
 pub const SCAN_CHUNK_BYTES: usize = 256 << 10;
 /// Bytes in one message of a snapshot.
 pub const SNAPSHOT_CHUNK_BYTES: usize = 256 << 10;
 
-/// Parts of a snapshot that a receiver says that it holds, in one request: their hashes take 128 KiB.
+/// Parts of a snapshot that a receiver may say it holds, in one request. Their hashes take 128 KiB.
 pub const SNAPSHOT_HELD_MAX: usize = 4096;
-/// Bytes of such a hash.
+/// Size of the hash of a part.
 pub const HASH_BYTES: usize = 32;
 
 /// The largest message that a node takes or sends.
@@ -48,5 +51,6 @@ pub const HASH_BYTES: usize = 32;
 pub const fn message_bytes(params: &Params) -> usize {
     params.message_bytes_max as usize + MESSAGE_OVERHEAD_BYTES
 }
-/// What messages between replicas may have beyond that: raft sends several entries at once.
+
+/// Room in a message between replicas beyond that: raft sends several entries at once.
 pub const PEER_MESSAGE_EXTRA_BYTES: usize = 8 << 20;

@@ -1,11 +1,12 @@
-//! The binary `coppice-shard-node`; what it does is in [`coppice_shard_node::process`].
+//! The binary `coppice-shard-node`; see [`coppice_shard_node::process`].
 
 use std::process::ExitCode;
 
 use coppice_shard_node::process;
 use tikv_jemallocator::Jemalloc;
 
-/// Nodes are made on many threads and let go on one, for which the C library's allocator has a lock that they wait for.
+/// The engine allocates tree nodes on many threads and frees them on one. The C library's allocator
+/// takes a lock for that, which the threads would wait for.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 

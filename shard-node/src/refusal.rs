@@ -1,10 +1,11 @@
-//! A refusal: an answer that says no, why, and changed nothing more than it says.
+//! A refusal: an answer that says why a request was not carried out.
 
 use coppice_proto::status;
 use coppice_types::Reason;
 use tonic::Status;
 
-/// Why a command or read was refused. Refusals of `apply` are functions of the replicated state, so all replicas give the same.
+/// Why a command or read was refused. Refusals of `apply` are functions of the replicated state, so
+/// they are the same on all replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// For programs.
@@ -29,13 +30,14 @@ impl Refusal {
         self
     }
 
-    /// This replica does not lead; `leader` is the node that does, or empty.
+    /// The refusal of a replica that does not lead. `leader` is the leading node, or empty if
+    /// unknown.
     #[must_use]
     pub fn not_leader(leader: &str) -> Self {
         Self::new(Reason::NotLeader, "another replica leads this group").with(status::LEADER, leader)
     }
 
-    /// Waiting helps: the replica may just be behind.
+    /// Whether waiting may help: the replica may just be behind.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         matches!(self.reason, Reason::StateMissing | Reason::MissedAdmin)

@@ -1,4 +1,4 @@
-//! The binary `coppice-shard-node` by itself: its settings, its directory, its end.
+//! The binary `coppice-shard-node` alone: its settings, its directory, its end.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 
 const CLUSTER: &str = "00112233445566778899aabbccddeeff";
 
-/// A node whose settings come from a file in `dir`; nothing answers at the other nodes' addresses.
+/// A node whose settings come from a file in `dir`. The other nodes' addresses don't answer.
 fn node(dir: &Path) -> Command {
     let port = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     let port = port.expect("there is a free port").port();
@@ -30,7 +30,7 @@ fn dir() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
 
-/// How a command ended, which has nothing to serve.
+/// Exit code and output of a command that ends by itself.
 fn ended(command: &mut Command) -> (Option<i32>, String) {
     let Output { status, stdout, stderr } = command.output().expect("the binary can be run");
     (status.code(), String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr))
@@ -41,7 +41,7 @@ fn serving(command: &mut Command) -> Child {
     let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary can be run");
     let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
     assert!(lines.any(|line| line.is_ok_and(|line| line.contains("serving"))), "it ended before it served");
-    // Its further lines are of no interest, but somebody must take them.
+    // Later lines are of no interest, but must be read, or the node would block.
     std::thread::spawn(move || lines.count());
     child
 }

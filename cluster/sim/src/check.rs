@@ -57,7 +57,7 @@ pub fn observe(world: &World) {
         for ordinal in ordinals {
             let replica = world.replica(*ordinal, *group);
             let status = replica.as_ref().map(Replica::status);
-            if let Some(status) = status.filter(|status| status.role == "quarantined")
+            if let Some(status) = status.filter(|status| status.role.as_str() == "quarantined")
                 && !world.machines[ordinal].rotten.contains(group)
             {
                 scribe.wrong(format!(

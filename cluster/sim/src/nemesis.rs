@@ -322,7 +322,8 @@ impl Nemesis {
         let groups: Vec<GroupId> = world.site.shape.groups.keys().copied().collect();
         let group = groups[self.index(groups.len())];
         let ordinals = world.site.shape.groups[&group].clone();
-        let leads = |ordinal: &u32| world.replica(*ordinal, group).is_some_and(|it| it.status().role == "leader");
+        let leads =
+            |ordinal: &u32| world.replica(*ordinal, group).is_some_and(|it| it.status().role.as_str() == "leader");
         let Some(leader) = ordinals.iter().copied().find(leads) else { return };
         let machine = world.machines.get_mut(&leader).expect("it is one of the machines");
         let parts = ["/data", "/index", "/values-", "/tile/", "/journal/"];

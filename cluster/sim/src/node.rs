@@ -259,7 +259,9 @@ impl Machine {
         let Some((_, handle)) = &self.running else { return BTreeMap::new() };
         let missing = |group: &GroupId| match handle.hosted().replica(*group) {
             None => Some("it does not run".to_owned()),
-            Some(replica) => Some(replica.status()).filter(|status| status.role == "stopped").map(|status| status.note),
+            Some(replica) => {
+                Some(replica.status()).filter(|status| status.role.as_str() == "stopped").map(|status| status.note)
+            }
         };
         self.groups(shape).filter_map(|group| Some((group, missing(&group)?))).collect()
     }

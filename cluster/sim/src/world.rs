@@ -130,7 +130,7 @@ impl World {
                     return Some(format!("{group} does not run on node-{ordinal}"));
                 };
                 let status = replica.status();
-                if !matches!(status.role, "leader" | "follower") {
+                if !matches!(status.role.as_str(), "leader" | "follower") {
                     return Some(format!("{group} on node-{ordinal} is {}: {}", status.role, status.note));
                 }
                 if status.voters.len() != 3 || !status.learners.is_empty() {

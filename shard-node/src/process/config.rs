@@ -18,7 +18,7 @@ use coppice_process::{
 use coppice_types::GroupId;
 use serde::{Deserialize, Serialize};
 
-use crate::{claim::Owner, formation::Formation};
+use crate::node::{claim::Owner, formation::Formation};
 
 /// The command line.
 pub const PROGRAM: Program = Program {
@@ -43,9 +43,9 @@ pub const PROGRAM: Program = Program {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Bootstrap {
-    /// Groups that nobody has may be formed, together with all their hosts.
+    /// Groups that no node has may be formed, together with all their hosts.
     New,
-    /// What is not here is joined, and waited for.
+    /// Groups that are not here are joined, as soon as other nodes have them.
     #[default]
     Existing,
 }
@@ -54,22 +54,20 @@ pub enum Bootstrap {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// This node's name.
     pub node: String,
     /// The cluster, in hex.
     pub cluster_id: String,
-    /// Where the replicas live.
+    /// The directory of the replicas.
     pub data_dir: PathBuf,
-    /// Where old values go.
+    /// A second directory for old values.
     pub cold: Option<Cold>,
-    /// Where to listen.
+    /// The address to listen on.
     pub listen: SocketAddr,
-    /// Where to tell how it does, and its metrics, over plain HTTP.
+    /// The address for health and metrics over plain HTTP.
     pub health_listen: Option<SocketAddr>,
-    /// Whether groups may be formed.
     #[serde(default)]
     pub bootstrap: Bootstrap,
-    /// What is logged.
+    /// The filter of log events.
     #[serde(default = "info")]
     pub log: String,
     /// The form of a log line.
@@ -78,44 +76,45 @@ pub struct Config {
     /// Where metrics and spans are sent.
     #[serde(default)]
     pub telemetry: Telemetry,
-    /// How long a stop may take.
+    /// Time limit of a stop.
     #[serde(default = "stop_timeout_ms")]
     pub stop_timeout_ms: u64,
-    /// All nodes by name, this one among them.
+    /// All nodes by name, including this one.
     pub nodes: Nodes,
-    /// How the ledger is founded; the same for all processes.
+    /// The ledger's founding parameters; the same for all processes.
     #[serde(default)]
     pub ledger: Ledger,
-    /// The nodes of a group, by its name (`root`, or the number of a shard); groups that are not named are on all nodes.
+    /// The nodes of each group, by the group's name (`root`, or the number of a shard). Groups that
+    /// are not named are on all nodes.
     #[serde(default)]
     pub placement: BTreeMap<String, BTreeSet<String>>,
-    /// The etcd in which the node says where it is, and finds where the others are.
+    /// The etcd in which the node registers its address and finds those of the others.
     pub metadata: Option<Store>,
-    /// Certificates: with them, every connection is mutually authenticated.
+    /// Certificates. With them, every connection is mutually authenticated.
     pub tls: Option<Tls>,
-    /// Who may call.
+    /// The roles of callers.
     #[serde(default)]
     pub access: Access,
-    /// How replicas pace themselves.
+    /// The replicas' pace.
     #[serde(default)]
     pub tuning: Tuning,
 }
 
-/// A second directory, on a cheaper disk, to which each shard's oldest values go.
+/// A second directory, on a cheaper disk, for each shard's oldest values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cold {
-    /// Where it is; this node's alone.
+    /// The directory, which only this node uses.
     pub dir: PathBuf,
     /// How many bytes of values each shard keeps in `data_dir`.
     #[serde(default = "hot_value_bytes")]
     pub hot_value_bytes: u64,
-    /// How much each replica copies there in a second.
+    /// How many bytes each replica copies there in a second.
     #[serde(default = "cold_bytes_per_s")]
     pub bytes_per_s: u64,
 }
 
-/// One of them holds the other, as far as their names tell.
+/// Whether one directory is within the other, by their names.
 fn nested(one: &Path, other: &Path) -> bool {
     one.starts_with(other) || other.starts_with(one)
 }
@@ -136,29 +135,31 @@ fn stop_timeout_ms() -> u64 {
     20_000
 }
 
-/// How replicas pace themselves; the defaults suit a cluster in one place.
+/// The replicas' pace. The defaults suit a cluster in one place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tuning {
     /// Raft's unit of time: heartbeats every 2, elections after 10 to 20.
     pub tick_ms: u64,
-    /// A state machine is flushed when something was applied so long ago,
+    /// A state machine is flushed when the last flush is this long ago,
     pub flush_interval_ms: u64,
-    /// or after so many entries,
+    /// or after this many entries,
     pub flush_entries_max: u64,
-    /// or when it has so much to write,
+    /// or when it has this much to write,
     pub flush_bytes_max: u64,
-    /// or when so much of a shard's disk waits for it to be free, in percent of what is used: less takes less space, and writes more.
+    /// or when this much of a shard's disk waits for a flush to become free, in percent of the used
+    /// space. A lower value takes less space and writes more.
     pub waiting_percent_max: u32,
-    /// A value's record bears its key if that takes no more of it, in percent: then gets need no leaf to find it.
+    /// A value's record includes its key if the key takes at most this share of it, in percent.
+    /// Then gets find the value without reading a leaf.
     pub name_percent_max: u32,
     /// Size of a file of the raft log.
     pub log_segment_bytes: u64,
-    /// How much of its files each replica reads in a second to see whether it is sound; 0 for nothing.
+    /// How much of its files each replica reads and checks in a second; 0 turns the check off.
     pub scrub_bytes_per_s: u64,
-    /// Bytes of cached nodes of active trees, of each shard.
+    /// Bytes of cached nodes of active trees, per shard.
     pub young_cache_bytes: usize,
-    /// Bytes of cached nodes of frozen trees, of each shard.
+    /// Bytes of cached nodes of frozen trees, per shard.
     pub old_cache_bytes: usize,
 }
 
@@ -222,7 +223,7 @@ impl Settings for Config {
 }
 
 impl Config {
-    /// Whose directory it is.
+    /// The owner of the node's directory.
     ///
     /// # Errors
     /// If the cluster id or the ledger cannot be read.
@@ -244,7 +245,7 @@ impl Config {
         Ok(std::iter::once(GroupId::Root).chain(map.shards().iter().map(|shard| GroupId::Shard(shard.id))).collect())
     }
 
-    /// The groups that this node hosts, and how they come to be.
+    /// The groups that this node hosts, and its part in forming them.
     ///
     /// # Errors
     /// If a group or node of the placement does not exist.
@@ -281,7 +282,7 @@ impl Config {
         Ok(Formation { groups, new: self.bootstrap == Bootstrap::New, ledger: self.ledger.digest()? })
     }
 
-    /// How replicas pace themselves.
+    /// The replicas' pace.
     pub(super) fn tuning(&self) -> crate::Tuning {
         let Tuning { young_cache_bytes, old_cache_bytes, waiting_percent_max, name_percent_max, .. } = self.tuning;
         let defaults = crate::Tuning::default();

@@ -10,7 +10,7 @@ use tokio::task::AbortHandle;
 use super::Config;
 use crate::Connector;
 
-/// How long the store knows of a node that says nothing.
+/// How long the store keeps a silent node registered.
 const LEASE: Duration = Duration::from_secs(5);
 
 impl Connector for Ways {
@@ -22,21 +22,22 @@ impl Connector for Ways {
 /// The ways to the nodes of the configuration.
 ///
 /// # Errors
-/// If a certificate cannot be read, or this node's is another process's.
+/// If a certificate cannot be read, or this node's certificate is for another process.
 pub(super) fn ways(config: &Config) -> Result<Ways, Failure> {
     let own = config.access.expects(Role::Node, &config.node);
     let tls = config.tls.as_ref().map(|tls| tls.client(own)).transpose()?;
     Ways::new(Dialer::new(&config.node, tls), &config.nodes)
 }
 
-/// A node that is registered as long as this is kept, and learns where the others are.
+/// Keeps a node registered until it is dropped. Meanwhile the node learns the addresses of the
+/// others.
 pub(super) struct Registered {
     _presence: Presence,
     following: AbortHandle,
 }
 
 impl Registered {
-    /// Registers the node at its own address of the configuration.
+    /// Registers the node at its configured address.
     pub(super) fn keep(config: &Config, store: Arc<dyn Metadata>, ways: Ways) -> Self {
         let address = config.nodes.get(&config.node).map(|node| node.address.clone()).unwrap_or_default();
         let member = Member { kind: Kind::Node, name: config.node.clone(), address };

@@ -1,193 +1,153 @@
-//! The steps of a replica: take what arrived, tick, let raft advance, apply, compare, answer, flush.
+//! The steps of a replica: take inputs, tick, let raft advance, apply, compare, answer, flush.
+//!
+//! ```text
+//!  mailbox ──► inputs ──► raft: sync the log, send ──► committed entries ──► apply ──► outcomes
+//!                                                                                        │
+//!     proposer ◄── answer once a majority of voters agrees ◄── compare ◄── own and others' digests
+//!                                                                                        │
+//!                                              flush by time, entries or bytes, then cut the log
+//! ```
+
+mod apply;
+mod leadership;
+mod requests;
+mod snapshot;
+mod work;
 
 use std::{
-    cell::Cell,
     collections::{BTreeSet, VecDeque},
     sync::{Arc, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
 use bytes::Bytes;
-use coppice_consensus::{Beside, Committed, Group, Message, Output, Position, RaftId, Role, Writing};
+use coppice_consensus::{Beside, Committed, Group, Message, Output, Position, RaftId, Role as RaftRole, Writing};
 use coppice_env::Shortage;
 use coppice_proto::v1::{DigestReport, MergeReport, PeerMessage, peer_message::Body};
 use coppice_types::{Digest, ErrorKind, Reason};
 use opentelemetry::KeyValue;
-use parking_lot::{Mutex, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use super::{
+    agreement::{Agreements, Verdict, Voters},
     cold::Cold,
-    doubt::Check,
+    config::Config,
+    durations::group_label,
     fitness::{self, Fitness},
-    handle::{Answer, Input, Member, Shared, Status},
-    start::Config,
+    flushing::Flushing,
+    home::Home,
+    input::{Answer, Input},
+    machine::StateMachine,
+    maintain::{Backlog, Maintain, catch_up, foresee},
+    shared::Shared,
+    snapshots::Snapshots,
+    status::{Member, Role, Status},
     waiters::{Reads, Waiters},
 };
-use crate::{
-    Error,
-    agreement::{Agreements, Verdict, Voters},
-    convert,
-    home::{Home, IncomingCopy},
-    machine::{Backlog, StateMachine, catch_up, foresee},
-    metrics::group_label,
-    refusal::Refusal,
-};
+use crate::{Error, convert, refusal::Refusal};
 
 /// Ticks after which a lost ReadIndex is sent again.
 const READ_RETRY_TICKS: u32 = 4;
-/// Ticks between two rounds of what is repeated: open digests, merges, care of snapshots.
+/// Ticks between two rounds of repetitions: open digests, merges, care of snapshots.
 const CARE_TICKS: u64 = 10;
 /// Digests that are repeated in one round.
 const REPEATED_MAX: usize = 64;
 /// How soon this thread tries again when a reader is in its way.
 const BLOCKED_WAIT: Duration = Duration::from_millis(1);
-/// After a step of background work that can wait, the thread rests so many times as long as it took, and for a tick at most: readers have
-/// the state machine then.
-const WORK_REST: u32 = 2;
-/// But no shorter than this: a step may find that it has to wait for another thread.
-const WORK_REST_MIN: Duration = Duration::from_micros(250);
-/// Work that must not wait goes on for this part of a tick at most: else commands that come without a break would leave it ever further
-/// behind, until they have to wait for all of it.
-const CATCH_UP_PART: u32 = 4;
-/// Ticks to make up for at once after a pause; a longer one is not made up for.
+/// Ticks that are made up for at once after a pause. A longer pause is not made up for.
 const LATE_TICKS_MAX: u32 = 4;
 
-/// Everything that what drives a replica owns.
+/// Everything that a replica's thread owns.
 pub(super) struct Actor<M: StateMachine> {
-    pub(super) config: Config<M>,
-    pub(super) shared: Arc<Shared<M>>,
-    pub(super) home: Home,
-    pub(super) group: Group,
-    pub(super) applied: Position,
-    pub(super) agreements: Agreements,
-    pub(super) touched: BTreeSet<u64>,
-    pub(super) voters: Voters,
-    pub(super) members: Vec<RaftId>,
+    config: Arc<Config<M>>,
+    shared: Arc<Shared<M>>,
+    home: Home,
+    group: Group,
+    applied: Position,
+    agreements: Agreements,
+    /// Entries with news since digests were last compared.
+    touched: BTreeSet<u64>,
+    voters: Voters,
+    members: Vec<RaftId>,
     /// Committed entries that are not applied yet.
-    pub(super) backlog: VecDeque<Committed>,
-    /// How long the state machine took for what it has not applied since.
-    pub(super) looked_ahead: Duration,
-    /// A reader was in the way of this thread.
-    blocked: Cell<bool>,
-    /// There is background work left.
+    backlog: VecDeque<Committed>,
+    /// Time spent on looking ahead since an entry was last applied.
+    looked_ahead: Duration,
+    /// When the next step of background work is due; `None` if there is none.
     work_at: Option<Duration>,
-    /// Of what is measured here.
-    pub(super) labels: [KeyValue; 1],
-    pub(super) waiters: Waiters<M::Reply>,
-    pub(super) reads: Reads,
-    pub(super) leading: bool,
-    /// The pin of the snapshot that raft hands out.
-    pub(super) pinned: Option<u64>,
-    /// A follower wants a snapshot at this entry or later, and none is pinned yet.
-    pub(super) wanted: Option<u64>,
-    /// When it was pinned.
-    pub(super) pinned_at: Duration,
-    /// When raft last sent a snapshot, or one was pinned.
-    pub(super) snapshot_used_at: Duration,
-    /// The check of a pinned snapshot that another replica refused, and when the next one may begin.
-    pub(super) check: Option<Check>,
-    pub(super) next_check: Duration,
-    /// The snapshot that is being fetched, and whose it is.
-    pub(super) fetching: Option<(IncomingCopy, RaftId, JoinHandle<()>)>,
-    /// The snapshot that is complete, and that raft was told to take.
-    pub(super) incoming: Option<IncomingCopy>,
-    pub(super) flushed_at: Duration,
-    pub(super) unflushed_entries: u64,
-    /// A write failed because this ran out: no new versions are taken until the machine is flushed and a reserve is there.
-    pub(super) short_of: Option<Shortage>,
-    pub(super) fitness: Fitness,
-    pub(super) cold: Cold,
-    pub(super) ended: bool,
+    /// Labels of recorded durations.
+    labels: [KeyValue; 1],
+    waiters: Waiters<M::Reply>,
+    reads: Reads,
+    leading: bool,
+    snapshots: Snapshots<M>,
+    flushing: Flushing<M>,
+    fitness: Fitness,
+    cold: Cold,
+    ended: bool,
     next_tick: Duration,
-    pub(super) ticks: u64,
-    pub(super) retiring: Option<(u64, Answer<()>)>,
+    ticks: u64,
+    /// The tick until which a retiring leader waits for a successor, and where to say that it is
+    /// done.
+    retiring: Option<(u64, Answer<()>)>,
 }
 
 impl<M: StateMachine> Actor<M> {
-    pub(super) fn new(config: Config<M>, shared: Arc<Shared<M>>, home: Home, group: Group, applied: Position) -> Self {
-        let now = config.hosted.clock.now();
-        let labels = [group_label(config.identity.group)];
+    pub(super) fn new(
+        config: Arc<Config<M>>,
+        shared: Arc<Shared<M>>,
+        home: Home,
+        group: Group,
+        applied: Position,
+    ) -> Self {
         let mut actor = Self {
-            agreements: Agreements::new(config.identity.raft_id),
-            config,
-            shared,
             home,
             group,
             applied,
+            agreements: Agreements::new(config.identity.raft_id),
             touched: BTreeSet::new(),
             voters: Voters::default(),
             members: Vec::new(),
             backlog: VecDeque::new(),
             looked_ahead: Duration::ZERO,
-            blocked: Cell::new(false),
             work_at: None,
-            labels,
+            labels: [group_label(config.identity.group)],
             waiters: Waiters::new(),
             reads: Reads::default(),
             leading: false,
-            pinned: None,
-            wanted: None,
-            pinned_at: now,
-            snapshot_used_at: now,
-            check: None,
-            next_check: now,
-            fetching: None,
-            incoming: None,
-            flushed_at: now,
-            unflushed_entries: 0,
-            short_of: None,
+            snapshots: Snapshots::new(Arc::clone(&config), Arc::clone(&shared)),
+            flushing: Flushing::new(Arc::clone(&config), Arc::clone(&shared)),
             fitness: Fitness::default(),
             cold: Cold::default(),
             ended: false,
-            next_tick: now,
+            next_tick: config.site.clock.now(),
             ticks: 0,
             retiring: None,
+            config,
+            shared,
         };
+        actor.shared.gate.take_blocked();
         actor.note_members();
         actor
     }
 
-    /// The state machine, once all readers have left it. For what is rare: the thread does nothing else meanwhile.
-    pub(super) fn machine(&self) -> RwLockWriteGuard<'_, Option<M>> {
-        self.shared.gate.close();
-        let machine = self.shared.machine.write();
-        self.shared.gate.open();
-        machine
+    pub(super) fn config(&self) -> &Arc<Config<M>> {
+        &self.config
     }
 
-    /// The state machine, unless a reader has it: then no new ones are let in, and the thread is to try again soon.
-    pub(super) fn try_machine(&self) -> Option<RwLockWriteGuard<'_, Option<M>>> {
-        match self.shared.machine.try_write() {
-            Some(machine) => {
-                self.shared.gate.open();
-                Some(machine)
-            }
-            None => {
-                self.shared.gate.close();
-                self.blocked.set(true);
-                None
-            }
-        }
+    fn now(&self) -> Duration {
+        self.config.site.clock.now()
     }
 
-    /// The state machine, to look at. Only this thread writes, so this never waits.
-    pub(super) fn read_machine(&self) -> RwLockReadGuard<'_, Option<M>> {
-        self.shared.machine.read()
-    }
-
-    pub(super) fn now(&self) -> Duration {
-        self.config.hosted.clock.now()
-    }
-
-    /// What comes before the first step.
+    /// Prepares for the first step.
     ///
     /// # Errors
     /// If the replica can't run.
     pub(super) fn begin(&mut self) -> Result<(), Error> {
-        self.take_reserve()?;
-        // Nodes are mostly started in the order of their ids: the last one need not wait for a timeout to ask for votes. If there is
-        // a leader, nobody answers.
+        self.flushing.take_reserve(&self.home)?;
+        // Nodes are mostly started in the order of their ids, so the last one asks for votes
+        // without waiting for a timeout. If there is a leader, no replica answers.
         if self.voters.incoming.iter().max() == Some(&self.config.identity.raft_id)
             && let Err(error) = self.group.campaign()
         {
@@ -196,22 +156,22 @@ impl<M: StateMachine> Actor<M> {
         Ok(())
     }
 
-    /// The mailbox is closed, or the replica was removed or has retired.
+    /// Whether the mailbox is closed, or the replica was removed or has retired.
     pub(super) fn is_over(&self) -> bool {
         self.ended || self.shared.mailbox.is_closed()
     }
 
-    /// How long the next step may wait for something to arrive.
+    /// How long the next step may wait for an input.
     pub(super) fn wait(&self) -> Duration {
         let next = self.work_at.map_or(self.next_tick, |at| at.min(self.next_tick));
-        let limit = if self.blocked.take() { BLOCKED_WAIT } else { Duration::MAX };
+        let limit = if self.shared.gate.take_blocked() { BLOCKED_WAIT } else { Duration::MAX };
         next.saturating_sub(self.now()).min(limit)
     }
 
-    /// One round of everything, with what has arrived.
+    /// One round of everything, with the inputs that have arrived.
     ///
     /// # Errors
-    /// If something failed that the replica cannot go on from.
+    /// If the replica cannot go on.
     pub(super) fn step(&mut self, inputs: Vec<Input<M>>) -> Result<(), Error> {
         let idle = inputs.is_empty();
         for input in inputs {
@@ -223,27 +183,27 @@ impl<M: StateMachine> Actor<M> {
         self.apply_backlog()?;
         self.compare()?;
         self.flush_if_due()?;
-        self.move_cold();
+        self.cold.go_on(&self.config, &self.shared);
         self.hand_over_if_unfit();
         self.publish();
         self.work_at = self.work(idle)?;
-        if !self.blocked.get() {
-            // Not every step that found a reader in the way has something to come back for.
+        if !self.shared.gate.is_blocked() {
+            // A step that was blocked earlier may have nothing left to come back for.
             self.shared.gate.open();
         }
         Ok(())
     }
 
-    /// What is left to wait for when the replica is over: the fetch of a snapshot.
+    /// Returns the fetch of a snapshot that must be waited for when the replica is over.
     pub(super) fn leave(&mut self) -> Option<JoinHandle<()>> {
-        self.fetching.take().map(|(_, _, fetch)| fetch)
+        self.snapshots.leave()
     }
 
     fn input(&mut self, input: Input<M>) -> Result<(), Error> {
         match input {
             Input::Peer(message, node) => self.peer(message, &node)?,
             Input::Unreachable(node) => {
-                let there = self.members.iter().filter(|id| self.config.hosted.node_of(id.0).as_deref() == Some(&node));
+                let there = self.members.iter().filter(|id| self.config.site.node_of(id.0).as_deref() == Some(&node));
                 for id in there.copied().collect::<Vec<_>>() {
                     self.group.report_unreachable(id);
                 }
@@ -261,7 +221,7 @@ impl<M: StateMachine> Actor<M> {
 
     fn tick(&mut self) -> Result<(), Error> {
         let now = self.now();
-        let tick = self.config.hosted.tuning.tick;
+        let tick = self.config.site.tuning.tick;
         if now > self.next_tick + tick * LATE_TICKS_MAX {
             self.next_tick = now;
         }
@@ -271,7 +231,7 @@ impl<M: StateMachine> Actor<M> {
             self.ticks += 1;
             self.look_after_fitness();
             self.scrub()?;
-            self.grant_cold();
+            self.cold.grant(&self.config, &self.shared);
             if self.ticks.is_multiple_of(CARE_TICKS) {
                 self.care()?;
             }
@@ -288,34 +248,22 @@ impl<M: StateMachine> Actor<M> {
         Ok(())
     }
 
-    /// Checks a tick's share of what is durable, unless a reader has the state machine.
-    fn scrub(&mut self) -> Result<(), Error> {
-        let tuning = &self.config.hosted.tuning;
-        let bytes = u128::from(tuning.scrub_bytes_per_s) * tuning.tick.as_millis() / 1000;
-        let scrubbed = match self.shared.machine.try_write() {
-            Some(mut machine) if bytes > 0 => {
-                machine.as_mut().map_or(Ok(()), |machine| machine.scrub(u64::try_from(bytes).unwrap_or(u64::MAX)))
-            }
-            _ => Ok(()),
-        };
-        scrubbed.or_else(|error| self.failed(error))
-    }
-
-    /// What is repeated because messages may be lost.
+    /// Repeats messages that may have been lost, and looks after snapshots.
     fn care(&mut self) -> Result<(), Error> {
         for (index, own) in self.agreements.overdue(REPEATED_MAX) {
             self.broadcast(&Body::Digest(to_report(index, own, true)));
         }
-        let built = self.read_machine().as_ref().map(StateMachine::built).unwrap_or_default();
+        let built = self.shared.read_machine().as_ref().map(Maintain::built).unwrap_or_default();
         if !built.is_empty() {
+            let built = built.iter().map(convert::to_merge).collect();
             self.broadcast(&Body::Merge(MergeReport { built }));
         }
         self.waiters.sweep();
-        self.care_for_snapshots()
+        self.snapshots.care(self.applied, &mut self.group).or_else(|error| self.failed(error))
     }
 
     fn send_read_index(&mut self) {
-        if self.reads.wants_index() && self.read_machine().is_some() {
+        if self.reads.wants_index() && self.shared.read_machine().is_some() {
             match self.group.read_index() {
                 Ok(id) => self.reads.sent(id, self.now()),
                 Err(error) => tracing::trace!(%error, "no read index now"),
@@ -323,9 +271,9 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
-    /// Lets raft do what is due: send, sync, commit; and applies what it gives. While a large batch is written to the log, the state machine
-    /// looks ahead at it.
-    pub(super) fn advance(&mut self) -> Result<(), Error> {
+    /// Lets raft send, sync and commit, and applies the entries that it returns. While a large
+    /// batch is written to the log, the state machine looks ahead at it.
+    fn advance(&mut self) -> Result<(), Error> {
         while self.group.has_ready() {
             let (mut unsent, mut worked) = (Vec::new(), Ok(()));
             let (config, shared, unfit) = (&self.config, &self.shared, self.fitness.told);
@@ -335,20 +283,20 @@ impl<M: StateMachine> Actor<M> {
                     unsent.push((to, message.is_snapshot()));
                 }
             };
-            // What is committed and waits comes first.
+            // Committed entries that wait come first.
             let (waits, looked_ahead) = (!self.backlog.is_empty(), &mut self.looked_ahead);
-            let backlog = if self.short_of.is_some() { Backlog::Behind } else { Backlog::Some };
+            let backlog = if self.flushing.short_of().is_some() { Backlog::Behind } else { Backlog::Some };
             let mut meanwhile = |writing: &Writing<'_>| {
                 if !waits && worked.is_ok() {
-                    let began = config.hosted.clock.now();
+                    let began = config.site.clock.now();
                     foresee(&shared.machine, writing.commands);
-                    *looked_ahead += config.hosted.clock.now().saturating_sub(began);
+                    *looked_ahead += config.site.clock.now().saturating_sub(began);
                     worked = catch_up(&shared.machine, backlog, writing.goes_on);
                 }
             };
             let times = Mutex::new(Vec::new());
-            let note = |_| times.lock().push(config.hosted.clock.now());
-            let workers = config.hosted.tuning.engine.workers;
+            let note = |_| times.lock().push(config.site.clock.now());
+            let workers = config.site.tuning.engine.workers;
             let beside = Beside { workers, meanwhile: &mut meanwhile, writes: &note };
             let output = self.group.advance_beside(&mut send, beside)?;
             for write in times.into_inner().chunks_exact(2) {
@@ -368,7 +316,7 @@ impl<M: StateMachine> Actor<M> {
 
     fn output(&mut self, output: Output) -> Result<(), Error> {
         if let Some(change) = output.role {
-            self.leading = change.role == Role::Leader;
+            self.leading = change.role == RaftRole::Leader;
         }
         if let Some(install) = output.install {
             self.install(install.position)?;
@@ -379,23 +327,23 @@ impl<M: StateMachine> Actor<M> {
             self.reads.ready(read.id, read.index);
         }
         if let Some(offer) = output.snapshot_offer {
-            self.take_in(offer)?;
+            self.snapshots.take_in(offer, &self.home, &mut self.group, &mut self.flushing)?;
         }
         if let Some(position) = output.snapshot_discarded {
-            self.discarded(position)?;
+            self.snapshots.discarded(position, &self.home)?;
         }
         if let Some(index) = output.snapshot_wanted {
-            self.want_pin(index)?;
+            self.snapshots.want(index, self.applied, &mut self.group).or_else(|error| self.failed(error))?;
         }
         if output.removed {
             self.ended = true;
-            self.shared.status.write().unwrap_or_else(PoisonError::into_inner).note =
-                "removed from the group".to_owned();
+            self.shared.set_note("removed from the group");
         }
         Ok(())
     }
 
-    /// Compares outcomes, answers those that a majority shares, and quarantines this replica if a majority has another one.
+    /// Compares outcomes. Answers those that a majority shares, and quarantines this replica if a
+    /// majority has another outcome.
     fn compare(&mut self) -> Result<(), Error> {
         for index in std::mem::take(&mut self.touched) {
             if let Verdict::Diverged(majority) = self.agreements.verdict(index, &self.voters) {
@@ -413,8 +361,9 @@ impl<M: StateMachine> Actor<M> {
         Ok(())
     }
 
-    /// Closes the state machine for good; raft notes it, and asks for a snapshot until one is installed.
-    pub(super) fn quarantine(&mut self, index: u64, own: Digest, majority: Digest, note: &str) -> Result<(), Error> {
+    /// Closes the state machine for good. Raft notes it durably, and asks for a snapshot until one
+    /// is installed.
+    fn quarantine(&mut self, index: u64, own: Digest, majority: Digest, note: &str) -> Result<(), Error> {
         if self.group.quarantined().is_some() {
             return Ok(());
         }
@@ -431,32 +380,11 @@ impl<M: StateMachine> Actor<M> {
         self.close();
         self.agreements = Agreements::new(self.config.identity.raft_id);
         self.waiters.fail_all(&Refusal::new(Reason::Unavailable, "the replica is quarantined: ask another one"));
-        self.shared.status.write().unwrap_or_else(PoisonError::into_inner).note = evidence;
+        self.shared.set_note(evidence);
         Ok(())
     }
 
-    /// Lets the state machine go, with all that depends on it.
-    pub(super) fn close(&mut self) {
-        self.unpin();
-        self.check = None;
-        *self.machine() = None;
-    }
-
-    /// The state machine is that of a snapshot now.
-    pub(super) fn installed(&mut self, position: Position) {
-        self.applied = position;
-        self.backlog.clear();
-        self.unflushed_entries = 0;
-        self.agreements = Agreements::new(self.config.identity.raft_id);
-        self.shared.status.write().unwrap_or_else(PoisonError::into_inner).note.clear();
-        self.group.applied(position.index);
-        self.shared.applied.send_replace(position.index);
-        self.shared.traffic.installed.fetch_add(1, Ordering::Relaxed);
-        self.note_members();
-        tracing::info!(group = %self.config.identity.group, index = position.index, "a snapshot was installed");
-    }
-
-    pub(super) fn note_members(&mut self) {
+    fn note_members(&mut self) {
         let membership = self.group.status().membership;
         let ids = |list: &[RaftId]| list.iter().map(|id| id.0).collect();
         self.voters = Voters { incoming: ids(&membership.voters), outgoing: ids(&membership.voters_outgoing) };
@@ -466,27 +394,27 @@ impl<M: StateMachine> Actor<M> {
         self.members.dedup();
     }
 
-    pub(super) fn broadcast(&self, body: &Body) {
+    fn broadcast(&self, body: &Body) {
         for id in self.members.iter().filter(|id| id.0 != self.config.identity.raft_id) {
             send(&self.config, self.fitness.told, id.0, body.clone());
         }
     }
 
-    pub(super) fn send_to(&self, id: u64, body: Body) {
+    fn send_to(&self, id: u64, body: Body) {
         send(&self.config, self.fitness.told, id, body);
     }
 
-    /// Shows how the replica does.
+    /// Publishes the replica's status.
     fn publish(&self) {
         let raft = self.group.status();
-        let member = |id: &RaftId| Member { raft_id: id.0, node: self.config.hosted.node_of(id.0).unwrap_or_default() };
+        let member = |id: &RaftId| Member { raft_id: id.0, node: self.config.site.node_of(id.0).unwrap_or_default() };
         let leader = raft.leader.map_or(0, |id| id.0);
         let role = match raft.role {
-            _ if raft.quarantined => "quarantined",
-            Role::Leader => "leader",
-            Role::Candidate => "candidate",
-            Role::Follower if raft.membership.is_voter(raft.id) => "follower",
-            Role::Follower => "learner",
+            _ if raft.quarantined => Role::Quarantined,
+            RaftRole::Leader => Role::Leader,
+            RaftRole::Candidate => Role::Candidate,
+            RaftRole::Follower if raft.membership.is_voter(raft.id) => Role::Follower,
+            RaftRole::Follower => Role::Learner,
         };
         let mut status = self.shared.status.write().unwrap_or_else(PoisonError::into_inner);
         self.shared.counts.note_role(status.role, role);
@@ -495,13 +423,13 @@ impl<M: StateMachine> Actor<M> {
             role,
             term: raft.term,
             leader,
-            leader_node: self.config.hosted.node_of(leader).unwrap_or_default(),
+            leader_node: self.config.site.node_of(leader).unwrap_or_default(),
             applied: self.applied.index,
             committed: raft.commit,
             last: raft.last.index,
             log_entries: raft.last.index.saturating_sub(raft.base.index),
             log_bytes: raft.log_bytes,
-            full: self.short_of == Some(Shortage::Space),
+            full: self.flushing.short_of() == Some(Shortage::Space),
             broken: false,
             voters: raft.membership.voters.iter().map(member).collect(),
             learners: raft.membership.learners.iter().map(member).collect(),
@@ -509,67 +437,23 @@ impl<M: StateMachine> Actor<M> {
         };
     }
 
-    /// Background work of the state machine, when nothing else is to be done or it is behind. When there may be more to do, if there is.
-    fn work(&mut self, idle: bool) -> Result<Option<Duration>, Error> {
-        let backlog = self.read_machine().as_ref().map_or(Backlog::None, StateMachine::backlog);
-        let (began, due) = (self.now(), self.work_at.unwrap_or_default());
-        match backlog {
-            Backlog::None => return Ok(None),
-            // It would have more and more to write. What a command waits for goes on.
-            Backlog::Waiting | Backlog::Some if self.short_of.is_some() => return Ok(None),
-            // Soon, if nothing else arrives.
-            Backlog::Waiting | Backlog::Some if !idle || began < due => return Ok(Some(due)),
-            Backlog::Waiting | Backlog::Some => {}
-            Backlog::Behind => {
-                if self.try_machine().is_none() {
-                    return Ok(None);
-                }
-                let until = began + self.config.hosted.tuning.tick / CATCH_UP_PART;
-                return match catch_up(&self.shared.machine, Backlog::Behind, &|| self.now() < until) {
-                    Err(error) => self.work_failed(error).map(|()| None),
-                    Ok(()) => Ok(Some(began)),
-                };
-            }
-        }
-        let worked = match self.try_machine().as_mut().and_then(|machine| machine.as_mut()) {
-            Some(machine) => machine.work(),
-            None => return Ok(None),
-        };
-        match worked {
-            Err(error) => self.work_failed(error).map(|()| None),
-            Ok(()) => {
-                let now = self.now();
-                let rest = (WORK_REST * (now - began)).max(WORK_REST_MIN).min(self.config.hosted.tuning.tick);
-                Ok(Some(now + rest))
-            }
-        }
-    }
-
-    /// Background work waits for what ran out; else it is a failure as any other.
-    fn work_failed(&mut self, error: Error) -> Result<(), Error> {
-        if error.kind() == ErrorKind::Exhausted { Ok(()) } else { self.failed(error) }
-    }
-
-    /// Damage quarantines this replica; anything else that fails stops it.
-    pub(super) fn failed(&mut self, error: Error) -> Result<(), Error> {
+    /// Handles a failure of the state machine: damage quarantines this replica, any other error
+    /// stops it.
+    fn failed(&mut self, error: Error) -> Result<(), Error> {
         if error.kind() != ErrorKind::Corrupted {
             return Err(error);
         }
         self.quarantine(self.applied.index, Digest::default(), Digest::default(), &error.chain())
     }
-
-    pub(super) fn handed_out_at(&self) -> Duration {
-        Duration::from_millis(self.shared.fetched_ms.load(Ordering::Relaxed))
-    }
 }
 
-pub(super) fn to_report(raft_index: u64, digest: Digest, want_answer: bool) -> DigestReport {
+fn to_report(raft_index: u64, digest: Digest, want_answer: bool) -> DigestReport {
     DigestReport { raft_index, digest: convert::to_bytes(&digest), want_answer }
 }
 
-/// Queues a message to a replica; `false` if it is lost here already.
+/// Queues a message to a replica; `false` if there is no room for it.
 fn send<M: StateMachine>(config: &Config<M>, unfit: bool, to: u64, body: Body) -> bool {
-    let Some(node) = config.hosted.node_of(to) else { return false };
+    let Some(node) = config.site.node_of(to) else { return false };
     let message = PeerMessage {
         cluster_id: Bytes::copy_from_slice(config.identity.cluster.as_bytes()),
         group: config.identity.group.number(),
@@ -578,5 +462,5 @@ fn send<M: StateMachine>(config: &Config<M>, unfit: bool, to: u64, body: Body) -
         unfit,
         body: Some(body),
     };
-    config.hosted.peers.send(&node, message)
+    config.site.peers.send(&node, message)
 }

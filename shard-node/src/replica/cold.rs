@@ -1,52 +1,53 @@
-//! Pace of the moves to the cold directory. They never delay a commit, and one that fails costs nothing but a later try.
+//! Pace of the moves to the cold directory.
+//!
+//! A move never delays a commit. One that fails loses nothing and is tried again later.
 
 use std::time::Duration;
 
-use super::actor::Actor;
-use crate::machine::StateMachine;
+use super::{config::Config, machine::StateMachine, maintain::Maintain, shared::Shared};
 
-/// Less is not worth a thread and a sync.
+/// A smaller part is not worth a thread and a sync.
 const PART_BYTES_MIN: u64 = 1 << 20;
-/// Pause after a failure, a full cold disk most likely.
+/// Pause after a failure, most likely a full cold disk.
 const RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// How far the moves are.
+/// How much a replica may move now.
 #[derive(Debug, Default)]
 pub(super) struct Cold {
-    /// Bytes that may be moved now.
+    /// Bytes that may be moved.
     credit: u64,
     /// There is something to begin or to end.
     due: bool,
-    /// Not before this time.
+    /// Nothing is moved before this time.
     not_before: Duration,
 }
 
-impl<M: StateMachine> Actor<M> {
-    /// Grants a tick's share.
-    pub(super) fn grant_cold(&mut self) {
-        let tuning = &self.config.hosted.tuning;
+impl Cold {
+    /// Grants a tick's share of bytes.
+    pub(super) fn grant<M: StateMachine>(&mut self, config: &Config<M>, shared: &Shared<M>) {
+        let tuning = &config.site.tuning;
         let share = u128::from(tuning.cold_bytes_per_s) * tuning.tick.as_millis() / 1000;
         let share = u64::try_from(share).unwrap_or(u64::MAX);
-        // What was not used is not saved up.
-        self.cold.credit = self.cold.credit.saturating_add(share).min(share.max(PART_BYTES_MIN));
-        let ready = self.cold.credit >= PART_BYTES_MIN && self.now() >= self.cold.not_before;
-        self.cold.due = ready && self.read_machine().as_ref().is_some_and(StateMachine::cold_due);
+        // Shares that were not used are not saved up.
+        self.credit = self.credit.saturating_add(share).min(share.max(PART_BYTES_MIN));
+        let ready = self.credit >= PART_BYTES_MIN && config.site.clock.now() >= self.not_before;
+        self.due = ready && shared.read_machine().as_ref().is_some_and(Maintain::cold_due);
     }
 
-    /// Begins and ends moves, once the readers leave room for that.
-    pub(super) fn move_cold(&mut self) {
-        if !self.cold.due {
+    /// Ends and begins moves, unless a reader is in the way.
+    pub(super) fn go_on<M: StateMachine>(&mut self, config: &Config<M>, shared: &Shared<M>) {
+        if !self.due {
             return;
         }
-        let moved = match self.try_machine().as_mut().and_then(|machine| machine.as_mut()) {
-            Some(machine) => machine.move_cold(self.cold.credit),
+        let moved = match shared.try_machine().as_mut().and_then(|machine| machine.as_mut()) {
+            Some(machine) => machine.move_cold(self.credit),
             None => return,
         };
-        (self.cold.credit, self.cold.due) = (0, false);
+        (self.credit, self.due) = (0, false);
         if let Err(error) = moved {
-            let group = self.config.identity.group;
+            let group = config.identity.group;
             tracing::error!(%group, error = error.chain(), "a segment could not be moved to the cold directory");
-            self.cold.not_before = self.now() + RETRY_DELAY;
+            self.not_before = config.site.clock.now() + RETRY_DELAY;
         }
     }
 }

@@ -1,224 +1,34 @@
-//! A running replica as the rest of the node sees it.
+//! The way to a running replica: commands, reads and questions, with their time limits.
 
 use std::{
-    sync::{
-        Arc, Condvar, Mutex, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
-use coppice_env::watch;
-use coppice_proto::v1;
 use coppice_types::{GroupId, Reason};
 use opentelemetry::Context;
 use tokio::sync::oneshot;
 
-use super::transfer::Failed;
-use crate::{
-    Error,
-    machine::{Position, StateMachine},
-    mailbox::{Lane, Mailbox},
-    refusal::Refusal,
-    runner::Runner,
+use super::{
+    input::{Answer, Input},
+    machine::StateMachine,
+    mailbox::Lane,
+    shared::Shared,
+    status::Status,
 };
+use crate::refusal::Refusal;
 
 /// How long a command's outcome is awaited.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a read waits for the state that it names, or for a read index.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where an answer goes.
-pub type Answer<T> = oneshot::Sender<Result<T, Refusal>>;
-
-/// A member of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// Its raft id: `ordinal << 32 | incarnation`.
-    pub raft_id: u64,
-    /// The node that hosts it.
-    pub node: String,
-}
-
-/// A change of a group's members.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// A copy without a vote joins.
-    AddLearner(Member),
-    /// A learner that has caught up gets its vote.
-    Promote(u64),
-    /// A replica leaves for good.
-    Remove(u64),
-    /// A voter is to lead; whether it comes to that is seen later.
-    Lead(u64),
-}
-
-/// What a replica's thread is asked.
-#[derive(Debug)]
-pub enum Input<M: StateMachine> {
-    /// A message of another replica, and the node that it came from.
-    Peer(v1::PeerMessage, String),
-    /// A node that cannot be reached.
-    Unreachable(String),
-    /// A command to replicate, and the trace that it is a part of.
-    Command(Vec<u8>, Answer<M::Reply>, Context),
-    /// A read index, for a linearizable read.
-    ReadIndex(Answer<u64>),
-    /// A change of the members.
-    Change(Change, Answer<()>),
-    /// A snapshot was fetched, or why it was not.
-    Fetched(Position, Result<(), Failed>),
-    /// The check of a pinned snapshot, begun at this time, has ended.
-    Checked(Duration, Result<(), Error>),
-    /// A read met damaged bytes.
-    Damaged(String),
-    /// To flush and to end; before that, if it is said so, to move leadership away.
-    Retire(bool, Answer<()>),
-}
-
-/// What a replica shows of itself.
-#[derive(Clone, Debug, Default)]
-pub struct Status {
-    /// leader, follower, candidate, learner, quarantined, stopped
-    pub role: &'static str,
-    /// Raft's term.
-    pub term: u64,
-    /// The raft id of the leader, 0 if unknown.
-    pub leader: u64,
-    /// The leader's node, empty if unknown.
-    pub leader_node: String,
-    /// The last applied entry.
-    pub applied: u64,
-    /// The last entry that is known to be committed.
-    pub committed: u64,
-    /// The last entry of the log.
-    pub last: u64,
-    /// Entries that the log holds.
-    pub log_entries: u64,
-    /// What the log takes on the disk.
-    pub log_bytes: u64,
-    /// No new versions are taken for want of space.
-    pub full: bool,
-    /// It stopped for good: it comes back with the next start of the process, if at all.
-    pub broken: bool,
-    /// The voters.
-    pub voters: Vec<Member>,
-    /// The copies without a vote.
-    pub learners: Vec<Member>,
-    /// Why it does not serve, if it does not.
-    pub note: String,
-}
-
-/// Lets a writer through where readers come and go without end: while it is closed, new readers wait.
-#[derive(Debug, Default)]
-pub struct Gate {
-    closed: Mutex<bool>,
-    opened: Condvar,
-}
-
-impl Gate {
-    fn set(&self, closed: bool) {
-        let mut now = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
-        if *now && !closed {
-            self.opened.notify_all();
-        }
-        *now = closed;
-    }
-
-    /// New readers wait from now on.
-    pub fn close(&self) {
-        self.set(true);
-    }
-
-    /// Readers pass again.
-    pub fn open(&self) {
-        self.set(false);
-    }
-
-    /// Waits while it is closed.
-    fn pass(&self) {
-        let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.opened.wait_while(closed, |closed| *closed));
-    }
-}
-
-/// What came of snapshots.
-#[derive(Debug, Default)]
-pub struct Traffic {
-    /// Bytes that were taken in by the network.
-    pub sent: AtomicU64,
-    /// Bytes that were taken in and were here already.
-    pub held: AtomicU64,
-    /// Own ones that another replica refused and that were checked here.
-    pub checked: AtomicU64,
-    /// Bytes of own ones that were handed out.
-    pub given: AtomicU64,
-    /// Own ones that were made for others.
-    pub pinned: AtomicU64,
-    /// Those of others that became the state here.
-    pub installed: AtomicU64,
-}
-
-/// What a replica counts of itself, since it runs here.
-#[derive(Debug, Default)]
-pub struct Counts {
-    /// Commands proposed.
-    pub proposals: AtomicU64,
-    /// Elections begun.
-    pub campaigns: AtomicU64,
-    /// Elections won.
-    pub leaderships: AtomicU64,
-    /// Times that it was quarantined.
-    pub quarantines: AtomicU64,
-}
-
-impl Counts {
-    /// The role is another one than before, maybe. An election may be begun and won between two looks.
-    pub fn note_role(&self, before: &str, now: &str) {
-        if before == now {
-            return;
-        }
-        if now == "candidate" || (now == "leader" && before != "candidate") {
-            self.campaigns.fetch_add(1, Ordering::Relaxed);
-        }
-        if now == "leader" {
-            self.leaderships.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// What a replica's thread shares with the services.
-#[derive(Debug)]
-pub struct Shared<M: StateMachine> {
-    /// The way in.
-    pub mailbox: Arc<Mailbox<Input<M>>>,
-    /// The state machine; none while the replica is in quarantine, takes in a snapshot, or has stopped. The lock is one that
-    /// is handed on to those who wait: where merges are behind, its thread takes it again before a reader would be awake.
-    pub machine: parking_lot::RwLock<Option<M>>,
-    /// What readers pass before they take the state machine.
-    pub gate: Gate,
-    /// The last applied entry, for those who wait for one.
-    pub applied: watch::Sender<u64>,
-    /// How it does.
-    pub status: RwLock<Status>,
-    /// When a part of a pinned snapshot was last handed out, by the monotonic clock.
-    pub fetched_ms: AtomicU64,
-    /// What came of snapshots.
-    pub traffic: Arc<Traffic>,
-    /// What it counts of itself.
-    pub counts: Counts,
-    /// Where reads run.
-    pub runner: Runner,
-}
-
 /// The way to a replica. Clones lead to the same one.
 #[derive(Debug)]
 pub struct ReplicaHandle<M: StateMachine> {
-    /// Its group.
     pub group: GroupId,
-    /// Its raft id.
     pub raft_id: u64,
-    /// What its thread shares.
+    /// What the replica's thread shares.
     pub shared: Arc<Shared<M>>,
 }
 
@@ -229,30 +39,25 @@ impl<M: StateMachine> Clone for ReplicaHandle<M> {
 }
 
 impl<M: StateMachine> ReplicaHandle<M> {
-    /// How the replica does.
+    /// The replica's current status.
     #[must_use]
     pub fn status(&self) -> Status {
         self.shared.status.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether it has a state: not in quarantine, nor before its first snapshot.
+    /// Whether the replica has a state: it is not quarantined, and does not wait for a first
+    /// snapshot.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        // Otherwise it is being written to.
+        // A state machine that is locked is being written to, so it is there.
         self.shared.machine.try_read().is_none_or(|machine| machine.is_some())
     }
 
-    /// Gives a message of another replica; it may be dropped.
-    pub fn peer(&self, message: v1::PeerMessage, node: &str) {
-        if self.shared.mailbox.put(Lane::Peers, Input::Peer(message, node.to_owned())).is_err() {
-            tracing::trace!(group = %self.group, "a peer's message was dropped: the replica is behind");
-        }
-    }
-
-    /// Asks something and waits for the answer.
+    /// Asks a question and waits for the answer.
     ///
     /// # Errors
-    /// The refusal, or `UNAVAILABLE` if the replica has stopped or gives no answer in time: then the outcome is unknown.
+    /// The replica's refusal. `UNAVAILABLE` if the replica has stopped or does not answer in time;
+    /// then the outcome is unknown.
     pub async fn ask<T>(&self, limit: Duration, input: impl FnOnce(Answer<T>) -> Input<M>) -> Result<T, Refusal> {
         let unavailable =
             |what: &str| Refusal::new(Reason::Unavailable, format!("the replica of {} {what}", self.group));
@@ -271,7 +76,7 @@ impl<M: StateMachine> ReplicaHandle<M> {
         }
     }
 
-    /// Replicates a command and gives its outcome, once a majority agrees on it.
+    /// Replicates a command and returns its outcome once a majority agrees on it.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
@@ -279,7 +84,8 @@ impl<M: StateMachine> ReplicaHandle<M> {
         self.ask(COMMAND_TIMEOUT, |answer| Input::Command(command, answer, Context::current())).await
     }
 
-    /// Waits until everything is applied that was committed when this was called, anywhere in the group.
+    /// Waits until every entry is applied here that was committed, anywhere in the group, when this
+    /// was called.
     ///
     /// # Errors
     /// `UNAVAILABLE` if no leader confirms it in time.
@@ -306,7 +112,7 @@ impl<M: StateMachine> ReplicaHandle<M> {
         done.unwrap_or_else(|| Err(Refusal::new(Reason::Internal, "the read failed")))
     }
 
-    /// Runs a read on the state machine at once, on this thread.
+    /// Runs a read on the state machine at once, on the calling thread.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -322,16 +128,16 @@ impl<M: StateMachine> ReplicaHandle<M> {
             && refusal.reason == Reason::Corrupted
         {
             let note = refusal.message.clone();
-            // A full lane drops the news: the next read that meets the damage brings it again.
+            // A full lane drops the news. The next read that meets the damage repeats it.
             let _ = self.shared.mailbox.put(Lane::Requests, Input::Damaged(note));
         }
         result
     }
 
-    /// As [`read`](Self::read), but waits and tries again while the replica may just be behind.
+    /// Like [`read`](Self::read), but waits and tries again while the replica may just be behind.
     ///
     /// # Errors
-    /// As [`read`](Self::read); the last refusal if waiting did not help.
+    /// As [`read`](Self::read), or the last refusal if waiting did not help.
     pub async fn read_when<T: Send + 'static>(
         &self,
         read: impl Fn(&M) -> Result<T, Refusal> + Send + Sync + 'static,

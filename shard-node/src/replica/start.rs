@@ -1,4 +1,9 @@
-//! Starting a replica: directory, raft group, state machine, and the thread or task that drives them.
+//! Starting a replica: directory, raft group, state machine, and the thread or task that drives
+//! them.
+//!
+//! A replica that stops because something ran out leaves a directory like that of a crash, and
+//! starts again from it as soon as it can. Any other error ends the replica until the process
+//! starts again.
 
 use std::{
     sync::{Arc, PoisonError, RwLock, atomic::AtomicU64},
@@ -12,135 +17,37 @@ use coppice_types::{ErrorKind, GroupId};
 
 use super::{
     actor::Actor,
-    handle::{Counts, Gate, Member, ReplicaHandle, Shared, Status},
-};
-use crate::{
-    Error,
+    config::{Bootstrap, Config},
+    handle::ReplicaHandle,
     home::{Home, Identity},
-    hosted::Hosted,
-    limits::{PEER_QUEUE_MAX, REQUEST_QUEUE_MAX},
     machine::StateMachine,
     mailbox::Mailbox,
     runner::{self, Runner},
+    shared::{Counts, Gate, Shared},
+    status::{Member, Role, Status},
+    tuning::Tuning,
+};
+use crate::{
+    Error,
+    limits::{PEER_QUEUE_MAX, REQUEST_QUEUE_MAX},
 };
 
 /// How soon a replica that ended because something ran out is opened again.
 const SHORTAGE_RETRY: Duration = Duration::from_secs(1);
-/// A reserve grows by so small parts of what is spare in it.
-const SPARE_PARTS: u64 = 32;
 
-/// How a replica without a directory begins. One that has a directory goes on from it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Bootstrap {
-    /// The group is new: no genesis header knows it yet. All its first voters are given the same list.
-    New {
-        /// Raft ids of the first voters.
-        voters: Vec<u64>,
-    },
-    /// The group exists: the replica has no vote, and waits to be added and for a snapshot.
-    Join,
-}
-
-/// How a node's replicas pace themselves.
-#[derive(Clone, Debug)]
-pub struct Tuning {
-    /// Raft's unit of time: heartbeats every 2, elections after 10 to 20.
-    pub tick: Duration,
-    /// The state machine is flushed when something was applied so long ago,
-    pub flush_interval: Duration,
-    /// or after so many entries,
-    pub flush_entries_max: u64,
-    /// or when it has so much to write.
-    pub flush_bytes_max: u64,
-    /// Size of a file of the raft log, which is cut by whole files.
-    pub log_segment_bytes: u64,
-    /// Batches of so many bytes are looked ahead at while the raft log writes them.
-    pub log_beside_bytes_min: usize,
-    /// How much of its files each replica reads in a second to see whether it is sound; 0 for nothing.
-    pub scrub_bytes_per_s: u64,
-    /// How much each replica copies to its cold directory in a second, if there is one.
-    pub cold_bytes_per_s: u64,
-    /// What each replica keeps back on its disk for what must go on when the disk is full, beside what may wait for a flush: what is in its log
-    /// and not applied yet, and the commands that make room.
-    pub spare_bytes: u64,
-    /// The engine of each shard.
-    pub engine: coppice_engine::Options,
-    /// Where replicas and their blocking jobs run.
-    pub runner: Runner,
-}
-
-impl Default for Tuning {
-    fn default() -> Self {
-        Self {
-            tick: Duration::from_millis(50),
-            flush_interval: Duration::from_secs(5),
-            flush_entries_max: 2048,
-            flush_bytes_max: 32 << 20,
-            log_segment_bytes: 32 << 20,
-            log_beside_bytes_min: 256 << 10,
-            scrub_bytes_per_s: 1 << 20,
-            cold_bytes_per_s: 16 << 20,
-            spare_bytes: 40 << 20,
-            engine: coppice_engine::Options::default(),
-            runner: Runner::Threads,
-        }
-    }
-}
-
-impl Tuning {
-    /// What a replica keeps back on its disk. When the disk is full, as much may wait for a flush as makes one late, what is applied beyond
-    /// that, and so many bytes that background work adds at once; it must be written before anything that a prune drops is free.
-    #[must_use]
-    pub fn reserve_bytes(&self, at_once: u64) -> u64 {
-        // What is spare has the rest: so the reserve seldom grows.
-        let part = (self.spare_bytes / SPARE_PARTS).max(1);
-        self.spare_bytes.saturating_add(self.late_bytes()).saturating_add(at_once / part * part)
-    }
-
-    /// A disk that has so much to write does not keep up, and is waited for.
-    pub(crate) fn late_bytes(&self) -> u64 {
-        self.flush_bytes_max.saturating_mul(2)
-    }
-}
-
-/// What a replica is and what it works with.
-#[derive(Debug)]
-pub struct Config<M: StateMachine> {
-    /// Whose directory.
-    pub identity: Identity,
-    /// If the directory is new.
-    pub bootstrap: Bootstrap,
-    /// For the state machine.
-    pub machine: M::Config,
-    /// The node that hosts it.
-    pub hosted: Arc<Hosted>,
-}
-
-impl<M: StateMachine> Clone for Config<M> {
-    fn clone(&self) -> Self {
-        Self {
-            identity: self.identity,
-            bootstrap: self.bootstrap.clone(),
-            machine: self.machine.clone(),
-            hosted: Arc::clone(&self.hosted),
-        }
-    }
-}
-
-/// The random numbers of one start of one replica, from the node's seed and the time: raft tells the reads of this start by
-/// them from those of an earlier one, to which an answer may still be under way.
+/// The random numbers of one start of one replica, from the node's seed and the time. By them raft
+/// tells this start's reads from those of an earlier start, whose answers may still arrive.
 fn rng(config: &Config<impl StateMachine>) -> Box<dyn Rng> {
     let Identity { group, raft_id, .. } = config.identity;
-    let start = config.hosted.clock.now().as_nanos() as u64;
-    Box::new(SimRng::new(config.hosted.seed ^ raft_id ^ (u64::from(group.number()) << 48) ^ start.rotate_left(32)))
+    let start = config.site.clock.now().as_nanos() as u64;
+    Box::new(SimRng::new(config.site.seed ^ raft_id ^ (u64::from(group.number()) << 48) ^ start.rotate_left(32)))
 }
 
 fn options(config: &Config<impl StateMachine>) -> coppice_consensus::Options {
     let Identity { cluster, group, raft_id } = config.identity;
-    let &Tuning { log_segment_bytes: segment_bytes, log_beside_bytes_min: beside_bytes_min, .. } =
-        &config.hosted.tuning;
+    let &Tuning { log_segment_bytes: segment_bytes, log_beside_bytes_min: beside_bytes_min, .. } = &config.site.tuning;
     let defaults = coppice_consensus::Options::new(cluster, group, RaftId(raft_id));
-    let message_bytes = config.hosted.message_bytes_max;
+    let message_bytes = config.site.message_bytes_max;
     coppice_consensus::Options {
         segment_bytes,
         beside_bytes_min,
@@ -151,7 +58,7 @@ fn options(config: &Config<impl StateMachine>) -> coppice_consensus::Options {
     }
 }
 
-/// What was opened.
+/// A replica's parts after opening its directory.
 struct Opened<M> {
     home: Home,
     group: Group,
@@ -160,17 +67,15 @@ struct Opened<M> {
     note: String,
 }
 
-/// What drives a replica.
+/// The thread or task that drives a replica.
 #[derive(Debug)]
 pub enum Work {
-    /// A thread of its own.
     Thread(JoinHandle<()>),
-    /// A task of the runtime.
     Task(tokio::task::JoinHandle<()>),
 }
 
 impl Work {
-    /// Waits until it has ended. It ends when the mailbox is closed.
+    /// Waits for the end, which comes after the mailbox is closed.
     pub async fn ended(self) {
         // A thread that panicked has ended the process.
         let _ = match self {
@@ -180,14 +85,15 @@ impl Work {
     }
 }
 
-/// Opens the replica's directory and starts what drives it.
+/// Opens the replica's directory and starts its thread or task.
 ///
 /// # Errors
 /// If the directory is in use, not this replica's, or cannot be read.
 pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, Work), Error> {
+    let config = Arc::new(config);
     let opened = open(&config, false)?;
     let membership = opened.group.status().membership;
-    let member = |id: &RaftId| Member { raft_id: id.0, node: config.hosted.node_of(id.0).unwrap_or_default() };
+    let member = |id: &RaftId| Member { raft_id: id.0, node: config.site.node_of(id.0).unwrap_or_default() };
     let status = Status {
         voters: membership.voters.iter().map(member).collect(),
         learners: membership.learners.iter().map(member).collect(),
@@ -203,11 +109,11 @@ pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, Wo
         fetched_ms: AtomicU64::new(0),
         traffic: Arc::default(),
         counts: Counts::default(),
-        runner: config.hosted.tuning.runner.clone(),
+        runner: config.site.tuning.runner.clone(),
     });
     let Identity { group, raft_id, .. } = config.identity;
     let handle = ReplicaHandle { group, raft_id, shared: Arc::clone(&shared) };
-    let runtime = config.hosted.runtime.clone();
+    let runtime = config.site.runtime.clone();
     let actor = Actor::new(config, Arc::clone(&shared), opened.home, opened.group, opened.applied);
     let work = match shared.runner.clone() {
         Runner::Threads => {
@@ -227,9 +133,10 @@ pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, Wo
     Ok((handle, work))
 }
 
-/// Opens the directory, or makes it; with the room of its reserve, where there is no other.
+/// Opens the directory, or makes it. If `without_reserve` is set, the reserve's room is given up
+/// first.
 fn open<M: StateMachine>(config: &Config<M>, without_reserve: bool) -> Result<Opened<M>, Error> {
-    let home = Home::open(config.hosted.storage.as_ref(), config.identity)?;
+    let home = Home::open(config.site.storage.as_ref(), config.identity)?;
     home.clear_cold()?;
     if without_reserve {
         home.release_reserve()?;
@@ -256,7 +163,7 @@ fn drive_thread<M: StateMachine>(
     }
 }
 
-/// The same as a task.
+/// The body of a replica's task: like [`drive_thread`], without blocking.
 async fn drive_task<M: StateMachine>(
     shared: &Arc<Shared<M>>,
     mut actor: Actor<M>,
@@ -280,8 +187,8 @@ async fn drive_task<M: StateMachine>(
     }
 }
 
-/// What follows when a replica can't go on, or is over. What failed because something ran out leaves a directory like that of a crash: the
-/// replica starts again from it, as soon as it can.
+/// Ends an actor that can't go on or is over. After an error that passes, returns a new actor,
+/// which was opened from the same directory.
 async fn left<M: StateMachine>(
     shared: &Arc<Shared<M>>,
     mut actor: Actor<M>,
@@ -292,10 +199,11 @@ async fn left<M: StateMachine>(
         shared.mailbox.close();
     }
     if let Some(fetch) = actor.leave() {
-        // It ends by itself, at once when it sees a closed mailbox. Until then the directory is in use.
+        // The fetch ends by itself, at once if the mailbox is closed. Until then it uses the
+        // directory.
         let _ = fetch.await;
     }
-    let config = actor.config.clone();
+    let config = Arc::clone(actor.config());
     drop(actor);
     match result {
         Err(error) if again => {
@@ -306,9 +214,9 @@ async fn left<M: StateMachine>(
     }
 }
 
-/// Opens the replica again after an error that passes; `None` if it is to end meanwhile.
+/// Opens the replica again after an error that passes; `None` if the mailbox is closed meanwhile.
 async fn reopen_when_possible<M: StateMachine>(
-    config: Config<M>,
+    config: Arc<Config<M>>,
     shared: &Arc<Shared<M>>,
     mut last: Error,
 ) -> Result<Option<Actor<M>>, Error> {
@@ -317,7 +225,7 @@ async fn reopen_when_possible<M: StateMachine>(
         while let Some(left) = until.checked_duration_since(tokio::time::Instant::now()).filter(|left| !left.is_zero())
         {
             shared.mailbox.arrival(left).await;
-            // Whoever asks hears at once that nobody is here.
+            // Dropping the requests answers them: their callers need not wait for a timeout.
             drop(shared.mailbox.take(Duration::ZERO));
             if shared.mailbox.is_closed() {
                 return Ok(None);
@@ -327,7 +235,7 @@ async fn reopen_when_possible<M: StateMachine>(
             Ok(Opened { home, group, machine, applied, note }) => {
                 *shared.machine.write() = machine;
                 shared.applied.send_replace(applied.index);
-                shared.status.write().unwrap_or_else(PoisonError::into_inner).note = note;
+                shared.set_note(note);
                 return Ok(Some(Actor::new(config, Arc::clone(shared), home, group, applied)));
             }
             Err(error) if error.passes() => {
@@ -339,11 +247,12 @@ async fn reopen_when_possible<M: StateMachine>(
     }
 }
 
-/// The replica is gone: nobody finds its state machine any more. After an error it does not come back before the process starts again.
+/// Publishes that the replica is gone. After an error it does not come back before the process
+/// starts again.
 fn end<M: StateMachine>(group: GroupId, shared: &Shared<M>, result: Result<(), Error>) {
     shared.gate.open();
     *shared.machine.write() = None;
-    shared.status.write().unwrap_or_else(PoisonError::into_inner).role = "stopped";
+    shared.status.write().unwrap_or_else(PoisonError::into_inner).role = Role::Stopped;
     if let Err(error) = result {
         note_end(group, shared, &error);
         shared.status.write().unwrap_or_else(PoisonError::into_inner).broken = true;
@@ -355,11 +264,12 @@ fn note_end<M: StateMachine>(group: GroupId, shared: &Shared<M>, error: &Error) 
     shared.gate.open();
     *shared.machine.write() = None;
     let mut status = shared.status.write().unwrap_or_else(PoisonError::into_inner);
-    (status.role, status.note) = ("stopped", error.chain());
+    (status.role, status.note) = (Role::Stopped, error.chain());
     status.full = error.shortage() == Some(Shortage::Space);
 }
 
-/// A broken invariant of one replica ends the process: what it holds in memory can't be trusted.
+/// Ends the process when a replica's thread panics: memory with a broken invariant can't be
+/// trusted.
 struct StopOnPanic;
 
 impl Drop for StopOnPanic {
@@ -370,7 +280,8 @@ impl Drop for StopOnPanic {
     }
 }
 
-/// The first start: nothing was promised yet, so what a start that was cut off has left is made anew.
+/// The first start. Nothing was promised yet, so the leftovers of a start that was cut off are
+/// removed.
 fn begin<M: StateMachine>(config: &Config<M>, mut home: Home) -> Result<Opened<M>, Error> {
     home.clear()?;
     let (group, machine, applied, note) = match &config.bootstrap {
@@ -378,7 +289,7 @@ fn begin<M: StateMachine>(config: &Config<M>, mut home: Home) -> Result<Opened<M
             let voters: Vec<RaftId> = voters.iter().copied().map(RaftId).collect();
             let group = Group::create(home.raft()?, options(config), rng(config), &voters)?;
             let mut machine = M::open(home.state()?, &config.machine)?;
-            // Where the log of a new group begins.
+            // The log of a new group begins here.
             let first = Position { index: 1, term: 1 };
             machine.flush(first)?;
             home.set_floor(first)?;
@@ -393,7 +304,7 @@ fn begin<M: StateMachine>(config: &Config<M>, mut home: Home) -> Result<Opened<M
     Ok(Opened { home, group, machine, applied, note })
 }
 
-/// Any later start.
+/// Any later start. A crash may have come between any two steps of an earlier run.
 fn reopen<M: StateMachine>(config: &Config<M>, mut home: Home) -> Result<Opened<M>, Error> {
     let (mut machine, mut note) = open_machine::<M>(config, &home)?;
     let applied = machine.as_ref().map_or(home.floor()?, StateMachine::durable);
@@ -427,7 +338,7 @@ fn reopen<M: StateMachine>(config: &Config<M>, mut home: Home) -> Result<Opened<
     Ok(Opened { home, group, machine, applied, note })
 }
 
-/// Opens the state machine; none if it is damaged, or was never installed.
+/// Opens the state machine; `None` and a note if it is damaged, or was never installed.
 fn open_machine<M: StateMachine>(config: &Config<M>, home: &Home) -> Result<(Option<M>, String), Error> {
     if home.floor()?.index == 0 {
         return Ok((None, "waits for a snapshot".to_owned()));

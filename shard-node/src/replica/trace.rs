@@ -1,5 +1,7 @@
-//! A command's way through the replica that it was proposed on, as spans below that of whoever sent it: `replicate`, until raft has committed
-//! it, and `apply`. Other replicas apply it without a trace.
+//! Spans of a command on the replica that proposed it, below its sender's span.
+//!
+//! `replicate` lasts until raft has committed the command, then follows `apply`. Other replicas
+//! apply the command without a trace.
 
 use coppice_proto::telemetry::child;
 use coppice_types::GroupId;
@@ -8,7 +10,7 @@ use opentelemetry::{
     trace::{SpanBuilder, TraceContextExt},
 };
 
-/// Where a command is on its way.
+/// A command's spans.
 #[derive(Clone, Debug, Default)]
 pub struct Way {
     sender: Context,
@@ -17,7 +19,7 @@ pub struct Way {
 }
 
 impl Way {
-    /// The command of a sender was proposed at an index.
+    /// Begins with the proposal of a sender's command at an index.
     pub fn begin(sender: Context, group: GroupId, index: u64) -> Self {
         if !coppice_proto::telemetry::is_traced(&sender) {
             return Self::default();
@@ -29,7 +31,7 @@ impl Way {
         Self { sender, replicating, labels }
     }
 
-    /// It is committed, and applied from now on; the span is the caller's to end.
+    /// Begins the span of applying the command, which is committed now. The caller ends the span.
     pub fn apply(&self) -> Context {
         self.replicating.span().end();
         child(&self.sender, SpanBuilder::from_name("apply").with_attributes(self.labels.clone()))

@@ -1,4 +1,4 @@
-//! Who waits for the outcome of which entry, and for which read.
+//! Callers that wait for the outcome of an entry, or for a read index.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,9 +6,12 @@ use coppice_consensus::{Position, ReadId};
 use coppice_types::Reason;
 use opentelemetry::Context;
 
-use super::{handle::Answer, trace::Way};
-use crate::{
+use super::{
     agreement::{Agreements, Verdict, Voters},
+    input::Answer,
+    trace::Way,
+};
+use crate::{
     limits::{PARKED_MAX, WAITERS_MAX},
     refusal::Refusal,
 };
@@ -39,13 +42,13 @@ fn lost() -> Refusal {
 }
 
 impl<R> Waiters<R> {
-    /// Nobody waits.
+    /// No waiters.
     #[must_use]
     pub fn new() -> Self {
         Self { proposed: BTreeMap::new(), awaiting: BTreeMap::new() }
     }
 
-    /// Whether more may wait. Those who gave up make room.
+    /// Whether one more caller may wait. Callers that gave up make room.
     pub fn has_room(&mut self) -> bool {
         if self.proposed.len() + self.awaiting.len() < WAITERS_MAX {
             return true;
@@ -54,7 +57,7 @@ impl<R> Waiters<R> {
         self.proposed.len() + self.awaiting.len() < WAITERS_MAX
     }
 
-    /// Forgets those who gave up.
+    /// Forgets callers that gave up.
     pub fn sweep(&mut self) {
         self.proposed.retain(|_, (_, proposer)| match proposer {
             Proposer::Command(answer, _) => !answer.is_closed(),
@@ -63,12 +66,13 @@ impl<R> Waiters<R> {
         self.awaiting.retain(|_, awaiting| !awaiting.answer.is_closed());
     }
 
-    /// Someone proposed the command at a position.
+    /// A caller proposed the command at a position.
     pub fn command(&mut self, position: Position, answer: Answer<R>, way: Way) {
         self.put(position, Proposer::Command(answer, way));
     }
 
-    /// The command at a position is about to be applied: gives the span of that, if the command was traced here.
+    /// The span of applying the command at a position, which begins now; empty if the command is
+    /// not traced here.
     #[must_use]
     pub fn applying(&self, position: Position) -> Context {
         match self.proposed.get(&position.index) {
@@ -77,7 +81,7 @@ impl<R> Waiters<R> {
         }
     }
 
-    /// Someone proposed the change of members at a position.
+    /// A caller proposed the change of members at a position.
     pub fn change(&mut self, position: Position, answer: Answer<()>) {
         self.put(position, Proposer::Change(answer));
     }
@@ -97,7 +101,7 @@ impl<R> Waiters<R> {
         None
     }
 
-    /// The command at a position was applied; its proposer is told once a majority agrees.
+    /// The command at a position was applied. Its proposer is answered once a majority agrees.
     pub fn applied(&mut self, position: Position, reply: R) {
         match self.take(position) {
             Some(Proposer::Command(answer, _)) => {
@@ -118,7 +122,7 @@ impl<R> Waiters<R> {
         }
     }
 
-    /// The entry at a position is empty: what was proposed there was not done.
+    /// The entry at a position is empty: the proposal there was not carried out.
     pub fn empty(&mut self, position: Position) {
         let pending = Refusal::new(Reason::Unavailable, "another change of members is in progress");
         match self.take(position) {
@@ -128,7 +132,8 @@ impl<R> Waiters<R> {
         }
     }
 
-    /// Answers those whose outcome a majority agrees on. `complete` adds to a reply what is known only now.
+    /// Answers callers whose outcome a majority agrees on. `complete` adds facts to a reply that
+    /// are known only now.
     pub fn settle(&mut self, agreements: &mut Agreements, voters: &Voters, mut complete: impl FnMut(&mut R)) {
         let mut agreed = |index: &u64| agreements.verdict(*index, voters) == Verdict::Agreed;
         let settled: Vec<u64> = self.awaiting.keys().copied().filter(|index| agreed(index)).collect();
@@ -139,7 +144,7 @@ impl<R> Waiters<R> {
         }
     }
 
-    /// Nobody will be told the outcome here.
+    /// Refuses all waiters: this replica will not learn their outcomes.
     pub fn fail_all(&mut self, refusal: &Refusal) {
         for (_, (_, proposer)) in std::mem::take(&mut self.proposed) {
             proposer.refuse(refusal.clone());
@@ -160,7 +165,8 @@ impl<R> Proposer<R> {
     }
 }
 
-/// Reads that wait for an index: one ReadIndex serves all that queued before it was sent.
+/// Reads that wait for an index. One ReadIndex serves all reads that were queued before it was
+/// sent.
 #[derive(Debug, Default)]
 pub struct Reads {
     queued: Vec<Answer<u64>>,
@@ -168,7 +174,7 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// A read wants an index.
+    /// Queues a read that wants an index.
     pub fn queue(&mut self, answer: Answer<u64>) {
         let waiting = self.queued.len() + self.sent.iter().map(|(_, _, answers)| answers.len()).sum::<usize>();
         if waiting >= PARKED_MAX {
@@ -178,13 +184,13 @@ impl Reads {
         }
     }
 
-    /// Some read waits for a ReadIndex to be sent.
+    /// Whether a read waits for a ReadIndex to be sent.
     #[must_use]
     pub fn wants_index(&self) -> bool {
         !self.queued.is_empty()
     }
 
-    /// A ReadIndex was sent, for all that are queued.
+    /// A ReadIndex was sent for all queued reads.
     pub fn sent(&mut self, id: ReadId, now: Duration) {
         let answers = std::mem::take(&mut self.queued);
         self.sent.push((id, now, answers));
@@ -198,7 +204,8 @@ impl Reads {
         }
     }
 
-    /// A ReadIndex is lost silently where there is no leader: those sent before `limit` are queued again.
+    /// Queues reads again whose ReadIndex was sent before `limit`: without a leader it is lost
+    /// silently.
     pub fn retry(&mut self, limit: Duration) {
         for (_, _, answers) in self.sent.extract_if(.., |(_, at, _)| *at < limit) {
             self.queued.extend(answers.into_iter().filter(|answer| !answer.is_closed()));

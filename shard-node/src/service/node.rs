@@ -1,4 +1,4 @@
-//! The `Node` service: how the replicas do, and changes of a group's members.
+//! The `Node` service: the replicas' status, and changes of a group's members.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,9 +8,9 @@ use coppice_types::{GroupId, Reason};
 use tonic::{Request, Response, Status};
 
 use crate::{
-    hosted::{Hosted, ordinal},
+    hosted::Hosted,
     refusal::Refusal,
-    replica::{Change, Member},
+    replica::{Change, Member, Role as ReplicaRole, ordinal},
 };
 
 const CHANGE_MEMBER: &str = "/coppice.v1.Node/ChangeMember";
@@ -22,7 +22,6 @@ const NODE_NAME_BYTES_MAX: usize = 253;
 /// Serves operators and coordinators.
 #[derive(Clone, Debug)]
 pub struct NodeService {
-    /// The replicas.
     pub hosted: Arc<Hosted>,
 }
 
@@ -42,7 +41,7 @@ impl Node for NodeService {
     async fn leads(&self, request: Request<v1::LeadsRequest>) -> Result<Response<v1::LeadsResponse>, Status> {
         let group = GroupId::from_number(request.into_inner().group);
         let status = self.hosted.replica(group).map(|replica| replica.status()).unwrap_or_default();
-        Ok(Response::new(v1::LeadsResponse { leads: status.role == "leader", term: status.term }))
+        Ok(Response::new(v1::LeadsResponse { leads: status.role == ReplicaRole::Leader, term: status.term }))
     }
 
     async fn change_member(
@@ -75,7 +74,7 @@ impl NodeService {
 }
 
 impl NodeService {
-    /// Refuses a node that changes another membership than that of its own replicas.
+    /// Refuses a node that changes the membership of another node's replicas.
     fn check_own(&self, claimant: &Claimant, request: &v1::ChangeMemberRequest) -> Result<(), Status> {
         let Some(node) = self.hosted.node_at(ordinal(request.raft_id)) else {
             return Err(claimant.deny(CHANGE_MEMBER, "the node of the replica is not in [nodes]"));

@@ -1,8 +1,8 @@
 //! The `Peer` service: messages of other nodes' replicas, and the files of pinned snapshots.
 //!
-//! **Invariant.** A message speaks for a replica of the node that sent it, and for no other: the
-//! node that a caller says it is has the ordinal of the message's raft id, and by TLS it is the one
-//! that the caller's certificate names.
+//! **Invariant.** A message speaks only for a replica of the node that sent it. The caller's node
+//! has the ordinal of the message's raft id, and with TLS it is the node that the caller's
+//! certificate names.
 
 use std::sync::Arc;
 
@@ -16,10 +16,11 @@ use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
-    hosted::{Hosted, Replica, ordinal},
+    hosted::{Hosted, Replica},
     limits::{HASH_BYTES, STREAM_QUEUE_MAX},
-    peers::{CLUSTER, NODE},
+    net::peers::{CLUSTER, NODE},
     refusal::Refusal,
+    replica::ordinal,
 };
 
 const EXCHANGE: &str = "/coppice.v1.Peer/Exchange";
@@ -28,13 +29,12 @@ const FETCH_SNAPSHOT: &str = "/coppice.v1.Peer/FetchSnapshot";
 /// Serves the other nodes.
 #[derive(Clone, Debug)]
 pub struct PeerService {
-    /// The replicas.
     pub hosted: Arc<Hosted>,
 }
 
 impl PeerService {
-    /// Refuses a caller of another cluster, and one that is another node than it says; gives its
-    /// node, and who it is if that is asked.
+    /// Refuses a caller of another cluster, and one that claims to be another node than it is.
+    /// Returns the caller's node, and its claimant if callers are authenticated.
     fn caller<T>(&self, path: &str, request: &Request<T>) -> Result<(String, Option<Claimant>), Status> {
         let text = |name| request.metadata().get(name).and_then(|value| value.to_str().ok());
         if text(CLUSTER) != Some(self.hosted.cluster.to_string().as_str()) {
@@ -54,8 +54,8 @@ impl PeerService {
     fn check_sender(&self, node: &str, caller: Option<&Claimant>, raft_id: u64) -> Result<(), Status> {
         let why = match self.hosted.node_at(ordinal(raft_id)) {
             Some(owner) if owner == node => return Ok(()),
-            // A new node may be known to others first; who it is nobody can show without
-            // certificates.
+            // Other nodes may know a new node earlier than this one. Without certificates, its
+            // identity can't be checked.
             None if caller.is_none() => return Ok(()),
             Some(owner) => format!("a message of {node} for the replica {raft_id:#x}, which is {owner}'s"),
             None => format!("a message of {node} for the replica {raft_id:#x}, whose node is not in [nodes]"),
@@ -88,8 +88,7 @@ impl Peer for PeerService {
             self.check_sender(&node, caller.as_ref(), message.from_raft_id)?;
             // A message to a replica that is not here (any more) is dropped: raft expects that.
             match self.hosted.replica(GroupId::from_number(message.group)) {
-                Some(Replica::Shard(replica)) if replica.raft_id == message.to_raft_id => replica.peer(message, &node),
-                Some(Replica::Root(replica)) if replica.raft_id == message.to_raft_id => replica.peer(message, &node),
+                Some(replica) if replica.raft_id() == message.to_raft_id => replica.peer(message, &node),
                 _ => tracing::trace!(group = message.group, "a message to a replica that is not here"),
             }
         }
@@ -119,7 +118,8 @@ impl Peer for PeerService {
     }
 }
 
-/// Sends a file from an offset to its end, or to the end of what the caller holds.
+/// Sends a file from an offset to its end, or as far as the caller has sent hashes. A part with a
+/// matching hash is not sent again.
 async fn stream(
     hosted: &Hosted,
     replica: &Replica,

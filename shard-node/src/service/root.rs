@@ -1,4 +1,5 @@
-//! The `Root` service: the decision log. Commands go through raft, reads by one ReadIndex for all that wait.
+//! The `Root` service: the decision log. Commands go through raft. One ReadIndex serves all reads
+//! that wait.
 
 use std::{
     sync::{Arc, PoisonError},
@@ -26,13 +27,12 @@ use crate::{
 };
 
 const TAKE_OVER: &str = "/coppice.v1.Root/TakeOver";
-/// How long the clock of another root replica is waited for.
+/// How long another root replica may take to report its clock.
 const CLOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Serves the root group's replica of one node.
 #[derive(Clone, Debug)]
 pub struct RootService {
-    /// The replicas.
     pub hosted: Arc<Hosted>,
 }
 
@@ -58,8 +58,8 @@ impl RootService {
         }
     }
 
-    /// A ledger is founded, and later led, only with the parameters and first shards that the nodes were configured with: digests
-    /// depend on them.
+    /// Refuses a coordinator whose parameters or first shards differ from the nodes' configuration:
+    /// digests depend on them.
     fn check_genesis(&self, genesis: &[u8]) -> Result<(), Refusal> {
         let ledger = self.hosted.forming.read().unwrap_or_else(PoisonError::into_inner).ledger;
         let (Some(ledger), false) = (ledger, genesis.is_empty()) else { return Ok(()) };
@@ -71,7 +71,7 @@ impl RootService {
         }
     }
 
-    /// The clocks of the root replicas that answer in time, this one's first.
+    /// This node's clock, then the clocks of the other root replicas that answer in time.
     async fn clocks(&self) -> Result<Vec<u64>, Refusal> {
         let status = self.replica()?.status();
         let others = status.voters.iter().filter(|member| member.node != self.hosted.node);
@@ -95,7 +95,7 @@ fn unexpected() -> Refusal {
 #[tonic::async_trait]
 impl Root for RootService {
     async fn take_over(&self, request: Request<v1::TakeOverRequest>) -> Result<Response<v1::TakeOverResponse>, Status> {
-        // A term is named after the coordinator that leads in it.
+        // A term has the name of the coordinator that leads in it.
         if let Some(claimant) = Claimant::of(request.extensions()) {
             claimant.must_be(TAKE_OVER, &request.get_ref().candidate)?;
         }
@@ -162,7 +162,7 @@ impl Root for RootService {
 
     async fn attest(&self, request: Request<v1::AttestRequest>) -> Result<Response<v1::AttestResponse>, Status> {
         let request = request.into_inner();
-        // Without a replica there is nothing to say, which is an answer.
+        // Without a replica, the answer is empty.
         let Ok(replica) = self.replica() else { return Ok(Response::new(v1::AttestResponse::default())) };
         let mut answer = match request.size {
             0 => v1::AttestResponse::default(),

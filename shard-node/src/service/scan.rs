@@ -1,7 +1,8 @@
-//! Pages of scans: each names its state and its beginning, so nothing is held between two of them.
+//! Pages of scans. Each request names its state and its beginning, so no state is kept between
+//! pages.
 //!
-//! A page has a bounded number of records and bytes, and at least one record, change or journal
-//! unless it is the last one.
+//! A page has a bounded number of records and bytes. Unless it is the last page, it has at least
+//! one record, change or journal.
 
 use bytes::Bytes;
 use coppice_engine::{Engine, HistoryPage, KeyChange, RangePage, ShardState, View};
@@ -26,7 +27,7 @@ pub(super) fn page(engine: &Engine, state: &ShardState, scan: &Scan) -> Result<v
     }
 }
 
-/// What is left of a limit, of which 0 says that there is none.
+/// A limit as a number of records; 0 means that there is none.
 fn left(limit: u32) -> usize {
     if limit == 0 { usize::MAX } else { limit as usize }
 }
@@ -78,7 +79,7 @@ fn diff(engine: &Engine, state: &ShardState, scan: &v1::DiffScan) -> Result<v1::
     Ok(page)
 }
 
-/// Kept journals of the versions that the state builds on.
+/// A page of kept journals, of versions that the state builds on.
 fn journal(engine: &Engine, state: &ShardState, scan: &v1::JournalScan) -> Result<v1::ShardScanResponse, Refusal> {
     let (from, to) = (Version(scan.from_version), Version(scan.to_version).min(state.version));
     let kept = engine.journals(state, from, to, SCAN_CHUNK_BYTES).map_err(refused)?;

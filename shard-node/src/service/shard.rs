@@ -23,7 +23,6 @@ type Handle = ReplicaHandle<ShardMachine>;
 /// Serves the shards of one node.
 #[derive(Clone, Debug)]
 pub struct ShardService {
-    /// The replicas.
     pub hosted: Arc<Hosted>,
 }
 
@@ -123,7 +122,7 @@ fn check_answer(bytes: usize, bytes_max: usize) -> Result<(), Refusal> {
     Err(Refusal::new(Reason::LimitExceeded, format!("the answer is over the message limit of {bytes_max} bytes")))
 }
 
-/// About what a record takes in a message.
+/// The approximate size of a record in a message.
 fn record_bytes(record: &v1::ShardRecord) -> usize {
     record.key.len() + record.value.len() + 80
 }

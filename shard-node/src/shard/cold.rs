@@ -4,9 +4,9 @@ use std::thread::{Builder, JoinHandle};
 
 use coppice_engine::{ColdStep, Engine};
 
-use crate::{Error, error, runner::Runner};
+use crate::{Error, error, replica::runner::Runner};
 
-/// Moves the segments of one engine, a part at a time, and never outlives the machine.
+/// Moves the segments of one engine, a part at a time. It never outlives the state machine.
 #[derive(Debug)]
 pub(super) struct ColdMover {
     runner: Runner,
@@ -23,7 +23,7 @@ impl ColdMover {
         self.thread.as_ref().map_or_else(|| engine.cold_behind(), JoinHandle::is_finished)
     }
 
-    /// Ends what was begun, and begins the next part.
+    /// Ends the part that was begun, and begins the next one.
     pub(super) fn go_on(&mut self, engine: &mut Engine, bytes: u64) -> Result<(), Error> {
         if let Some(thread) = self.thread.take() {
             engine.end_cold_step(thread.join().expect("copies break no invariant"))?;
@@ -47,7 +47,7 @@ impl ColdMover {
 impl Drop for ColdMover {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // The next start finds what it left.
+            // The next start finds the copy that the thread leaves.
             let _ = thread.join();
         }
     }

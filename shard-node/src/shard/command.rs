@@ -1,8 +1,9 @@
-//! What a shard's raft log holds: commands with their own codec.
+//! Commands in a shard's raft log, with their own codec.
 //!
-//! `u8 version (1) || u8 kind || context || body`, little-endian as in `coppice_types::codec`. A replica that meets a version or kind that
-//! it does not know stops: it could not tell what the others made of it. Everything is checked against its limits before it is proposed,
-//! see [`Command::check`]; `apply` refuses for nothing but term, admin number and base.
+//! `u8 version (1) || u8 kind || context || body`, little-endian as in `coppice_types::codec`. A
+//! replica that meets an unknown version or kind stops, since it could not compute the outcome that
+//! others do. Limits are checked before a command is proposed ([`Command::check`]); `apply` refuses
+//! a command only for its term, admin number or base.
 
 use coppice_engine::{MergeName, PrepareId, ShardState};
 use coppice_types::{
@@ -18,46 +19,43 @@ const COMMAND_VERSION: u8 = 1;
 const PREPARE: u8 = 0;
 /// The kind of a Prepare whose journal is kept.
 const PREPARE_KEPT: u8 = 7;
-/// Most merges that one Prepare installs.
+/// The most merges in one Prepare.
 const MERGES_MAX: usize = 16;
-/// Most trees that one merge takes.
+/// The most inputs of one merge.
 pub(super) const INPUTS_MAX: usize = 16;
 
-/// What every command repeats, so that a shard that missed something learns of it.
+/// Facts that every command repeats, so that a shard that missed one learns of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
-    /// The sender's leadership.
+    /// The sender's term.
     pub term: Term,
-    /// How many admin operations the root log had when the sender spoke.
+    /// The number of admin operations in the root log when the command was formed.
     pub admin_sequence: u64,
     /// The newest decided state of this shard that the sender knows.
     pub decided: ShardState,
 }
 
-/// One command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Who speaks, and what is decided.
+    /// The sender's term, and what it knows as decided.
     pub context: Context,
-    /// What is to be done.
     pub body: Body,
 }
 
-/// What a command asks for.
+/// The kinds of commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Stages a version.
     Prepare(Prepare),
     /// Makes the context's decided state permanent.
     Finalize,
-    /// Drops a staged version and all that builds on it.
+    /// Drops a staged version and all versions that build on it.
     Abort {
-        /// The version.
         version: Version,
-        /// Its name among the attempts at this version.
+        /// Names the attempt at this version.
         prepare_id: PrepareId,
     },
-    /// A new leader: the context's decided state stays, everything staged beside it goes.
+    /// Announces a new leader. The context's decided state stays, and all other staged versions are
+    /// dropped.
     Adopt,
     /// Closes all versions above a target, because a rollback to it is being decided.
     Fence {
@@ -68,7 +66,7 @@ pub enum Body {
         /// The newest version that stays open.
         target: Version,
     },
-    /// Lifts the fence of this attempt, and of those before.
+    /// Lifts the fences of this attempt and of earlier ones.
     Unfence {
         /// With the context's term: the name of the fence.
         attempt: u64,
@@ -80,26 +78,24 @@ pub enum Body {
 /// A version to stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prepare {
-    /// Its name.
     pub stamp: Stamp,
     /// With the context's term: the prepare id.
     pub attempt: u64,
-    /// The state on which it builds.
+    /// The state that the version builds on.
     pub base: ShardState,
-    /// Merges that it installs first.
+    /// Merges that are installed first.
     pub merges: Vec<MergeName>,
-    /// Folded: ascending keys, each once.
+    /// Folded operations: ascending keys, each once.
     pub operations: Vec<Operation>,
-    /// Encoded operation lists of the version's batches, where the ledger keeps them.
+    /// Encoded operation lists of the version's batches, if the ledger keeps them.
     pub journal: Vec<Vec<u8>>,
 }
 
 /// A decided rollback or prune.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Execute {
-    /// Its number among the admin operations, from 1.
+    /// The number of the operation among all admin operations, from 1.
     pub admin_sequence: u64,
-    /// Which one.
     pub operation: AdminOperation,
     /// This shard's decided state at the target or boundary version.
     pub boundary: ShardState,
@@ -117,7 +113,7 @@ pub enum AdminOperation {
         /// The epoch that begins.
         epoch: Epoch,
     },
-    /// Drops what only versions below the boundary need.
+    /// Drops data that only versions below the boundary need.
     Prune {
         /// The oldest version that stays readable.
         before: Version,
@@ -137,10 +133,10 @@ fn put_count(out: &mut Writer, count: usize) {
     out.u32(u32::try_from(count).expect("counts are checked before a command is encoded"));
 }
 
-/// For what a command has beside what may be long.
+/// Room for the parts of a command that are always short.
 const ROOM_BESIDE_BYTES: usize = 4 << 10;
 
-/// The operation lists of a version, as a shard keeps them.
+/// The operation lists of a version in the form in which a shard keeps them.
 pub(super) fn encode_journal(lists: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Writer::new();
     put_count(&mut out, lists.len());
@@ -173,7 +169,7 @@ pub(super) fn is_prepare(bytes: &[u8]) -> bool {
 }
 
 impl Command {
-    /// The bytes that raft replicates. The command has been [checked](Self::check).
+    /// The bytes that raft replicates. The command must be [checked](Self::check) first.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::with_room(self.body.room());
@@ -244,10 +240,10 @@ impl Command {
         Ok(Self { context: Context { term, admin_sequence, decided }, body })
     }
 
-    /// Checks all limits, so that `apply` need not.
+    /// Checks all limits, so that `apply` need not check them.
     ///
     /// # Errors
-    /// Names the first limit that does not hold.
+    /// Names the first limit that is exceeded.
     pub fn check(&self, params: &Params) -> Result<(), Refusal> {
         match &self.body {
             _ if self.context.term == Term(0) => {
@@ -279,7 +275,7 @@ impl Body {
         }
     }
 
-    /// Bytes of a command that may be long, about.
+    /// The approximate encoded size, for commands that may be long.
     fn room(&self) -> usize {
         let Self::Prepare(prepare) = self else { return 0 };
         let operations = prepare.operations.iter().map(Operation::encoded_bytes);

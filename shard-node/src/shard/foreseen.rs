@@ -1,15 +1,17 @@
-//! A version that is staged while the raft log writes its Prepare: before that is durable here, let alone committed.
+//! A version that is staged early, while the raft log writes its Prepare and before that is durable
+//! here.
 //!
-//! Nobody is told of it, no flush has it, and it is dropped before anything is applied that could notice it. When the very same
-//! command is applied at the very same index, it is there already. So what commands come to does not depend on it.
+//! No other replica is told of the version, no flush includes it, and it is dropped before a
+//! command is applied that could notice it. When the same command is applied at the same index, the
+//! version is there already. So the outcomes of commands do not depend on it.
 
 use bytes::Bytes;
 use coppice_engine::{PrepareId, ShardState};
 
 use super::{Body, Command, Outcome, ShardMachine, command, prepare_id};
-use crate::{Error, machine::Applied};
+use crate::{Error, replica::machine::Applied};
 
-/// What was staged, and by what.
+/// A version that was staged early, and the entry that staged it.
 #[derive(Debug)]
 pub(super) struct Foreseen {
     index: u64,
@@ -21,23 +23,25 @@ pub(super) struct Foreseen {
 
 impl Foreseen {
     fn is(&self, index: u64, bytes: &[u8]) -> bool {
-        // Mostly they are the same bytes in memory, too.
+        // Mostly both are the same bytes in memory.
         self.index == index && (std::ptr::eq(&*self.bytes, bytes) || *self.bytes == *bytes)
     }
 
-    /// Whether a command that comes before it does the same with and without it. A Finalize looks for the state that it names alone.
+    /// Whether an earlier command has the same outcome with and without the staged version. A
+    /// Finalize looks only for the state that it names.
     fn is_unseen_by(&self, index: u64, command: &Command) -> bool {
         index < self.index && command.body == Body::Finalize && command.context.decided != self.state
     }
 }
 
 impl ShardMachine {
-    /// Stages what the entry of this index would, if it is a Prepare that nothing stands in the way of. One at a time.
+    /// Stages the version of the entry at this index, if it is a Prepare that the protocol and the
+    /// engine would accept now. At most one version is staged early.
     pub(super) fn stage_early(&mut self, index: u64, bytes: &Bytes) {
         if self.foreseen.is_some() || !command::is_prepare(bytes) {
             return;
         }
-        // What is refused or fails is so again when the entry is applied, if it is.
+        // A refusal or failure will occur again if the entry is applied.
         let Ok(command) = Command::decode(bytes) else { return };
         let (context, Body::Prepare(prepare)) = (&command.context, &command.body) else { return };
         if self.check_admin(context).and_then(|()| self.check_open(context, prepare)).is_err() {
@@ -45,14 +49,14 @@ impl ShardMachine {
         }
         let Ok(shape) = self.engine.shape(&prepare.base) else { return };
         if !prepare.merges.iter().all(|merge| shape.ready.contains(merge)) {
-            // To build one takes longer than the log.
+            // Building a merge takes longer than writing the log.
             return;
         }
         let prepare_id = prepare_id(context, prepare);
         let Ok(state) = self.stage(prepare, prepare_id) else { return };
         let kept = self.keep_journal(prepare, prepare_id, &state).is_ok();
         let foreseen = Foreseen { index, bytes: bytes.clone(), prepare_id, state, command };
-        // A command that calls its own outcome decided would find it.
+        // A command that names its own outcome as decided would find the staged version.
         if kept && foreseen.command.context.decided != state {
             self.foreseen = Some(foreseen);
         } else {
@@ -60,7 +64,7 @@ impl ShardMachine {
         }
     }
 
-    /// Applies the committed entry of this index.
+    /// Applies the committed entry at this index.
     pub(super) fn apply_entry(&mut self, index: u64, bytes: &[u8]) -> Result<Applied<Outcome>, Error> {
         let Some(foreseen) = self.foreseen.take() else { return self.apply_command(bytes) };
         if foreseen.is(index, bytes) {
@@ -80,7 +84,7 @@ impl ShardMachine {
         self.run_command(&command)
     }
 
-    /// Drops what was staged early, if anything was.
+    /// Drops the version that was staged early, if there is one.
     pub(super) fn forget_foreseen(&mut self) {
         if let Some(foreseen) = self.foreseen.take() {
             self.unstage(&foreseen);

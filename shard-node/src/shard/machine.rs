@@ -1,44 +1,43 @@
-//! A shard's state machine as a replica drives it: flushes, snapshots, and what is known of the other replicas' merges.
+//! A shard's state machine as a replica drives it: flushes, snapshots, background work, and the
+//! merges that the other replicas have built.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use coppice_consensus::Position;
 use coppice_engine::{Engine, Manifest, MergeName, MergePace, MergeProgress, Options, RaftPosition, SnapshotReceiver};
 use coppice_env::Storage;
-use coppice_proto::v1;
 use coppice_types::{ErrorKind, Params, Reason, ShardId};
 
 use super::{Outcome, ShardMachine, cold::ColdMover, command, writer::DiskWriter};
 use crate::{
     Error,
-    agreement::Voters,
-    convert,
-    limits::STAGED_MAX,
-    machine::{Applied, Backlog, Check, Disk, Pinned, Receiver, StateMachine},
+    limits::{BUILT_MERGES_MAX, STAGED_MAX},
     refusal::Refusal,
-    runner::Runner,
+    replica::{
+        agreement::Voters,
+        machine::{Applied, Check, Pinned, Receiver, StateMachine},
+        maintain::{Backlog, Disk, Maintain},
+        runner::Runner,
+    },
 };
 
-/// Records that one piece of background work merges: about a millisecond, for which a command may have to wait.
+/// Records that one piece of background work merges. It takes about a millisecond, and a command
+/// may have to wait for it.
 const WORK_RECORDS_MIN: usize = 256;
-/// The same when merges are behind.
+/// Like [`WORK_RECORDS_MIN`], when merges are behind.
 const WORK_RECORDS_MAX: usize = 1024;
-/// Most merges of one replica that are remembered.
-const BUILT_MAX: usize = 64;
 
 /// What opening a shard needs.
 #[derive(Clone, Debug)]
 pub struct ShardConfig {
-    /// Which shard.
     pub shard: ShardId,
-    /// The genesis parameters.
     pub params: Params,
-    /// How its engine uses memory and disk.
+    /// The engine's use of memory and disk.
     pub engine: Options,
-    /// When it is flushed: a part of that is written ahead.
+    /// The size at which the shard is flushed. A part of it is written ahead.
     pub flush_bytes_max: u64,
-    /// Where it writes ahead.
+    /// Where writes ahead of flushes run.
     pub runner: Runner,
 }
 
@@ -71,10 +70,6 @@ impl StateMachine for ShardMachine {
         Self::new(engine, writer, ColdMover::new(config.runner.clone()))
     }
 
-    fn foresee(&mut self, index: u64, command: &Bytes) {
-        self.stage_early(index, command);
-    }
-
     fn apply(&mut self, index: u64, command: &[u8]) -> Result<Applied<Outcome>, Error> {
         self.apply_entry(index, command)
     }
@@ -91,26 +86,6 @@ impl StateMachine for ShardMachine {
         self.engine.unflushed_bytes()
     }
 
-    fn work_bytes_max(&self) -> u64 {
-        self.engine.merge_end_bytes()
-    }
-
-    fn much_waits(&self) -> bool {
-        self.engine.much_waits()
-    }
-
-    fn disk(&self, flush_due: bool) -> Disk {
-        match self.writer.state(&self.engine, flush_due) {
-            // A flush would drop what is about to be committed.
-            Disk::Idle if flush_due && self.foreseen.is_some() => Disk::Busy,
-            state => state,
-        }
-    }
-
-    fn write_on(&mut self, flush_due: bool) -> Result<(), Error> {
-        self.writer.go_on(&mut self.engine, flush_due)
-    }
-
     fn begin_flush(&mut self, position: Position) -> Result<(), Error> {
         self.forget_foreseen();
         self.writer.begin_flush(&mut self.engine, to_raft(position), &self.protocol.encode())
@@ -119,41 +94,11 @@ impl StateMachine for ShardMachine {
     fn flush(&mut self, position: Position) -> Result<(), Error> {
         self.forget_foreseen();
         match self.writer.end(&mut self.engine) {
-            // There may be room by now; if not, what follows says it again.
+            // There may be room by now. If not, the flush below fails in the same way.
             Err(error) if error.kind() == ErrorKind::Exhausted => {}
             ended => ended?,
         }
         Ok(self.engine.flush(to_raft(position), &self.protocol.encode())?)
-    }
-
-    fn backlog(&self) -> Backlog {
-        match self.engine.merge_pace() {
-            MergePace::Idle => Backlog::None,
-            MergePace::Waiting => Backlog::Waiting,
-            MergePace::Going => Backlog::Some,
-            MergePace::Behind(_) => Backlog::Behind,
-        }
-    }
-
-    fn work(&mut self) -> Result<(), Error> {
-        let records = match self.engine.merge_pace() {
-            MergePace::Behind(owed) => usize::try_from(owed).unwrap_or(WORK_RECORDS_MAX),
-            MergePace::Idle | MergePace::Waiting | MergePace::Going => WORK_RECORDS_MIN,
-        };
-        let _: MergeProgress = self.engine.merge_step(records.clamp(WORK_RECORDS_MIN, WORK_RECORDS_MAX))?;
-        Ok(())
-    }
-
-    fn scrub(&mut self, bytes: u64) -> Result<(), Error> {
-        Ok(self.engine.scrub(bytes)?)
-    }
-
-    fn cold_due(&self) -> bool {
-        self.mover.is_due(&self.engine)
-    }
-
-    fn move_cold(&mut self, bytes: u64) -> Result<(), Error> {
-        self.mover.go_on(&mut self.engine, bytes)
     }
 
     fn pin_snapshot(&mut self, position: Position) -> Result<Pinned, Error> {
@@ -199,7 +144,7 @@ impl StateMachine for ShardMachine {
         command::is_prepare(command)
     }
 
-    /// Staged versions are bounded, whoever sends them.
+    /// The number of staged versions is bounded.
     fn admit(&self, command: &[u8]) -> Result<(), Refusal> {
         if command::is_prepare(command) && self.engine.staged().len() >= STAGED_MAX {
             let message = format!("the shard holds {STAGED_MAX} staged versions, the most that it may");
@@ -208,17 +153,8 @@ impl StateMachine for ShardMachine {
         Ok(())
     }
 
-    fn built(&self) -> Vec<v1::Merge> {
-        self.engine.built_merges().iter().take(BUILT_MAX).map(convert::to_merge).collect()
-    }
-
-    fn note_built(&mut self, from: u64, built: &[v1::Merge]) {
-        let named = built.iter().take(BUILT_MAX).filter(|merge| merge.inputs.len() <= command::INPUTS_MAX);
-        let merges: BTreeSet<MergeName> = named.filter_map(|merge| convert::merge(merge).ok()).collect();
-        self.built.insert(from, merges);
-    }
-
-    /// Leaves only those merges that a majority of the voters has built: the rest would make them wait.
+    /// Keeps only merges that a majority of the voters has built. Installing any other would make
+    /// voters wait until they have built it.
     fn complete(&self, reply: &mut Outcome, own_id: u64, voters: &Voters) {
         let Ok(reply) = reply else { return };
         let built = |id: u64, merge: &MergeName| {
@@ -228,7 +164,72 @@ impl StateMachine for ShardMachine {
     }
 }
 
-/// Takes in the files of a shard.
+impl Maintain for ShardMachine {
+    fn foresee(&mut self, index: u64, command: &Bytes) {
+        self.stage_early(index, command);
+    }
+
+    fn work_bytes_max(&self) -> u64 {
+        self.engine.merge_end_bytes()
+    }
+
+    fn much_waits(&self) -> bool {
+        self.engine.much_waits()
+    }
+
+    fn disk(&self, flush_due: bool) -> Disk {
+        match self.writer.state(&self.engine, flush_due) {
+            // A flush would drop a version that is about to be committed.
+            Disk::Idle if flush_due && self.foreseen.is_some() => Disk::Busy,
+            state => state,
+        }
+    }
+
+    fn write_on(&mut self, flush_due: bool) -> Result<(), Error> {
+        self.writer.go_on(&mut self.engine, flush_due)
+    }
+
+    fn backlog(&self) -> Backlog {
+        match self.engine.merge_pace() {
+            MergePace::Idle => Backlog::None,
+            MergePace::Waiting => Backlog::Waiting,
+            MergePace::Going => Backlog::Some,
+            MergePace::Behind(_) => Backlog::Behind,
+        }
+    }
+
+    fn work(&mut self) -> Result<(), Error> {
+        let records = match self.engine.merge_pace() {
+            MergePace::Behind(owed) => usize::try_from(owed).unwrap_or(WORK_RECORDS_MAX),
+            MergePace::Idle | MergePace::Waiting | MergePace::Going => WORK_RECORDS_MIN,
+        };
+        let _: MergeProgress = self.engine.merge_step(records.clamp(WORK_RECORDS_MIN, WORK_RECORDS_MAX))?;
+        Ok(())
+    }
+
+    fn scrub(&mut self, bytes: u64) -> Result<(), Error> {
+        Ok(self.engine.scrub(bytes)?)
+    }
+
+    fn cold_due(&self) -> bool {
+        self.mover.is_due(&self.engine)
+    }
+
+    fn move_cold(&mut self, bytes: u64) -> Result<(), Error> {
+        self.mover.go_on(&mut self.engine, bytes)
+    }
+
+    fn built(&self) -> Vec<MergeName> {
+        self.engine.built_merges().iter().take(BUILT_MERGES_MAX).cloned().collect()
+    }
+
+    fn note_built(&mut self, from: u64, built: Vec<MergeName>) {
+        let sound = built.into_iter().filter(|merge| merge.inputs.len() <= command::INPUTS_MAX);
+        self.built.insert(from, sound.collect());
+    }
+}
+
+/// Receives the files of a shard.
 #[derive(Debug)]
 pub struct ShardReceiver(SnapshotReceiver);
 

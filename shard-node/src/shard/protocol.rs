@@ -1,6 +1,7 @@
-//! What a shard remembers of the commit protocol, beside its engine.
+//! A shard's state of the commit protocol, in addition to its engine.
 //!
-//! It is changed by applied commands alone, so all replicas hold the same, and it becomes durable with the engine's superblock.
+//! Only applied commands change it, so it is equal on all replicas. It becomes durable with the
+//! engine's superblock.
 
 use std::collections::BTreeSet;
 
@@ -15,19 +16,19 @@ use crate::limits::ABORTED_MAX;
 /// The version of the encoding.
 const STATE_VERSION: u8 = 1;
 
-/// The name of a fence or unfence: a later one overrides an earlier one that was delayed.
+/// The name of a fence or unfence. A later one overrides an earlier one that was delayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FenceName {
-    /// The leadership that sent it.
+    /// The term of the leader that sent it.
     pub term: Term,
-    /// Counts within the term.
+    /// A counter within the term.
     pub attempt: u64,
 }
 
-/// Versions above the target are closed.
+/// Closes all versions above a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// Which attempt set it.
+    /// The attempt that set the fence.
     pub name: FenceName,
     /// The epoch that the rollback would start.
     pub next_epoch: Epoch,
@@ -40,21 +41,22 @@ pub struct Fence {
 pub struct Protocol {
     /// The highest term that any command carried.
     pub term: Term,
-    /// The term of the last Adopt: only its leader may stage and fence.
+    /// The term of the last Adopt. Only its leader may stage and fence.
     pub adopted: Term,
-    /// How many admin operations were executed.
+    /// The number of admin operations that were executed.
     pub executed: u64,
     /// The fence that stands.
     pub fence: Option<Fence>,
-    /// Fences up to this name are over; one that arrives late is refused.
+    /// Fences up to this name are over. One that arrives late is refused.
     pub lifted: FenceName,
     /// Aborted prepare ids of the adopted term, so that a delayed Prepare stages nothing.
     pub aborted: BTreeSet<(u64, u64)>,
 }
 
 impl Protocol {
-    /// Remembers that a prepare id is dead. Forgets the lowest attempts beyond the limit: a message that is delayed for so long
-    /// stages an orphan, which the next settled sibling drops.
+    /// Remembers that a prepare id was aborted. Beyond the limit, the lowest attempts are
+    /// forgotten: a message that is delayed for that long stages an orphan, which the next settled
+    /// sibling drops.
     pub fn note_abort(&mut self, id: PrepareId) {
         self.aborted.insert((id.term, id.attempt));
         while self.aborted.len() > ABORTED_MAX {
@@ -76,7 +78,7 @@ impl Protocol {
         }
     }
 
-    /// The bytes that stand in the superblock.
+    /// The bytes for the superblock.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
@@ -99,7 +101,7 @@ impl Protocol {
         out.into_bytes()
     }
 
-    /// Reads what `encode` wrote; nothing at all is the state of a new shard.
+    /// Reads what `encode` wrote. Empty bytes are the state of a new shard.
     ///
     /// # Errors
     /// If the bytes are no protocol state of the version that this code knows.

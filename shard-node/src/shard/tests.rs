@@ -1,4 +1,4 @@
-//! The rules of PROTOCOL.md for shards, one trace a test, without raft or network.
+//! The rules of PROTOCOL.md for shards, one trace for each test, without raft or network.
 
 use std::sync::Arc;
 
@@ -8,9 +8,14 @@ use coppice_env::{Rng, SimRng, SimStorage, Storage};
 use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp};
 
 use super::*;
-use crate::limits::STAGED_MAX;
-use crate::machine::{Backlog, Disk, Position, StateMachine, catch_up};
-use crate::runner::Runner;
+use crate::{
+    limits::STAGED_MAX,
+    replica::{
+        machine::{Position, StateMachine},
+        maintain::{Backlog, Disk, Maintain, catch_up},
+        runner::Runner,
+    },
+};
 
 fn config() -> ShardConfig {
     let params = Params { capacity: 8, ..Params::default() };
@@ -22,7 +27,7 @@ fn open(storage: Arc<dyn Storage>) -> ShardMachine {
     ShardMachine::open(storage, &config()).expect("the shard opens")
 }
 
-/// A shard with someone who talks to it as a leader would.
+/// A shard, and commands to it as a leading coordinator sends them.
 struct Talk {
     machine: ShardMachine,
     context: Context,
@@ -114,7 +119,7 @@ fn merges_catch_up_as_long_as_something_else_goes_on_and_no_reader_is_in_the_way
         talk.finalize(state).expect("it is decided");
     }
     let machine = parking_lot::RwLock::new(Some(talk.machine));
-    let backlog = || machine.read().as_ref().map(StateMachine::backlog);
+    let backlog = || machine.read().as_ref().map(Maintain::backlog);
     catch_up(&machine, Backlog::Behind, &|| false).expect("there is nothing to wait for");
     assert_eq!(backlog(), Some(Backlog::Behind));
     let reader = machine.read();
@@ -146,7 +151,8 @@ fn a_repeated_prepare_gives_the_same_answer_and_stages_once() {
     talk.send(elsewhere).expect("the same attempt number names another version here");
 }
 
-/// The commands of the next entries are staged early, at most one of them; says how many versions are staged then.
+/// Looks ahead at the next entries, of which at most one is staged. Returns the number of staged
+/// versions.
 fn foresee(machine: &mut ShardMachine, commands: &[(u64, Bytes)]) -> usize {
     commands.iter().for_each(|(index, command)| machine.foresee(*index, command));
     machine.engine().staged().len()
@@ -169,7 +175,8 @@ fn what_is_staged_while_the_log_writes_it_is_there_when_it_is_applied_and_never_
     assert!(applied.reply.expect("staged").staged.is_some());
     assert_eq!(talk.machine.engine().counters().stages, 1);
     assert_eq!(talk.machine.disk(true), Disk::Idle);
-    // Another entry has its index, or it has another index: what was staged early is gone before anything else is done.
+    // Another entry gets the index, or the entry gets another index: the version that was staged
+    // early is dropped before the command is carried out.
     for index in [8, 9] {
         assert_eq!(foresee(&mut talk.machine, &[(8, two.clone())]), 2);
         let other = Command { context: talk.context, body: Body::Adopt }.encode();
@@ -195,17 +202,17 @@ fn a_version_that_is_staged_early_is_neither_decided_nor_repeated_by_commands_be
     let again = talk.attempt(2, 1, base, "a");
     let encoded = |context, body: &Body| Bytes::from(Command { context, body: body.clone() }.encode());
     let (finalize, decided) = (Body::Finalize, Context { decided: state, ..talk.context });
-    // The state is one that others don't have yet: so nobody may decide it yet.
+    // Other replicas don't have the state yet, so no earlier command may decide it.
     assert_eq!(foresee(&mut talk.machine, &[(8, encoded(talk.context, &again))]), 1);
     let applied = talk.machine.apply(7, &encoded(decided, &finalize)).expect("applied");
     refused(applied.reply, Reason::BaseMismatch);
-    // Nor may the command itself.
+    // A command that names its own outcome as decided is not staged early.
     assert_eq!(foresee(&mut talk.machine, &[(8, encoded(decided, &again))]), 0);
-    // What decides another state leaves it.
+    // A command that decides another state keeps the staged version.
     assert_eq!(foresee(&mut talk.machine, &[(9, encoded(talk.context, &again))]), 1);
     talk.machine.apply(8, &encoded(talk.context, &finalize)).expect("applied").reply.expect("nothing new is decided");
     assert_eq!(talk.staged(), [state]);
-    // A delayed copy of the same attempt with other content is not taken for it.
+    // A delayed copy of the same attempt with other content is not mistaken for it.
     let other = talk.attempt(2, 1, base, "b");
     let applied = talk.machine.apply(8, &encoded(talk.context, &other)).expect("applied").reply.expect("staged");
     assert_ne!(applied.staged, Some(state.digest));
@@ -365,7 +372,8 @@ fn a_new_leader_lifts_the_fences_of_those_before() {
 
 #[test]
 fn a_rollback_settles_first_what_was_decided_before_it() {
-    // 7 is decided and Finalize pending: the rollback to 7 must not drop it as an undecided tip.
+    // Version 7 is decided and its Finalize is pending. The rollback to 7 must not drop it as
+    // undecided.
     let mut talk = Talk::new();
     let five = talk.commit(5, "a");
     let seven = talk.prepare(7, five, "b");
@@ -500,7 +508,7 @@ fn an_unknown_command_stops_the_replica() {
     assert!(matches!(talk.machine.apply_command(&bytes), Err(Error::UnknownCommand(_))));
 }
 
-/// Commands of all kinds, right and wrong, as a careless leader might send them.
+/// Commands of all kinds, valid and invalid, as a careless leader might send them.
 fn random_command(rng: &mut SimRng, known: &[ShardState], executed: u64, term: u64) -> Command {
     let mut pick = |below: u64| rng.next_u64() % below;
     let state = |at: u64| known[usize::try_from(at).expect("small") % known.len()];
@@ -565,7 +573,7 @@ fn replicas_that_flush_and_restart_at_different_times_give_the_same_outcomes() {
                 (Bytes::from(command.encode()), command)
             };
             let (bytes, command) = next.take().filter(|_| rng.chance(800)).unwrap_or_else(|| make(&mut rng));
-            // One of them looks ahead at what is applied next, or thereafter, or never.
+            // One machine looks ahead at entries that are applied next, later or never.
             if rng.chance(300) {
                 machines[1].foresee(index, &bytes);
             }
@@ -590,7 +598,8 @@ fn replicas_that_flush_and_restart_at_different_times_give_the_same_outcomes() {
                 0 => machines[1].flush(at).expect("flushed"),
                 1 => machines[1].work().expect("worked"),
                 2 => machines[1] = restart(&disks[1], &mut machines[1], &log),
-                // Beside what comes next, until one of these, or another flush, ends it.
+                // The flush goes on beside the next entries, until one of these or another flush
+                // ends it.
                 3 => machines[1].begin_flush(at).expect("begun"),
                 4 => machines[1].write_on(true).expect("ended"),
                 _ => continue,
@@ -606,7 +615,7 @@ fn replicas_that_flush_and_restart_at_different_times_give_the_same_outcomes() {
     assert!(early > 40, "{early} versions were staged early");
 }
 
-/// Opens the shard from its disk and replays what follows its last flush.
+/// Opens the shard from its disk and replays the entries after its last flush.
 fn restart(disk: &SimStorage, old: &mut ShardMachine, log: &[Bytes]) -> ShardMachine {
     *old = open(SimStorage::new().storage());
     let mut machine = open(disk.storage());

@@ -1,14 +1,19 @@
-//! Writes beside a shard's engine, ahead of flushes and for them: on a thread, or in place where there is none to be had, as in a simulation.
+//! Writes beside a shard's engine, ahead of flushes and for them: on a thread, or in place if no
+//! thread can be started, and in a simulation.
 
 use std::thread::JoinHandle;
 
 use coppice_engine::{Engine, RaftPosition, Writes};
 
-use crate::{Error, machine::Disk, runner::Runner};
+use crate::{
+    Error,
+    replica::{maintain::Disk, runner::Runner},
+};
 
-/// Writes for one engine, and never outlives the machine: a directory that is opened anew has no other writer.
+/// Writes for one engine. It never outlives the state machine, so a directory that is opened again
+/// has no other writer.
 ///
-/// What lasts is written as it comes, so that a flush has little left.
+/// Data that will last is written as it comes, so that a flush has little left to write.
 #[derive(Debug)]
 pub(super) struct DiskWriter {
     runner: Runner,
@@ -16,21 +21,21 @@ pub(super) struct DiskWriter {
     at_work: Option<AtWork>,
 }
 
-/// What was begun.
+/// Writes that were begun.
 #[derive(Debug)]
 enum AtWork {
     Thread(JoinHandle<Writes>),
-    /// It was done in place. As if it went on, it is ended later.
+    /// The writes were done in place. They are ended later all the same, like those of a thread.
     Done(Box<Writes>),
 }
 
 impl DiskWriter {
-    /// `flush_bytes_max` is what flushes are to be about as large as.
+    /// `flush_bytes_max` is the intended size of flushes.
     pub(super) fn new(runner: Runner, flush_bytes_max: u64) -> Self {
         Self { runner, flush_bytes: flush_bytes_max, at_work: None }
     }
 
-    /// How far it is. Nothing is written ahead when a flush is due.
+    /// The state of the writes. Nothing is written ahead when a flush is due.
     pub(super) fn state(&self, engine: &Engine, flush_due: bool) -> Disk {
         match &self.at_work {
             Some(AtWork::Thread(thread)) if !thread.is_finished() => Disk::Busy,
@@ -44,7 +49,7 @@ impl DiskWriter {
         engine.behind_bytes() > engine.ahead_bytes_min(self.flush_bytes)
     }
 
-    /// Ends what was begun, and begins to write ahead if that is worth it.
+    /// Ends the writes that were begun, and begins to write ahead if that is worth it.
     pub(super) fn go_on(&mut self, engine: &mut Engine, flush_due: bool) -> Result<(), Error> {
         self.end(engine)?;
         if flush_due || !self.is_behind(engine) {
@@ -54,7 +59,7 @@ impl DiskWriter {
         Ok(())
     }
 
-    /// Ends what was begun, and begins a flush.
+    /// Ends the writes that were begun, and begins a flush.
     pub(super) fn begin_flush(
         &mut self,
         engine: &mut Engine,
@@ -80,7 +85,7 @@ impl DiskWriter {
         });
     }
 
-    /// Waits for what was begun. An error is that of a flush.
+    /// Waits for the writes that were begun. An error is that of a flush.
     pub(super) fn end(&mut self, engine: &mut Engine) -> Result<(), Error> {
         let writes = match self.at_work.take() {
             None => return Ok(()),
@@ -94,7 +99,8 @@ impl DiskWriter {
 impl Drop for DiskWriter {
     fn drop(&mut self) {
         if let Some(AtWork::Thread(thread)) = self.at_work.take() {
-            // What it wrote ahead is of no use any more, and a flush is found when the directory is opened.
+            // Data that was written ahead is of no use any more. A flush is found when the
+            // directory is opened.
             let _ = thread.join();
         }
     }

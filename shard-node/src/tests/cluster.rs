@@ -1,4 +1,4 @@
-//! Three nodes in one process, with simulated disks and memory pipes, and a careful caller.
+//! Three nodes in one process, with simulated disks and memory pipes, and a caller that retries.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -14,14 +14,14 @@ use crate::{Bootstrap, DuplexNet, Error, Handle, Node, Options, ReplicaOptions, 
 
 pub const CLUSTER: ClusterId = ClusterId([9; 16]);
 pub const SHARD: GroupId = GroupId::Shard(ShardId(0));
-/// No condition that a test waits for takes longer.
+/// Time limit of every condition that a test waits for.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 pub fn name(ordinal: u32) -> String {
     format!("node-{ordinal}")
 }
 
-/// Waits until something is so.
+/// Waits until `look` finds something.
 pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let looking = async {
         loop {
@@ -51,7 +51,7 @@ impl Cluster {
         Self::start_tuned(size, |_| ()).await
     }
 
-    /// As [`start`](Self::start), with something of the nodes' pace changed.
+    /// Like [`start`](Self::start), with changes to the nodes' tuning.
     pub async fn start_tuned(size: u32, tune: impl FnOnce(&mut Tuning)) -> Self {
         let mut tuning = Tuning {
             tick: Duration::from_millis(15),
@@ -109,7 +109,8 @@ impl Cluster {
         }
     }
 
-    /// Ends all nodes. A replica that waits for room on its disk wakes by a timer of the runtime, which must outlive it.
+    /// Ends all nodes. A replica that waits for room on its disk wakes by a timer of the runtime,
+    /// so the runtime must outlive it.
     pub async fn end(self) {
         for node in self.nodes.into_values() {
             node.kill().await;
@@ -153,13 +154,13 @@ impl Cluster {
         self.node(ordinal).start_replica(options).await.expect("it starts");
     }
 
-    /// The digests of a shard's decided states, by ordinal, of the replicas that serve.
+    /// The decided states of the shard's replicas that serve, by ordinal.
     pub fn decided(&self) -> Vec<v1::ShardState> {
         (1..=self.size).filter_map(|ordinal| self.replica(ordinal, SHARD)?.decided).collect()
     }
 }
 
-/// Calls a group's leader wherever it is, and repeats what may be repeated.
+/// Calls a group's leader on whichever node it is, and repeats calls that may be repeated.
 pub struct Caller {
     pub channels: BTreeMap<u32, Channel>,
     at: u32,
@@ -174,7 +175,7 @@ impl Caller {
         RootClient::new(self.channels[&ordinal].clone())
     }
 
-    /// Repeats a call, at the leader that the last refusal named, while it is unavailable.
+    /// Repeats a call while the answer is `UNAVAILABLE`, at the leader that the last refusal named.
     pub async fn call<T>(&mut self, mut call: impl AsyncFnMut(&Self, u32) -> Result<T, Status>) -> Result<T, Status> {
         until("an answer", async || {
             let limit = Duration::from_secs(3);
@@ -195,11 +196,11 @@ impl Caller {
     }
 }
 
-/// A leading coordinator as far as one shard sees it.
+/// A leading coordinator, as one shard sees it.
 pub struct Leader {
     pub caller: Caller,
     pub context: v1::ShardContext,
-    /// Rollbacks so far.
+    /// Number of rollbacks so far.
     pub epoch: u64,
     pub attempt: u64,
     /// Merges that a majority has built, on the newest state.
@@ -215,7 +216,7 @@ impl Leader {
         leader
     }
 
-    /// Takes over in a new term, with the same knowledge of what is decided.
+    /// Takes over in a new term, with the same decided state.
     pub async fn adopt(&mut self) {
         self.context.term += 1;
         self.command(Wire::Adopt(v1::AdoptCommand {})).await.expect("adopted");
@@ -272,7 +273,8 @@ impl Leader {
         Ok(v1::ShardState { version, digest: answer.digest })
     }
 
-    /// Prepares the next version with one record and decides it. Told to the shard by the next message.
+    /// Prepares the next version with one record and decides it. The shard learns that from the
+    /// next message.
     pub async fn commit(&mut self, key: &str, value: &str) -> u64 {
         let base = self.decided();
         let version = base.version + 1;
@@ -299,7 +301,7 @@ impl Leader {
         self.command(Wire::Finalize(v1::FinalizeCommand {})).await.expect("decided");
     }
 
-    /// Takes the shard back to a version, or drops those before it.
+    /// Rolls the shard back to a version, or prunes the versions before it.
     pub async fn execute(&mut self, operation: v1::execute_command::Operation, boundary: v1::ShardState) {
         self.context.admin_sequence += 1;
         let newest = self.context.decided.clone();
@@ -332,7 +334,7 @@ impl Leader {
         Ok(record.map(|record| String::from_utf8_lossy(&record.value).into_owned()))
     }
 
-    /// Waits until a replica gives a key's value at the decided state.
+    /// Waits until a replica returns a key's value at the decided state.
     pub async fn wait_for(&self, ordinal: u32, key: &str, value: &str) {
         let what = format!("node {ordinal} reads {key}");
         until(&what, async || (self.get(ordinal, key).await.ok()? == Some(value.to_owned())).then_some(())).await;

@@ -1,4 +1,4 @@
-//! A full disk: versions are refused, and what frees space goes on.
+//! A full disk: versions are refused, and operations that free space go on.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use coppice_proto::v1::execute_command;
 use super::*;
 use crate::Tuning;
 
-/// Prepares versions with a large record each, and decides them, until one is refused.
+/// Prepares and decides versions with a large record each, until one is refused.
 async fn prepare_until_refused(leader: &mut Leader) -> tonic::Status {
     let long = "v".repeat(64 << 10);
     until("the disk is full", async || {
@@ -24,9 +24,9 @@ async fn prepare_until_refused(leader: &mut Leader) -> tonic::Status {
     .await
 }
 
-/// How much a group's replica keeps back on its disk.
+/// The size of the reserve of a group's replica.
 fn reserve_bytes(disk: &SimStorage, group: GroupId) -> u64 {
-    let name = format!("{}/reserve", crate::home::directory(group));
+    let name = format!("{}/reserve", crate::replica::home::directory(group));
     let file = disk.storage().open(&name, coppice_env::OpenMode::Existing);
     file.map_or(0, |file| file.len().expect("a length"))
 }
@@ -45,7 +45,7 @@ async fn a_full_disk_refuses_versions_while_reads_and_the_rest_go_on() {
     leader.finalize().await;
     let boundary = leader.decided();
     leader.execute(execute_command::Operation::PruneBefore(boundary.version), boundary).await;
-    // What the prune freed is gone, too.
+    // Other writes have taken the room that the prune freed.
     disk.set_capacity(Some(0));
     let refusal = prepare_until_refused(&mut leader).await;
     assert_eq!(status::reason(&refusal), Some(Reason::DiskFull), "{refusal}");
@@ -57,7 +57,7 @@ async fn a_full_disk_refuses_versions_while_reads_and_the_rest_go_on() {
     cluster.end().await;
 }
 
-/// However much waits for a flush when the disk is full.
+/// Holds for any amount of data that waits for a flush when the disk is full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_prune_or_rollback_frees_of_a_full_disk_is_written_anew() {
     let seldom = |tuning: &mut Tuning| {
@@ -68,7 +68,7 @@ async fn what_a_prune_or_rollback_frees_of_a_full_disk_is_written_anew() {
     let mut leader = Leader::new(&cluster, 1).await;
     leader.commit("a", "1").await;
     let disk = &cluster.disks[&1];
-    // Or the root group's replica might take what the shard's frees, as its reserve.
+    // Otherwise the root group's replica might take the room that the shard frees, as its reserve.
     until("both have their reserves", async || {
         let has_all = |group| reserve_bytes(disk, group) == cluster.tuning.reserve_bytes(0);
         (has_all(GroupId::Root) && has_all(SHARD)).then_some(())
@@ -81,7 +81,7 @@ async fn what_a_prune_or_rollback_frees_of_a_full_disk_is_written_anew() {
         let refusal = prepare_until_refused(&mut leader).await;
         assert_eq!(status::reason(&refusal), Some(Reason::DiskFull), "{refusal}");
         leader.finalize().await;
-        // All but one version, and nothing comes after that.
+        // The operation drops all versions but one, and no version follows it.
         if takes_back {
             leader.execute(execute_command::Operation::RollbackTo(stamp), first).await;
         } else {
@@ -98,7 +98,7 @@ async fn what_a_prune_or_rollback_frees_of_a_full_disk_is_written_anew() {
     cluster.end().await;
 }
 
-/// Commits long values until something is so.
+/// Commits long values until a condition holds.
 async fn fill(leader: &mut Leader, what: &str, mut is_so: impl FnMut() -> bool) {
     let long = "v".repeat(32 << 10);
     until(what, async || {
@@ -117,7 +117,7 @@ async fn a_leader_with_a_full_disk_hands_over_and_follows_again_when_there_is_ro
     let others: Vec<u32> = (1..=3).filter(|&ordinal| ordinal != full).collect();
     let disk = &cluster.disks[&full];
     disk.set_capacity(Some(disk.used_bytes()));
-    // No commit is refused meanwhile: that would be a panic.
+    // A refused commit would panic, so none is refused meanwhile.
     fill(&mut leader, "it noticed", || note(&cluster, full) == "the disk is full").await;
     cluster.leader_among(SHARD, &others).await;
     for at in 0..20 {
@@ -144,7 +144,8 @@ async fn a_follower_with_a_full_disk_acknowledges_nothing_serves_what_it_has_and
     let disk = &cluster.disks[&full];
     disk.set_capacity(Some(disk.used_bytes()));
     fill(&mut leader, "it noticed", || note(&cluster, full) == "the disk is full").await;
-    // What a flush frees meanwhile is no room, either, and then what the log has made ready is used up: a segment, and the next.
+    // A flush can't add room, either. Then the log uses up the space that it has prepared: its
+    // segment and the next one.
     disk.set_capacity(Some(0));
     let mut left = 16;
     fill(&mut leader, "more than that is committed", || {
@@ -204,7 +205,7 @@ async fn a_reserve_grows_with_its_ledger_and_a_disk_without_room_for_that_counts
     cluster.end().await;
 }
 
-/// There would be room for a snapshot, but not for the reserve.
+/// The disk has room for a snapshot, but not for the reserve.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_whose_new_disk_is_too_small_says_so_and_joins_when_there_is_room() {
     let cluster = Cluster::start(3).await;
@@ -247,7 +248,7 @@ async fn a_replica_whose_log_finds_no_room_starts_again_by_itself_and_has_lost_n
         assert_eq!(leader.decided().version, version);
     }
     leader.finalize().await;
-    // What the failed sync should have saved was written again.
+    // The entries of the failed sync were written again.
     let disk = cluster.disks[&1].power_loss(7);
     cluster.nodes.remove(&1).expect("it runs").kill().await;
     cluster.disks.insert(1, disk);

@@ -1,24 +1,25 @@
-//! No descriptors are left for a while: replicas come back by themselves, and nothing acknowledged is lost.
+//! Descriptors run out for a while: replicas come back by themselves, and no acknowledged write is
+//! lost.
 
 use std::time::Duration;
 
 use super::*;
 use crate::Tuning;
 
-/// Files are opened all the time.
+/// Makes files so small that replicas open new ones all the time.
 fn small_files(tuning: &mut Tuning) {
     tuning.log_segment_bytes = 64 << 10;
     tuning.flush_interval = Duration::from_millis(100);
     tuning.engine.segment_bytes_max = 64 << 10;
 }
 
-/// Whether a replica has stopped, or says that it lacks something.
+/// Whether a replica has stopped, or its note names the shortage.
 fn is_short(cluster: &Cluster, ordinal: u32, group: GroupId) -> bool {
     let status = cluster.replica(ordinal, group).and_then(|replica| replica.status);
     status.is_some_and(|it| it.role == "stopped" || it.note.contains("file descriptors or memory ran out"))
 }
 
-/// Commits long values until something is so.
+/// Commits long values until a condition holds.
 async fn commit_until(leader: &mut Leader, acknowledged: &mut Vec<String>, what: &str, is_so: impl Fn() -> bool) {
     let long = "v".repeat(16 << 10);
     until(what, async || {
@@ -85,7 +86,7 @@ async fn nodes_that_lack_descriptors_at_any_open_go_on_when_there_are_some_and_k
     }
     leader.finalize().await;
     holds(&cluster, &leader, 1, &acknowledged).await;
-    // What is on the disk is whole, too.
+    // The data on the disk is complete, too.
     let disk = cluster.disks[&1].power_loss(7);
     cluster.nodes.remove(&1).expect("it runs").kill().await;
     cluster.disks.insert(1, disk);
@@ -104,7 +105,7 @@ async fn a_replica_that_stopped_for_good_is_said_not_to_live_and_why() {
     assert_eq!(cluster.node(1).liveness(), Ok(()));
     let (operation, path_part) = (Operation::Sync, "group-1/raft/".to_owned());
     cluster.disks[&1].inject(Fault { operation, path_part, skip: 0, kind: std::io::ErrorKind::Other });
-    // Nobody answers it.
+    // The Prepare gets no answer.
     let _ = tokio::time::timeout(Duration::from_millis(500), leader.prepare(2, leader.decided(), &[record("a", "2")]))
         .await;
     let why = until("it has stopped", async || cluster.node(1).liveness().err()).await;

@@ -1,4 +1,5 @@
-//! The gRPC services of a node.
+//! The gRPC services of a node, one file for each; `scan` makes the pages of the `Shard` service's
+//! scans.
 
 mod node;
 mod peer;

@@ -1,11 +1,13 @@
-//! Replicas compare what they made of each entry (PROTOCOL.md 5.2, 5.3).
+//! Comparing the outcomes of entries between replicas (PROTOCOL.md 5.2, 5.3).
 //!
-//! Every replica tells all others the digest of each entry's outcome, after the fsync that covers the entry. An answer leaves only when
-//! a majority of the voters, of both configurations while they change, report the same digest. Whoever finds a majority for
+//! Every replica tells all others the digest of each entry's outcome, after the fsync that covers
+//! the entry. A proposer is answered only when a majority of the voters reports the same digest;
+//! while the members change, a majority of both configurations. A replica that finds a majority for
 //! another digest than its own has diverged.
 //!
-//! Invariants: own digests are noted in ascending order of index; at most [`AGREEMENTS_MAX`] entries are compared at a time, the
-//! oldest are forgotten. Reports may be lost, repeated or late: [`Agreements::overdue`] tells what to send again.
+//! Invariants: own digests are noted in ascending order of index. At most [`AGREEMENTS_MAX`]
+//! entries are compared at a time, and the oldest are forgotten. Reports may be lost, repeated or
+//! late: [`Agreements::overdue`] tells which to send again.
 
 use std::collections::BTreeMap;
 
@@ -20,26 +22,26 @@ const REPEATS_MAX: u8 = 100;
 /// The voters of a group; the second list is empty unless the configuration is joint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Voters {
-    /// Of the configuration that is, or is to be.
+    /// Voters of the present configuration, or of the next one while members change.
     pub incoming: Vec<u64>,
-    /// Of the one that is being left.
+    /// Voters of the configuration that is being left.
     pub outgoing: Vec<u64>,
 }
 
 impl Voters {
-    /// Whether a majority of every configuration is among those that `holds` accepts.
+    /// Whether `holds` accepts a majority of each configuration.
     pub fn majority(&self, holds: impl Fn(u64) -> bool) -> bool {
         let of = |voters: &[u64]| voters.iter().filter(|&&id| holds(id)).count() * 2 > voters.len();
         !self.incoming.is_empty() && of(&self.incoming) && (self.outgoing.is_empty() || of(&self.outgoing))
     }
 }
 
-/// How the comparison of one entry stands.
+/// The result of comparing one entry so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// No majority is known yet.
     Open,
-    /// A majority has the same digest as this replica.
+    /// A majority has this replica's digest.
     Agreed,
     /// A majority has this other digest.
     Diverged(Digest),
@@ -61,7 +63,7 @@ pub struct Agreements {
 }
 
 impl Agreements {
-    /// No comparison yet.
+    /// No comparisons.
     #[must_use]
     pub fn new(own_id: u64) -> Self {
         Self { own_id, entries: BTreeMap::new() }
@@ -74,7 +76,7 @@ impl Agreements {
         self.entries.entry(index).or_default()
     }
 
-    /// Notes what this replica made of an entry.
+    /// Notes this replica's digest of an entry.
     pub fn note_own(&mut self, index: u64, digest: Digest) {
         let own_id = self.own_id;
         let votes = self.votes(index);
@@ -82,7 +84,8 @@ impl Agreements {
         votes.reports.insert(own_id, digest);
     }
 
-    /// Notes what another replica made of an entry. Reports for entries far from those that are compared are dropped.
+    /// Notes another replica's digest of an entry. Reports for entries far from the compared ones
+    /// are dropped.
     pub fn note_report(&mut self, from: u64, index: u64, digest: Digest) {
         let full = self.entries.len() >= AGREEMENTS_MAX;
         let newest_own =
@@ -95,7 +98,7 @@ impl Agreements {
         self.votes(index).reports.insert(from, digest);
     }
 
-    /// How the comparison of an entry stands.
+    /// The result of comparing an entry so far.
     pub fn verdict(&mut self, index: u64, voters: &Voters) -> Verdict {
         let Some(votes) = self.entries.get_mut(&index) else { return Verdict::Open };
         let Some(own) = votes.own else { return Verdict::Open };
@@ -108,8 +111,9 @@ impl Agreements {
         other.map_or(Verdict::Open, |&digest| Verdict::Diverged(digest))
     }
 
-    /// The newest own digests that no majority is known to share, at most `max`: to be sent again, and answers asked for. Each is given
-    /// `REPEATS_MAX` times: others may have forgotten the entry, or be gone.
+    /// The newest own digests that no majority is known to share, at most `max`. They are sent
+    /// again, with a request for the receivers' digests. Each is returned at most `REPEATS_MAX`
+    /// times: others may have forgotten the entry, or be gone.
     pub fn overdue(&mut self, max: usize) -> Vec<(u64, Digest)> {
         let open = self.entries.iter_mut().rev().filter(|(_, votes)| !votes.agreed && votes.repeats < REPEATS_MAX);
         let with_own = open.filter_map(|(&index, votes)| votes.own.map(|own| (index, own, votes)));

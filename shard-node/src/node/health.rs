@@ -1,5 +1,7 @@
-//! Whether a node can serve its role, for whoever asks (by `grpc.health.v1.Health`, or its process by HTTP): each of its replicas has its state,
-//! votes, and knows a leader. And whether it can come to that without a restart: no replica has stopped for good.
+//! Readiness and liveness of a node, for `grpc.health.v1.Health` and for its process's HTTP port.
+//!
+//! A node is ready if each of its replicas has its state, votes, and knows a leader. It is alive if
+//! no replica has stopped for good: then it can become ready without a restart.
 
 use std::{
     sync::{Arc, PoisonError},
@@ -9,12 +11,15 @@ use std::{
 use coppice_types::GroupId;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-use crate::{hosted::Hosted, replica::Status};
+use crate::{
+    hosted::Hosted,
+    replica::{Role, Status},
+};
 
-/// How often the replicas are looked at.
+/// Pause between two looks at the replicas.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// Keeps the answer up to date until the node ends.
+/// Keeps the health service up to date until the node ends.
 pub(crate) async fn report(hosted: Arc<Hosted>, reporter: HealthReporter) {
     let mut closing = hosted.closing.subscribe();
     let mut told = None;
@@ -34,7 +39,7 @@ pub(crate) async fn report(hosted: Arc<Hosted>, reporter: HealthReporter) {
     reporter.set_service_status("", ServingStatus::NotServing).await;
 }
 
-/// Whether it can, or why not.
+/// Whether the node can serve its role, or why not.
 pub(crate) fn readiness(hosted: &Hosted) -> Result<(), String> {
     let replicas = hosted.all();
     let forming = hosted.forming.read().unwrap_or_else(PoisonError::into_inner);
@@ -48,7 +53,7 @@ pub(crate) fn readiness(hosted: &Hosted) -> Result<(), String> {
     replicas.iter().try_for_each(|(group, replica)| votes(*group, &replica.status(), replica.is_open()))
 }
 
-/// Whether all replicas can come back without a restart, or which can't.
+/// Whether all replicas can become ready without a restart, or which one can't.
 pub(crate) fn liveness(hosted: &Hosted) -> Result<(), String> {
     hosted.all().iter().try_for_each(|(group, replica)| goes_on(*group, &replica.status()))
 }
@@ -59,10 +64,10 @@ fn goes_on(group: GroupId, status: &Status) -> Result<(), String> {
 
 fn votes(group: GroupId, status: &Status, is_open: bool) -> Result<(), String> {
     match status.role {
-        "candidate" => Err(format!("{group} has no leader")),
-        "leader" | "follower" if !is_open => Err(format!("the replica of {group} waits for a snapshot")),
-        "leader" | "follower" if status.leader == 0 => Err(format!("{group} has no leader")),
-        "leader" | "follower" => Ok(()),
+        Role::Candidate => Err(format!("{group} has no leader")),
+        Role::Leader | Role::Follower if !is_open => Err(format!("the replica of {group} waits for a snapshot")),
+        Role::Leader | Role::Follower if status.leader == 0 => Err(format!("{group} has no leader")),
+        Role::Leader | Role::Follower => Ok(()),
         role => Err(format!("the replica of {group}: {role}")),
     }
 }
@@ -73,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_replica_that_waits_for_what_ran_out_lives_and_one_that_stopped_for_good_does_not() {
-        let status = |broken| Status { role: "stopped", note: "why".to_owned(), broken, ..Status::default() };
+        let status = |broken| Status { role: Role::Stopped, note: "why".to_owned(), broken, ..Status::default() };
         assert_eq!(goes_on(GroupId::Root, &status(false)), Ok(()));
         let dead = "the replica of root has stopped for good: why".to_owned();
         assert_eq!(goes_on(GroupId::Root, &status(true)), Err(dead));
@@ -83,13 +88,13 @@ mod tests {
     fn a_replica_votes_if_it_has_its_state_and_its_group_a_leader() {
         let answer =
             |role, leader, is_open| votes(GroupId::Root, &Status { role, leader, ..Status::default() }, is_open);
-        assert_eq!(answer("leader", 1, true), Ok(()));
-        assert_eq!(answer("follower", 1, true), Ok(()));
-        // It may stand for election at the moment at which it is asked.
+        assert_eq!(answer(Role::Leader, 1, true), Ok(()));
+        assert_eq!(answer(Role::Follower, 1, true), Ok(()));
+        // The replica may be campaigning right now.
         let nobody = Err("root has no leader".to_owned());
-        assert_eq!([answer("follower", 0, true), answer("candidate", 0, true)], [nobody.clone(), nobody]);
-        assert_eq!(answer("follower", 1, false), Err("the replica of root waits for a snapshot".to_owned()));
-        for role in ["learner", "quarantined", "stopped"] {
+        assert_eq!([answer(Role::Follower, 0, true), answer(Role::Candidate, 0, true)], [nobody.clone(), nobody]);
+        assert_eq!(answer(Role::Follower, 1, false), Err("the replica of root waits for a snapshot".to_owned()));
+        for role in [Role::Learner, Role::Quarantined, Role::Stopped] {
             assert_eq!(answer(role, 1, true), Err(format!("the replica of root: {role}")));
         }
     }

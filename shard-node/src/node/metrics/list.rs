@@ -1,280 +1,19 @@
-//! What a node tells of its replicas in numbers; `docs/METRICS.md` lists them.
-//!
-//! Replicas count with plain atomics and show their state as they do to everyone; whoever collects looks at them. Only durations are
-//! recorded as they happen. Without a meter of the process, nobody collects and nothing is recorded.
+//! All metrics that collections read: name, unit, label, help, and how to read each part.
 
-use std::{
-    sync::{
-        Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use super::Instruments;
+use crate::replica::Role;
 
-use coppice_engine::{Counters, DiskUsage};
-use coppice_proto::telemetry::{DURATIONS_S, SCOPE};
-use coppice_types::GroupId;
-use opentelemetry::{
-    KeyValue, global,
-    metrics::{AsyncInstrument, Histogram, Meter},
-};
-
-use crate::{
-    hosted::{Hosted, Replica},
-    machine::StateMachine,
-    replica::{Shared, Status},
-    root::RootMachine,
-    shard::ShardMachine,
-};
-
-/// For how long one look serves: all metrics of a collection are of one.
-const LOOK_AGE_MAX: Duration = Duration::from_millis(500);
-
-/// The label of a group.
-pub fn group_label(group: GroupId) -> KeyValue {
-    KeyValue::new("group", group.to_string())
-}
-
-/// Durations of what replicas do, by group.
-#[derive(Clone, Debug)]
-pub struct Durations {
-    /// Of a step of raft that may write and sync its log.
-    pub persist: Histogram<f64>,
-    /// Of an entry.
-    pub apply: Histogram<f64>,
-}
-
-impl Durations {
-    /// Recorded by the meter of the process.
-    pub fn new() -> Self {
-        let meter = global::meter(SCOPE);
-        let histogram = |name: &'static str, help: &'static str| {
-            let named = meter.f64_histogram(name).with_unit("s").with_description(help);
-            named.with_boundaries(DURATIONS_S.to_vec()).build()
-        };
-        Self {
-            persist: histogram(
-                "coppice.raft.persist.duration",
-                "How long it took to write and sync a batch of the raft log",
-            ),
-            apply: histogram("coppice.raft.apply.duration", "How long the state machine took for an entry"),
-        }
-    }
-}
-
-/// A shard's engine.
-#[derive(Debug)]
-struct Shard {
-    counters: Counters,
-    usage: Option<DiskUsage>,
-    trees: u64,
-    records: u64,
-    unflushed_bytes: u64,
-    staged: u64,
-    version: u64,
-}
-
-/// The root group's state.
-#[derive(Debug)]
-struct Root {
-    entries: u64,
-    sessions: u64,
-    term: u64,
-    disk_bytes: u64,
-}
-
-/// What a replica has counted of itself.
-#[derive(Debug)]
-struct Counted {
-    proposals: u64,
-    campaigns: u64,
-    leaderships: u64,
-    quarantines: u64,
-    snapshot_bytes_given: u64,
-    snapshot_bytes_sent: u64,
-    snapshot_bytes_held: u64,
-    snapshots_pinned: u64,
-    snapshots_installed: u64,
-    snapshots_checked: u64,
-}
-
-impl Counted {
-    fn of<M: StateMachine>(Shared { counts, traffic, .. }: &Shared<M>) -> Self {
-        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
-        Self {
-            proposals: count(&counts.proposals),
-            campaigns: count(&counts.campaigns),
-            leaderships: count(&counts.leaderships),
-            quarantines: count(&counts.quarantines),
-            snapshot_bytes_given: count(&traffic.given),
-            snapshot_bytes_sent: count(&traffic.sent),
-            snapshot_bytes_held: count(&traffic.held),
-            snapshots_pinned: count(&traffic.pinned),
-            snapshots_installed: count(&traffic.installed),
-            snapshots_checked: count(&traffic.checked),
-        }
-    }
-}
-
-/// A replica as it was found. It holds nothing of the replica, which may end meanwhile.
-#[derive(Debug)]
-struct Look {
-    group: KeyValue,
-    status: Status,
-    is_open: bool,
-    /// Messages of other replicas, and requests, that wait for it.
-    waiting: (u64, u64),
-    counted: Counted,
-    shard: Option<Shard>,
-    root: Option<Root>,
-}
-
-impl Look {
-    fn at(group: GroupId, replica: &Replica) -> Self {
-        // A replica without a state has only a status.
-        let (counted, shard, root) = match replica {
-            Replica::Shard(replica) => {
-                (Counted::of(&replica.shared), replica.read_now(|machine| Ok(shard(machine))).ok(), None)
-            }
-            Replica::Root(replica) => {
-                (Counted::of(&replica.shared), None, replica.read_now(|machine| Ok(root(machine))).ok())
-            }
-        };
-        let (is_open, waiting) = (replica.is_open(), replica.waiting());
-        Self { group: group_label(group), status: replica.status(), is_open, waiting, counted, shard, root }
-    }
-
-    fn counter(&self, counter: fn(&Counters) -> u64) -> Option<u64> {
-        self.shard.as_ref().map(|shard| counter(&shard.counters))
-    }
-
-    fn usage(&self, bytes: fn(&DiskUsage) -> u64) -> Option<u64> {
-        self.shard.as_ref()?.usage.as_ref().map(bytes)
-    }
-
-    fn is(&self, role: &str) -> bool {
-        self.status.role == role
-    }
-}
-
-fn shard(machine: &ShardMachine) -> Shard {
-    let engine = machine.engine();
-    let decided = engine.decided();
-    let entries = engine.shape(&decided).map(|shape| shape.entries).unwrap_or_default();
-    Shard {
-        counters: engine.counters(),
-        usage: engine.disk_usage().ok(),
-        trees: entries.len() as u64,
-        records: entries.iter().sum(),
-        unflushed_bytes: engine.unflushed_bytes(),
-        staged: engine.staged().len() as u64,
-        version: decided.version.0,
-    }
-}
-
-fn root(machine: &RootMachine) -> Root {
-    let root = machine.root();
-    Root {
-        entries: root.log_size(),
-        sessions: root.sessions().count() as u64,
-        term: root.term().0,
-        disk_bytes: root.disk_usage().unwrap_or_default(),
-    }
-}
-
-/// Looks at the replicas of a node that still runs.
-#[derive(Debug)]
-struct Looker {
-    hosted: Weak<Hosted>,
-    last: Mutex<(Duration, Arc<Vec<Look>>)>,
-}
-
-impl Looker {
-    fn look(&self) -> Arc<Vec<Look>> {
-        let Some(hosted) = self.hosted.upgrade() else { return Arc::default() };
-        let now = hosted.clock.now();
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.1.is_empty() || now.saturating_sub(last.0) > LOOK_AGE_MAX {
-            let looks = hosted.all().into_iter().map(|(group, replica)| Look::at(group, &replica));
-            *last = (now, Arc::new(looks.collect()));
-        }
-        Arc::clone(&last.1)
-    }
-}
-
-type Reads = fn(&Look) -> Option<u64>;
-
-/// Makes instruments that read replicas.
-struct Instruments {
-    meter: Meter,
-    looker: Arc<Looker>,
-}
-
-impl Instruments {
-    /// What a collection does: observes each of `parts` of each replica that has it, under the part's label if it has one.
-    fn observe(
-        &self,
-        label: &'static str,
-        parts: &'static [(&'static str, Reads)],
-    ) -> impl Fn(&dyn AsyncInstrument<u64>) + Send + Sync + 'static {
-        let looker = Arc::clone(&self.looker);
-        move |observer| {
-            for look in looker.look().iter() {
-                for (part, read) in parts {
-                    let Some(value) = read(look) else { continue };
-                    if part.is_empty() {
-                        observer.observe(value, std::slice::from_ref(&look.group));
-                    } else {
-                        observer.observe(value, &[look.group.clone(), KeyValue::new(label, *part)]);
-                    }
-                }
-            }
-        }
-    }
-
-    fn gauges(
-        &self,
-        (name, unit, label): (&'static str, &'static str, &'static str),
-        help: &'static str,
-        parts: &'static [(&'static str, Reads)],
-    ) {
-        let gauge = self.meter.u64_observable_gauge(name).with_unit(unit).with_description(help);
-        gauge.with_callback(self.observe(label, parts)).build();
-    }
-
-    fn counters(
-        &self,
-        (name, unit, label): (&'static str, &'static str, &'static str),
-        help: &'static str,
-        parts: &'static [(&'static str, Reads)],
-    ) {
-        let counter = self.meter.u64_observable_counter(name).with_unit(unit).with_description(help);
-        counter.with_callback(self.observe(label, parts)).build();
-    }
-}
-
-/// Shows a node's replicas to whoever collects, as long as it runs.
-pub fn show(hosted: &Arc<Hosted>) {
-    let looker = Looker { hosted: Arc::downgrade(hosted), last: Mutex::default() };
-    let instruments = Instruments { meter: global::meter(SCOPE), looker: Arc::new(looker) };
-    replicas(&instruments);
-    raft(&instruments);
-    snapshots(&instruments);
-    engine(&instruments);
-    root_group(&instruments);
-}
-
-fn replicas(it: &Instruments) {
+pub(super) fn replicas(it: &Instruments) {
     it.gauges(
         ("coppice.replica.role", "", "role"),
         "1 for the role that the replica has, 0 for the others",
         &[
-            ("leader", |look| Some(look.is("leader").into())),
-            ("follower", |look| Some(look.is("follower").into())),
-            ("candidate", |look| Some(look.is("candidate").into())),
-            ("learner", |look| Some(look.is("learner").into())),
-            ("quarantined", |look| Some(look.is("quarantined").into())),
-            ("stopped", |look| Some(look.is("stopped").into())),
+            ("leader", |look| look.is(Role::Leader)),
+            ("follower", |look| look.is(Role::Follower)),
+            ("candidate", |look| look.is(Role::Candidate)),
+            ("learner", |look| look.is(Role::Learner)),
+            ("quarantined", |look| look.is(Role::Quarantined)),
+            ("stopped", |look| look.is(Role::Stopped)),
         ],
     );
     it.gauges(
@@ -299,7 +38,7 @@ fn replicas(it: &Instruments) {
     );
 }
 
-fn raft(it: &Instruments) {
+pub(super) fn raft(it: &Instruments) {
     it.gauges(("coppice.raft.term", "", ""), "Raft's term", &[("", |look| Some(look.status.term))]);
     it.gauges(
         ("coppice.raft.has_leader", "", ""),
@@ -342,7 +81,7 @@ fn raft(it: &Instruments) {
     );
 }
 
-fn snapshots(it: &Instruments) {
+pub(super) fn snapshots(it: &Instruments) {
     it.counters(
         ("coppice.snapshot.sent", "By", ""),
         "Bytes of snapshots that were handed out to other replicas",
@@ -373,7 +112,7 @@ fn snapshots(it: &Instruments) {
     );
 }
 
-fn engine(it: &Instruments) {
+pub(super) fn engine(it: &Instruments) {
     engine_state(it);
     engine_reads(it);
     engine_writes(it);
@@ -558,7 +297,7 @@ fn engine_writes(it: &Instruments) {
     );
 }
 
-fn root_group(it: &Instruments) {
+pub(super) fn root_group(it: &Instruments) {
     it.gauges(
         ("coppice.root.log.entries", "", ""),
         "Entries of the root log, as the replica has applied it",

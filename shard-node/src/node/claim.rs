@@ -1,14 +1,15 @@
-//! Whose a node's directory is: locked by one process, and bound to one cluster, one node and one ledger for good.
+//! The claim on a node's directory: one process locks it, and it belongs to one cluster, node and
+//! ledger for good.
 //!
 //! ```text
 //! LOCK            held while a process uses the directory
-//! node            cluster, node, ordinal, and the digest of the genesis parameters and first shards
+//! node            cluster, node, ordinal, digest of the genesis parameters and first shards
 //! group-<n>/      the replicas
 //! ```
 //!
-//! The file `node` is written before anything else and never changed. A crash before leaves an empty directory. A cold directory has
-//! the same two files, and of the replicas what is cold. It is nothing without the data directory: replicas that are not
-//! there go.
+//! The file `node` is written before anything else and never changed. A crash before that leaves an
+//! empty directory. A cold directory has the same two files, and the cold files of the replicas. It
+//! is of no use without the data directory: files of replicas that are not there are removed.
 
 use std::fmt;
 
@@ -18,27 +19,26 @@ use coppice_types::{
     codec::{Error as CodecError, Reader, Writer},
 };
 
-use crate::{Error, error::storage as failed, home};
+use crate::{Error, error::storage as failed, replica::home};
 
 /// The file's name.
 const FILE: &str = "node";
 /// Longest name of a node, in bytes.
 const NAME_BYTES_MAX: usize = 253;
 
-/// Whose directory it is.
+/// The owner of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// The cluster.
     pub cluster: ClusterId,
-    /// The node.
+    /// The node's name.
     pub node: String,
-    /// Its place in the cluster.
+    /// The node's place in the cluster.
     pub ordinal: u32,
-    /// Names the genesis parameters and the first shards: digests depend on them.
+    /// Digest of the genesis parameters and the first shards, which all other digests depend on.
     pub ledger: Digest,
 }
 
-/// A node's directories that no other process has.
+/// A node's directories, held by this process alone.
 pub struct Claim {
     _locks: Vec<Box<dyn Send + Sync>>,
 }
@@ -50,13 +50,14 @@ impl fmt::Debug for Claim {
 }
 
 impl Claim {
-    /// Locks a node's directory, and the cold one beside it, and binds them to their owner if they are empty.
+    /// Locks a node's directory and its cold directory, and binds them to their owner if they are
+    /// empty.
     ///
     /// # Errors
-    /// If another process has one of them, it is another's, or it holds replicas of nobody.
+    /// If another process has one of them, or one belongs to another owner, or holds other files.
     pub fn take(storage: &dyn Storage, owner: &Owner) -> Result<Self, Error> {
         let mut locks = vec![lock(storage)?];
-        // A directory that can't be read is refused before the cold one is this node's.
+        // A directory that can't be read is refused before the cold one is bound to this node.
         home::read(storage, FILE)?;
         if let Some(cold) = storage.cold() {
             let of_cold = |error| match error {
@@ -89,7 +90,7 @@ fn bind(storage: &dyn Storage, owner: &Owner) -> Result<(), Error> {
     home::write(storage, FILE, &bytes_of(owner))
 }
 
-/// What a directory may hold before its first start has come to its end.
+/// Whether a name may be in a directory that is not bound yet.
 fn expected(name: &str) -> bool {
     matches!(name, "LOCK" | "node.new" | "lost+found")
 }

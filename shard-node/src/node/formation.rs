@@ -1,17 +1,30 @@
-//! How the groups of a cluster of processes come into being, and how a node without its disk comes back (PROTOCOL.md 1.4).
+//! Forming the groups of a cluster of processes, and the return of a node without its disk
+//! (PROTOCOL.md 1.4).
 //!
-//! An empty directory never votes, unless its group is new; and a group is new only if *all* its hosts say so, each durably. A node that may
-//! form a group first *pledges*: it writes the replica's identity and nothing else, and only while every other host is reachable and none has begun. It
-//! begins when all hosts have pledged (or one has begun, which had seen that). So start order does not matter, and a node that comes back
-//! empty, whatever its configuration says, either finds someone who has begun and joins as a learner under a new raft id, or waits.
+//! An empty directory never votes, unless its group is new. A group is new only if *all* its hosts
+//! say so, each durably. A node that may form a group first *pledges*: it writes the replica's
+//! identity alone, and only while every other host is reachable and none has begun. It begins when
+//! all hosts have pledged, or when one has begun, because that one had seen all pledges. So the
+//! order of starts does not matter. A node that comes back empty, whatever its configuration says,
+//! finds a host that has begun and joins as a learner under a new raft id; if it finds none, it
+//! waits.
 //!
-//! Why that is safe: a replica that voted or acknowledged anything did so together with another one that has begun, which the node asks before it
-//! pledges again. What a crash leaves: before the pledge nothing; after it a promise that holds however far the others are; after the
-//! beginning an ordinary replica; in a join a learner that goes on from the members that it finds.
+//! ```text
+//!  nothing ──pledge──► pledged ──all hosts have pledged, or one has begun──► begun
+//!     │
+//!     └──a host has begun──► joins as a learner under a new raft id
+//! ```
+//!
+//! Why that is safe: a replica that voted or acknowledged anything did so together with another
+//! replica that has begun, and the node asks that one before it pledges again.
+//!
+//! A crash before the pledge leaves nothing. A crash after it leaves a promise that holds however
+//! far the others are. After the beginning it leaves an ordinary replica, and during a join a
+//! learner that goes on from the members that it finds.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::PoisonError,
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
@@ -19,61 +32,62 @@ use coppice_env::Storage;
 use coppice_proto::v1::{NodeStatusRequest, NodeStatusResponse};
 use coppice_types::{ClusterId, Digest, GroupId};
 
+use super::{claim::Owner, handle::Handle, options::ReplicaOptions};
 use crate::{
     Error,
-    home::{self, Home, Identity},
-    hosted::{Hosted, raft_id},
-    node::{Handle, ReplicaOptions},
-    replica::Bootstrap,
+    hosted::Hosted,
+    replica::{
+        Bootstrap,
+        home::{self, Home, Identity},
+        ordinal, raft_id,
+    },
 };
 
 /// The incarnation of a group's first voters.
 const FIRST: u32 = 1;
 /// Pause between two looks at the other nodes.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
-/// Pause between two looks when nothing has changed for long.
+/// Longest pause between two looks, while nothing changes.
 const LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Pause before a formation that failed is tried again.
+/// Pause after a failed attempt to form a group.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// How long another node may take to answer.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How a node takes part in forming its groups.
+/// A node's part in forming its groups.
 #[derive(Clone, Debug)]
 pub struct Formation {
     /// The ordinals of the hosts of each group that this node hosts.
     pub groups: BTreeMap<GroupId, BTreeSet<u32>>,
-    /// Groups that nobody has formed may be formed; without it, a group that is not here is joined.
+    /// Groups that no node has formed may be formed. Otherwise, a group that is not here is joined.
     pub new: bool,
-    /// Names the genesis parameters and the first shards: nodes form groups only with their like.
+    /// Digest of the genesis parameters and the first shards. Nodes form groups only with nodes
+    /// that have the same digest.
     pub ledger: Digest,
 }
 
-/// What a node's directory says of its groups.
+/// The groups in a node's directory.
 #[derive(Debug, Default)]
 pub struct Survey {
     /// Replicas to start from their directories.
     pub replicas: Vec<ReplicaOptions>,
-    /// Groups that are not here yet, and whether this node has pledged to form them.
+    /// Groups without a replica here, and whether this node has pledged to form them.
     pub pending: BTreeMap<GroupId, bool>,
 }
 
-/// What another host of a group says of it.
+/// The state of a group on another host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Seen {
-    /// It does not answer.
+    /// The host does not answer.
     Unreachable,
-    /// It is of another cluster or ledger.
+    /// The host is of another cluster or ledger.
     Foreign,
-    /// It has nothing.
     Absent,
-    /// It is about to begin.
     Pledged,
-    /// It has begun.
     Started,
 }
 
-/// What to do next about a group that is not here.
+/// The next step for a group that is not here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
     Wait(String),
@@ -82,7 +96,7 @@ enum Step {
     Join,
 }
 
-/// The rule of the module's head.
+/// The rule of the module's head, as a pure function.
 fn next(pledged: bool, new: bool, others: &BTreeMap<String, Seen>) -> Step {
     let names = |what: &dyn Fn(&Seen) -> bool| {
         let names = others.iter().filter(|(_, seen)| what(seen)).map(|(name, _)| name.as_str());
@@ -110,13 +124,13 @@ fn next(pledged: bool, new: bool, others: &BTreeMap<String, Seen>) -> Step {
     }
 }
 
-/// Looks into a node's directory.
+/// Finds the groups in a node's directory.
 ///
 /// # Errors
-/// If it cannot be read, or holds a replica of another cluster or node.
+/// If the directory cannot be read, or holds a replica of another cluster or node.
 pub fn survey(
     storage: &dyn Storage,
-    owner: &crate::claim::Owner,
+    owner: &Owner,
     groups: impl IntoIterator<Item = GroupId>,
 ) -> Result<Survey, Error> {
     let mut survey = Survey::default();
@@ -130,7 +144,7 @@ pub fn survey(
     Ok(survey)
 }
 
-/// What a node's directory has of a group.
+/// A group in a node's directory.
 enum Found {
     Nothing,
     Pledge,
@@ -139,7 +153,7 @@ enum Found {
 
 fn find(storage: &dyn Storage, cluster: ClusterId, own: u32, group: GroupId) -> Result<Found, Error> {
     let Some((identity, started)) = home::stored_progress(storage, group)? else { return Ok(Found::Nothing) };
-    if identity.cluster != cluster || crate::ordinal(identity.raft_id) != own {
+    if identity.cluster != cluster || ordinal(identity.raft_id) != own {
         let directory = home::directory(group);
         return Err(Error::Identity(format!("{directory} holds {identity}, of another cluster or node")));
     }
@@ -150,7 +164,8 @@ fn find(storage: &dyn Storage, cluster: ClusterId, own: u32, group: GroupId) -> 
 }
 
 impl Handle {
-    /// Forms or joins the groups that are not here yet, in the background, however long that takes.
+    /// Forms or joins the groups that are not here yet. That goes on in the background, without a
+    /// time limit.
     pub fn form(&self, formation: &Formation, pending: &BTreeMap<GroupId, bool>) {
         let mut forming = self.hosted().forming.write().unwrap_or_else(PoisonError::into_inner);
         forming.ledger = Some(formation.ledger);
@@ -171,8 +186,8 @@ impl Handle {
         }
     }
 
-    /// Forms or joins a group. What fails, for instance since the disk is full, is tried again as at a start of the node: what is in the directory by
-    /// then says how to go on.
+    /// Forms or joins a group. A failure, for instance of a full disk, is followed by another
+    /// attempt like that of a node's start: the directory's content by then says how to go on.
     async fn form_at_last(&self, group: GroupId, hosts: &BTreeSet<u32>, new: bool, mut pledged: bool) {
         loop {
             let Err(error) = self.form_group(group, hosts, new, pledged).await else { return };
@@ -191,14 +206,15 @@ impl Handle {
         }
     }
 
-    /// Starts the replica of a group that is in the directory; if there is none, whether there is a pledge.
+    /// Starts the replica of a group that is in the directory. If there is none, returns whether
+    /// there is a pledge.
     async fn find_again(&self, group: GroupId) -> Result<Option<bool>, Error> {
         let hosted = self.hosted();
         if hosted.replica(group).is_some() {
             return Ok(None);
         }
         let own = hosted.ordinal().ok_or_else(|| Error::Identity("this node has no ordinal".to_owned()))?;
-        let (storage, cluster) = (std::sync::Arc::clone(&hosted.storage), hosted.cluster);
+        let (storage, cluster) = (Arc::clone(&hosted.storage), hosted.cluster);
         let found = hosted.tuning.runner.blocking(move || find(storage.as_ref(), cluster, own, group)).await;
         match found.unwrap_or(Err(Error::Overdue("a look at the directory")))? {
             Found::Nothing => Ok(Some(false)),
@@ -251,16 +267,16 @@ impl Handle {
     }
 }
 
-/// Writes the pledge, then tells others of it.
-async fn pledge(hosted: &std::sync::Arc<Hosted>, identity: Identity) -> Result<(), Error> {
-    let storage = std::sync::Arc::clone(&hosted.storage);
+/// Writes the pledge, then shows it to others.
+async fn pledge(hosted: &Arc<Hosted>, identity: Identity) -> Result<(), Error> {
+    let storage = Arc::clone(&hosted.storage);
     let written = hosted.tuning.runner.blocking(move || Home::open(storage.as_ref(), identity).map(drop)).await;
     written.unwrap_or(Err(Error::Overdue("a pledge")))?;
     hosted.forming.write().unwrap_or_else(PoisonError::into_inner).pledged.insert(identity.group);
     Ok(())
 }
 
-/// Tells others that the group's replica begins: before it does.
+/// Shows others that the group's replica begins, before it does.
 fn note_started(hosted: &Hosted, group: GroupId) {
     let mut forming = hosted.forming.write().unwrap_or_else(PoisonError::into_inner);
     forming.pledged.remove(&group);
@@ -283,14 +299,14 @@ async fn look(hosted: &Hosted, group: GroupId, hosts: &BTreeSet<u32>, own: u32) 
     futures::future::join_all(calls).await.into_iter().collect()
 }
 
-/// What the answer of a node says, if it is that node which was asked.
+/// The state of a group by the answer of the node `asked`.
 fn see(hosted: &Hosted, group: GroupId, asked: &str, answer: &NodeStatusResponse) -> Seen {
     let ledger = hosted.forming.read().unwrap_or_else(PoisonError::into_inner).ledger;
     let same_ledger = Digest::from_slice(&answer.ledger) == ledger;
     if answer.cluster_id.as_ref() != hosted.cluster.as_bytes() || answer.node != asked {
         Seen::Foreign
     } else if answer.ledger.is_empty() {
-        // It has just started, and does not know yet what it is to do.
+        // The node has just started and does not know its configuration yet.
         Seen::Unreachable
     } else if !same_ledger {
         Seen::Foreign
@@ -339,7 +355,8 @@ mod tests {
         Learner,
     }
 
-    /// Three hosts: their disks, whether their first ids may have voted, and disks that were lost so far.
+    /// Three hosts: their disks, whether their first ids may have voted, and the number of lost
+    /// disks.
     type World = ([Disk; 3], [bool; 3], u8);
 
     /// The worlds after one step of a host, or after the loss of its disk.

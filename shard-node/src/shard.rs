@@ -1,15 +1,20 @@
-//! A shard's state machine: the engine and the protocol state, changed by the commands that raft commits.
+//! A shard's state machine: the engine and the protocol state, changed by the commands that raft
+//! commits.
 //!
-//! Synchronous and deterministic: the outcome of a command is a function of the commands before it. Every command carries a
-//! [`Context`], and the machine does the same with it each time, in this order:
+//! The machine is synchronous and deterministic: the outcome of a command is a function of the
+//! commands before it. Every command carries a [`Context`]. The machine applies each command in
+//! this order:
 //!
-//! 1. a term below the highest seen is refused (`STALE_TERM`); a higher one is noted, and drops nothing by itself;
-//! 2. the sender must know all admin operations that were executed here, and no more (`MISSED_ADMIN`, `BASE_MISMATCH`), except to
-//!    execute the next one;
-//! 3. the decided state that it names is settled: it and the staged versions below it become permanent, its siblings go;
-//! 4. then the command itself is done.
+//! 1. A term below the highest seen is refused (`STALE_TERM`). A higher one is noted, and drops
+//!    nothing by itself.
+//! 2. The sender must know exactly the admin operations that were executed here (`MISSED_ADMIN`,
+//!    `BASE_MISMATCH`), except in a command that executes the next one.
+//! 3. The decided state that the context names is settled: it and the staged versions below it
+//!    become permanent, and its siblings are dropped.
+//! 4. The command itself is carried out.
 //!
-//! A crash loses nothing: engine and protocol state are durable as of one raft index, and the log replays what follows.
+//! A crash loses nothing: engine and protocol state are durable as of one raft index, and the log
+//! replays the entries after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,41 +39,42 @@ use cold::ColdMover;
 use foreseen::Foreseen;
 use writer::DiskWriter;
 
-use crate::{Error, machine::Applied, refusal::Refusal};
+use crate::{Error, refusal::Refusal, replica::machine::Applied};
 
-/// What an accepted command gives.
+/// The reply to an accepted command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The digest of the version that a Prepare staged.
     pub staged: Option<Digest>,
-    /// The forest of that version, else of the decided one.
+    /// The forest of that version, or of the decided one if nothing was staged.
     pub shape: ForestShape,
     /// The shard's decided state.
     pub decided: ShardState,
 }
 
-/// What an applied command comes to: its reply, or a refusal that every replica gives alike.
+/// The outcome of an applied command: its reply, or a refusal that is the same on every replica.
 pub type Outcome = Result<Reply, Refusal>;
 
 /// Engine and protocol state of one shard.
 #[derive(Debug)]
 pub struct ShardMachine {
-    // Before the engine, which holds the directory's lock: they end first.
+    // Declared before the engine, which holds the directory's lock, so that they are dropped first.
     writer: DiskWriter,
     mover: ColdMover,
     engine: Engine,
     protocol: Protocol,
-    /// Staged, though its Prepare is not applied.
+    /// A version that is staged although its Prepare is not applied.
     foreseen: Option<Foreseen>,
-    /// Merges that the other replicas say they have built, by raft id. Not part of the replicated state.
+    /// Merges that the other replicas say they have built, by raft id. Not part of the replicated
+    /// state.
     built: BTreeMap<u64, BTreeSet<MergeName>>,
-    /// Spoils what the next Prepare writes, to see that the other replicas notice.
+    /// Spoils the next Prepare, so that a test sees the other replicas notice it.
     #[cfg(test)]
     pub(crate) spoil_next: bool,
 }
 
 impl ShardMachine {
-    /// A shard's engine with the protocol state that is durable with it.
+    /// An engine with the protocol state of its superblock.
     fn new(engine: Engine, writer: DiskWriter, mover: ColdMover) -> Result<Self, Error> {
         let protocol = Protocol::decode(engine.machine_state()).map_err(Error::MachineState)?;
         Ok(Self {
@@ -89,7 +95,6 @@ impl ShardMachine {
         &self.engine
     }
 
-    /// The protocol state.
     #[must_use]
     pub fn protocol(&self) -> &Protocol {
         &self.protocol
@@ -98,7 +103,8 @@ impl ShardMachine {
     /// Applies a command that raft has committed.
     ///
     /// # Errors
-    /// If the command is unknown or the engine fails: this replica must stop, for it cannot do what the others do.
+    /// If the command is unknown or the engine fails: this replica can't do what the others do, so
+    /// it must stop.
     pub fn apply_command(&mut self, bytes: &[u8]) -> Result<Applied<Outcome>, Error> {
         self.run_command(&Command::decode(bytes).map_err(Error::UnknownCommand)?)
     }
@@ -113,7 +119,8 @@ impl ShardMachine {
         Ok(Applied { digest, reply })
     }
 
-    /// What replicas compare: the staged digest of a Prepare, else a hash of the answer and of what is decided.
+    /// The digest that replicas compare: a Prepare's staged digest, otherwise a hash of the answer
+    /// and of the decided state.
     fn outcome_digest(&self, outcome: &Outcome) -> Digest {
         let mut out = Writer::new();
         let decided = match outcome {
@@ -132,7 +139,8 @@ impl ShardMachine {
     /// Whether this replica may answer a read of `state` for a sender that knows `context`.
     ///
     /// # Errors
-    /// If an admin operation is missing here, the version is fenced, or the state is not here (yet).
+    /// If an admin operation is missing here, the version is fenced, or the state is not here
+    /// (yet).
     pub fn readable(&self, context: &Context, state: &ShardState) -> Result<(), Refusal> {
         if context.admin_sequence > self.protocol.executed && !planted(Bug::MissedAdminServed) {
             return Err(self.missed_admin());
@@ -187,7 +195,8 @@ impl ShardMachine {
         Ok(())
     }
 
-    /// Makes a decided state permanent, by its exact name. Older knowledge changes nothing.
+    /// Makes a decided state permanent, by its exact name. A state older than the decided one
+    /// changes nothing.
     fn settle(&mut self, named: &ShardState) -> Result<(), Stop> {
         let decided = self.engine.decided();
         if *named == decided || named.version < decided.version {
@@ -203,7 +212,8 @@ impl ShardMachine {
         self.engine.settle(named).map_err(failed)
     }
 
-    /// Only the first Adopt of a term drops what is staged: a repeated one may arrive after the new leader's own Prepares.
+    /// Drops the staged versions at the first Adopt of a term. A repeated Adopt may arrive after
+    /// the new leader's own Prepares, so it drops nothing.
     fn adopt(&mut self, context: &Context) {
         if context.term == self.protocol.adopted {
             return;
@@ -211,7 +221,8 @@ impl ShardMachine {
         self.engine.abort_all_staged();
         self.protocol.adopted = context.term;
         self.protocol.aborted.clear();
-        // Fences of earlier terms came to nothing: the header would have made this an Execute first.
+        // Fences of earlier terms are void: if their rollback were decided, its Execute would have
+        // come first.
         if !planted(Bug::FenceNotLifted) {
             self.protocol.lift(FenceName { term: Term(context.term.0.saturating_sub(1)), attempt: u64::MAX });
         }
@@ -225,7 +236,7 @@ impl ShardMachine {
         Err(Refusal::new(Reason::BaseMismatch, message).into())
     }
 
-    /// What the protocol has against a Prepare, whatever is staged.
+    /// Checks a Prepare against the protocol state, regardless of the staged versions.
     fn check_open(&self, context: &Context, prepare: &Prepare) -> Result<(), Stop> {
         self.check_adopted(context)?;
         if self.protocol.fence.is_some_and(|fence| prepare.stamp.version > fence.target) {
@@ -267,7 +278,7 @@ impl ShardMachine {
         self.engine.keep_journal(state, prepare_id, &journal).map_err(failed)
     }
 
-    /// Whether a version may build on this state: the decided tip, or anything staged on it.
+    /// Whether a version may build on this state: it is the decided one or a staged one.
     fn stands(&self, base: &ShardState) -> bool {
         *base == self.engine.decided() || self.engine.staged().iter().any(|staged| staged.state == *base)
     }
@@ -319,7 +330,8 @@ impl ShardMachine {
         Ok(())
     }
 
-    /// Executes a rollback or prune once, in its turn, after settling what was decided just before it.
+    /// Executes a rollback or prune once, in its turn, after settling the state that was decided
+    /// just before it.
     fn execute(&mut self, context: &Context, execute: &Execute) -> Result<Reply, Stop> {
         let next = self.protocol.executed.checked_add(1).expect("counters never reach their maximum");
         if execute.admin_sequence > next {
@@ -337,7 +349,8 @@ impl ShardMachine {
             self.operate(execute)?;
             self.protocol.executed = next;
         }
-        // What the sender knew as decided may just have been rolled back: then it names nothing here any more.
+        // The state that the sender knew as decided may just have been rolled back. Then it is not
+        // here any more.
         if context.admin_sequence == self.protocol.executed && self.engine.has(&context.decided) {
             self.settle(&context.decided)?;
         }
@@ -381,9 +394,10 @@ fn state_missing(state: &ShardState) -> Refusal {
     Refusal::new(Reason::StateMissing, format!("state {} of version {} is not here", state.digest, state.version))
 }
 
-/// Errors that follow from the request and the replicated state alone, so that every sound replica meets the same. A merge that gives
-/// another tree than the request says is one of them: if the tree is wrong here alone, the others stage, and the comparison
-/// of outcomes finds this replica.
+/// Whether an error follows from the request and the replicated state alone, so that every sound
+/// replica meets the same one. A merge with another output than the request says is such an error:
+/// if the tree is wrong on this replica alone, the others stage the version, and the comparison of
+/// outcomes finds this replica.
 fn deterministic(error: &engine::Error) -> bool {
     use engine::Error;
     matches!(
@@ -400,7 +414,7 @@ fn deterministic(error: &engine::Error) -> bool {
     )
 }
 
-/// The refusal that a deterministic error of the engine comes to.
+/// The refusal for a deterministic error of the engine.
 fn refused(error: &engine::Error) -> Stop {
     let reason = match error {
         engine::Error::MergeInputs | engine::Error::MergeOutput { .. } => Reason::BaseMismatch,
@@ -409,7 +423,7 @@ fn refused(error: &engine::Error) -> Stop {
     Stop::Refused(Refusal::new(reason, error.to_string()))
 }
 
-/// Why a command was not done.
+/// Why a command was not carried out.
 enum Stop {
     Refused(Refusal),
     Failed(Error),

@@ -1,23 +1,26 @@
-//! A replica's directory: whose it is, which state is current, and what must survive a crash between two steps.
+//! A replica's directory: its owner, its current state, and notes that must survive a crash between
+//! two steps.
 //!
 //! ```text
 //! group-<number>/LOCK            held while the replica runs
 //!                identity        cluster, group and raft id; written before anything else
 //!                current         the number of the state directory in use
-//!                incoming        while a snapshot is taken in: its state directory and manifest
+//!                incoming        while a snapshot is received: its state directory and manifest
 //!                floor           an entry from which the raft log is kept
-//!                reserve         room for what waits, prune and rollback when the disk is full
+//!                reserve         room for waiting entries, prune and rollback on a full disk
 //!                raft/           the raft log
 //!                state-<n>/      the state machine
 //!                evidence/       the state machine that was last quarantined
 //! ```
 //!
-//! A node with a cold directory has there what of the state directories is cold, under the same names. It goes after its state here has
-//! gone; what a crash leaves of it goes with the next start.
+//! A node with a cold directory keeps the cold files of the state directories there, under the same
+//! names. They are removed after their state here; what a crash leaves of them is removed by the
+//! next start.
 //!
-//! The small files are replaced by write, sync, rename, sync; each ends in the SHA-256 of what stands before. A crash leaves the old
-//! or the new one. A snapshot is first taken in, checked and noted as complete, then raft resets its log to it, then `current` changes: raft
-//! tells at the next start if a crash came between the last two.
+//! The small files are replaced by write, sync, rename, sync. Each ends in the SHA-256 of its
+//! content. A crash leaves the old or the new file. A snapshot is first received, checked and noted
+//! as complete; then raft resets its log to it; then `current` changes. If a crash comes between
+//! the last two, raft tells so at the next start.
 
 use std::{fmt, io, sync::Arc};
 
@@ -28,23 +31,21 @@ use coppice_types::{
 };
 use coppice_verify::hash::sha256;
 
-use crate::{Error, error::storage as failed, machine::Position};
+use super::machine::Position;
+use crate::{Error, error::storage as failed};
 
-/// That of ledgers of protocol version 2; 1 was that of version 1.
+/// The format of ledgers of protocol version 2. Format 1 belonged to protocol version 1.
 const FILE_VERSION: u8 = 2;
-/// No small file is longer.
+/// The largest small file.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-/// A reserve grows by so much, and leaves as much free.
+/// A reserve grows in steps of this size, and leaves as much free.
 const RESERVE_STEP_BYTES: u64 = 1 << 20;
 
-/// Whose directory it is.
+/// The replica that owns a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The cluster.
     pub cluster: ClusterId,
-    /// The group.
     pub group: GroupId,
-    /// The replica.
     pub raft_id: u64,
 }
 
@@ -54,16 +55,16 @@ impl fmt::Display for Identity {
     }
 }
 
-/// A snapshot that is being taken in, or was and is not yet current.
+/// A snapshot that is being received, or is complete and not yet current.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IncomingCopy {
-    /// The number of its state directory.
+    /// The number of the copy's state directory.
     pub generation: u64,
-    /// The entry after which it stands.
+    /// The entry after which the state stands.
     pub position: Position,
-    /// It is complete, checked and durable.
+    /// The copy is complete, checked and durable.
     pub complete: bool,
-    /// As it came.
+    /// The manifest as the sender gave it.
     pub manifest: Vec<u8>,
 }
 
@@ -81,16 +82,17 @@ impl fmt::Debug for Home {
     }
 }
 
-/// The name of a group's directory in a node's.
+/// The name of a group's directory within a node's.
 #[must_use]
 pub fn directory(group: GroupId) -> String {
     format!("group-{}", group.number())
 }
 
-/// Removes a group's directory from a node's. It is set aside first: a crash leaves all of it, or none that is ever opened.
+/// Removes a group's directory from a node's. The directory is renamed first, so a crash leaves all
+/// of it, or nothing that is ever opened.
 ///
 /// # Errors
-/// If it cannot be removed; then it may be set aside already, and the next removal goes on.
+/// If it cannot be removed. It may be renamed already; the next removal goes on.
 pub fn remove(node: &dyn Storage, group: GroupId) -> io::Result<()> {
     let aside = format!("removed-{}", group.number());
     node.remove_dir_all(&aside)?;
@@ -102,12 +104,12 @@ pub fn remove(node: &dyn Storage, group: GroupId) -> io::Result<()> {
     node.remove_dir_all(&aside)
 }
 
-/// Removes what is in the cold directory under a name.
+/// Removes a name from the cold directory, if there is one.
 fn remove_cold(storage: &dyn Storage, name: &str) -> io::Result<()> {
     storage.cold().map_or(Ok(()), |cold| cold.remove_dir_all(name))
 }
 
-/// Whose directory a group's is in a node's, if there is one.
+/// The owner of a group's directory within a node's; `None` if there is no such directory.
 ///
 /// # Errors
 /// If it cannot be read or is damaged.
@@ -115,8 +117,8 @@ pub fn stored(node: &dyn Storage, group: GroupId) -> Result<Option<Identity>, Er
     Ok(stored_progress(node, group)?.map(|(identity, _)| identity))
 }
 
-/// Whose directory a group's is in a node's, if there is one, and whether its raft log was ever made: if not, the replica has promised
-/// nothing to anyone yet.
+/// The owner of a group's directory within a node's, and whether its raft log was ever made. If
+/// not, the replica has promised nothing yet.
 ///
 /// # Errors
 /// If it cannot be read or is damaged.
@@ -129,7 +131,7 @@ impl Home {
     /// Opens and locks the directory of a replica, or makes it.
     ///
     /// # Errors
-    /// If another process holds it, or it is another replica's.
+    /// If another process holds it, or it belongs to another replica.
     pub fn open(node: &dyn Storage, identity: Identity) -> Result<Self, Error> {
         let directory = directory(identity.group);
         node.create_dir_all(&directory).map_err(failed("make the replica's directory"))?;
@@ -146,25 +148,20 @@ impl Home {
         Ok(home)
     }
 
-    /// The raft log was made here before: an empty one now would have lost votes.
+    /// Whether the raft log was made here before. If so, an empty one now would have lost votes.
     #[must_use]
     pub fn started(&self) -> bool {
         self.started
     }
 
-    /// Removes what a start that was cut off has left. Nothing was promised from it.
-    ///
-    /// # Errors
-    /// If it cannot be removed.
+    /// Removes the leftovers of a first start that was cut off. The replica had promised nothing by
+    /// then.
     pub fn clear(&self) -> Result<(), Error> {
         self.storage.remove_dir_all("raft").map_err(failed("remove an unfinished raft log"))?;
         self.remove_state(self.generation)
     }
 
-    /// Removes from the cold directory what of states is there that are gone.
-    ///
-    /// # Errors
-    /// If it cannot be removed.
+    /// Removes the cold files of states that are gone.
     pub fn clear_cold(&self) -> Result<(), Error> {
         let remove = || {
             let Some(cold) = self.storage.cold() else { return Ok(()) };
@@ -180,35 +177,23 @@ impl Home {
     }
 
     /// Notes that the raft log exists from now on.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub fn set_started(&mut self, identity: Identity) -> Result<(), Error> {
         self.write("identity", &identity_bytes(identity, true))?;
         self.started = true;
         Ok(())
     }
 
-    /// Where the raft log lies.
-    ///
-    /// # Errors
-    /// If the directory cannot be made.
+    /// The directory of the raft log, made if need be.
     pub fn raft(&self) -> Result<Arc<dyn Storage>, Error> {
         self.made("raft")
     }
 
-    /// Where the current state lies.
-    ///
-    /// # Errors
-    /// If the directory cannot be made.
+    /// The directory of the current state, made if need be.
     pub fn state(&self) -> Result<Arc<dyn Storage>, Error> {
         self.made(&state_name(self.generation))
     }
 
-    /// Where a state that is being taken in lies.
-    ///
-    /// # Errors
-    /// If the directory cannot be made.
+    /// The directory of a copy that is being received, made if need be.
     pub fn state_of(&self, incoming: &IncomingCopy) -> Result<Arc<dyn Storage>, Error> {
         self.made(&state_name(incoming.generation))
     }
@@ -218,10 +203,10 @@ impl Home {
         self.storage.subdir(name).map_err(failed("open a directory"))
     }
 
-    /// The snapshot that is being taken in.
+    /// The snapshot that is being received.
     ///
     /// # Errors
-    /// If the note of it is damaged.
+    /// If its note is damaged.
     pub fn incoming(&self) -> Result<Option<IncomingCopy>, Error> {
         let Some(bytes) = self.read("incoming")? else { return Ok(None) };
         let mut input = Reader::new(&bytes);
@@ -236,10 +221,8 @@ impl Home {
         parse().map(Some).map_err(|error| damaged("incoming", error))
     }
 
-    /// Notes a snapshot that is being taken in. If another one was, which is not complete, it takes its directory over, with what is there.
-    ///
-    /// # Errors
-    /// If it cannot be written.
+    /// Notes a snapshot that is being received. It takes over the directory of an earlier,
+    /// incomplete snapshot, with the files that are in it.
     pub fn begin_incoming(&self, position: Position, manifest: &[u8]) -> Result<IncomingCopy, Error> {
         let old = self.incoming()?;
         if let Some(old) = old.as_ref().filter(|old| !old.complete) {
@@ -261,9 +244,6 @@ impl Home {
     }
 
     /// Notes that the snapshot is complete. From here on raft may be told.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub fn complete_incoming(&self, incoming: &IncomingCopy) -> Result<(), Error> {
         self.write_incoming(&IncomingCopy { complete: true, ..incoming.clone() })
     }
@@ -278,10 +258,7 @@ impl Home {
         self.write("incoming", &out.into_bytes())
     }
 
-    /// Forgets a snapshot that came to nothing.
-    ///
-    /// # Errors
-    /// If it cannot be removed.
+    /// Removes a snapshot that will not become current.
     pub fn drop_incoming(&self) -> Result<(), Error> {
         if let Some(incoming) = self.incoming()? {
             self.remove_state(incoming.generation)?;
@@ -289,17 +266,16 @@ impl Home {
         self.remove("incoming")
     }
 
-    /// Makes a complete snapshot the current state; raft's log says the same already. The state before is kept on demand.
-    ///
-    /// # Errors
-    /// If it cannot be written.
+    /// Makes a complete snapshot the current state. Raft's log begins at it already. The old state
+    /// is kept as evidence if `keep_old` is set.
     pub fn install_incoming(&mut self, incoming: &IncomingCopy, keep_old: bool) -> Result<(), Error> {
         let mut out = Writer::new();
         out.u64(incoming.generation);
         self.write("current", &out.into_bytes())?;
         let old = std::mem::replace(&mut self.generation, incoming.generation);
         self.set_floor(incoming.position)?;
-        // They are the same if a crash came when this was current, and before the floor was durable.
+        // Both are equal if a crash came after `current` was written and before the floor was
+        // durable.
         if keep_old && old != incoming.generation {
             self.storage.remove_dir_all("evidence").map_err(failed("remove older evidence"))?;
             match self.storage.rename(&state_name(old), "evidence") {
@@ -311,7 +287,8 @@ impl Home {
         self.remove("incoming")
     }
 
-    /// What is current stays: a crash may have left the note of the snapshot that it came from.
+    /// Removes a state, unless it is current: a crash may have left the note of the snapshot that
+    /// the current state came from.
     fn remove_state(&self, generation: u64) -> Result<(), Error> {
         if generation == self.generation {
             return Ok(());
@@ -321,7 +298,7 @@ impl Home {
         removed.map_err(failed("remove an old state"))
     }
 
-    /// What is cold of the evidence.
+    /// Keeps the cold files of the evidence.
     fn keep_cold(&self, generation: u64) -> io::Result<()> {
         let Some(cold) = self.storage.cold() else { return Ok(()) };
         cold.remove_dir_all("evidence")?;
@@ -331,10 +308,10 @@ impl Home {
         }
     }
 
-    /// An entry from which on the raft log is kept, whatever state the state machine is in.
+    /// The entry from which the raft log is kept, whatever the state of the state machine.
     ///
     /// # Errors
-    /// If the note of it is damaged.
+    /// If its note is damaged.
     pub fn floor(&self) -> Result<Position, Error> {
         let Some(bytes) = self.read("floor")? else { return Ok(Position { index: 0, term: 0 }) };
         let mut input = Reader::new(&bytes);
@@ -343,9 +320,6 @@ impl Home {
     }
 
     /// Notes an entry before the raft log is cut there.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub fn set_floor(&self, position: Position) -> Result<(), Error> {
         let mut out = Writer::new();
         out.u64(position.index);
@@ -353,10 +327,11 @@ impl Home {
         self.write("floor", &out.into_bytes())
     }
 
-    /// Keeps room for what must go on when the disk is full, if there is room. What was kept before stays, if there is no room for more.
+    /// Makes the reserve at least this large: room for work that must go on when the disk is full.
+    /// If there is no room for more, the present reserve stays.
     ///
     /// # Errors
-    /// If there is none, or the storage fails.
+    /// If there is no room, or the storage fails.
     pub fn take_reserve(&self, bytes: u64) -> Result<(), Error> {
         let take = || {
             let file = self.storage.open("reserve", OpenMode::OpenOrCreate)?;
@@ -364,11 +339,11 @@ impl Home {
             if len >= bytes {
                 return Ok(());
             }
-            // Not the last that there is: what others write meanwhile must not fail for it.
+            // Some room is left free, so that other writes don't fail because of the reserve.
             if self.storage.free_bytes()? < bytes - len + RESERVE_STEP_BYTES.min(bytes / 8) {
                 return Err(io::ErrorKind::StorageFull.into());
             }
-            // Where the file system allocates nothing, zeroes are written.
+            // Where the file system cannot allocate, zeroes are written.
             let mut grow = || {
                 while len < bytes {
                     len = bytes.min(len + RESERVE_STEP_BYTES);
@@ -381,10 +356,7 @@ impl Home {
         take().map_err(failed("keep a reserve"))
     }
 
-    /// Gives the room that was kept.
-    ///
-    /// # Errors
-    /// If it cannot be given.
+    /// Gives the reserve's room back to the disk.
     pub fn release_reserve(&self) -> Result<(), Error> {
         self.remove("reserve")
     }
@@ -424,7 +396,7 @@ pub(crate) fn write(storage: &dyn Storage, name: &'static str, body: &[u8]) -> R
     write().map_err(failed("write a small file"))
 }
 
-/// The body of a small file, if there is one.
+/// The body of a small file; `None` if there is no such file.
 pub(crate) fn read(storage: &dyn Storage, name: &'static str) -> Result<Option<Vec<u8>>, Error> {
     let file = match storage.open(name, OpenMode::Existing) {
         Ok(file) => file,
@@ -475,7 +447,10 @@ fn parse_identity(bytes: &[u8]) -> Result<(Identity, bool), Error> {
     parse().map_err(|error| damaged("identity", error))
 }
 
-/// Whether the raft log was made, if the directory is the expected replica's.
+/// Whether the raft log was made.
+///
+/// # Errors
+/// If the directory belongs to another replica than expected.
 fn check_identity(bytes: &[u8], expected: Identity) -> Result<bool, Error> {
     let (found, started) = parse_identity(bytes)?;
     if found != expected {
@@ -524,7 +499,8 @@ mod tests {
             assert!(result.is_ok() || result.is_err_and(|error| error.kind() == ErrorKind::Exhausted));
             assert_eq!(disk.used_bytes(), before + if taken { bytes } else { 0 });
         }
-        // What is there is not asked for again, stays where more can't be had, and is given back whole.
+        // A reserve of the right size is kept without new room, stays when it can't grow, and is
+        // given back whole.
         disk.set_capacity(Some(0));
         home.take_reserve(bytes).expect("it is there");
         assert!(home.take_reserve(bytes + 1).is_err_and(|error| error.kind() == ErrorKind::Exhausted));
@@ -588,7 +564,7 @@ mod tests {
         let incoming = home.begin_incoming(position, b"manifest").expect("begins");
         home.state_of(&incoming).expect("a directory").create_dir_all("state").expect("makes");
         home.complete_incoming(&incoming).expect("completes");
-        // The process ends after the first of the writes of an installation.
+        // The process ends after the first write of an installation.
         let mut out = Writer::new();
         out.u64(incoming.generation);
         home.write("current", &out.into_bytes()).expect("writes");
@@ -599,7 +575,7 @@ mod tests {
         assert_eq!(home.floor().expect("reads"), position);
         assert_eq!(home.incoming().expect("reads"), None);
         assert_eq!(home.state().expect("a directory").list("").expect("lists"), ["state"]);
-        // The same, with all but the last of the writes.
+        // The process ends before the last write of an installation.
         home.complete_incoming(&incoming).expect("completes");
         home.begin_incoming(Position { index: 30, term: 1 }, b"the next one").expect("begins");
         home.drop_incoming().expect("drops");

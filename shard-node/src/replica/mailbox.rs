@@ -1,7 +1,7 @@
 //! The way into a replica's thread: two bounded lanes, so that clients cannot crowd out raft.
 //!
-//! Putting something in never waits: a full lane refuses. The replica takes all that lies there at once, which is what batches
-//! proposals and fsyncs under load.
+//! Putting an item in never waits: a full lane refuses it. The replica takes all items at once.
+//! That batches proposals and fsyncs under load.
 
 use std::{
     collections::VecDeque,
@@ -11,14 +11,15 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// Which lane something takes.
+/// The lane of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// Messages of other replicas.
     Peers,
     /// Requests of clients and of the node itself.
     Requests,
-    /// What the replica's own tasks tell: one at a time each, so that there is always room.
+    /// News of the replica's own tasks. Each task sends one item at a time, so there is always
+    /// room.
     Own,
 }
 
@@ -31,7 +32,7 @@ pub struct Full;
 pub struct Mailbox<T> {
     lanes: Mutex<Lanes<T>>,
     arrived: Condvar,
-    /// The same for a reader that is a task.
+    /// Like `arrived`, for a reader that is a task.
     noted: Notify,
     peers_max: usize,
     requests_max: usize,
@@ -46,7 +47,7 @@ struct Lanes<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// An empty mailbox with room for so much.
+    /// An empty mailbox with lanes of these lengths.
     #[must_use]
     pub fn new(peers_max: usize, requests_max: usize) -> Self {
         let lanes = Lanes { peers: VecDeque::new(), requests: VecDeque::new(), woken: false, closed: false };
@@ -62,16 +63,16 @@ impl<T> Mailbox<T> {
         self.noted.notify_one();
     }
 
-    /// Waits at most `limit` for something to arrive, as a task; [`take`](Self::take) then finds it.
+    /// Waits in a task, at most `limit`, for an item to arrive. [`take`](Self::take) then finds it.
     pub async fn arrival(&self, limit: Duration) {
-        // A note from before the last `take` at most makes the reader look once in vain.
+        // A note that is older than the last `take` only makes the reader look once in vain.
         let _ = tokio::time::timeout(limit, self.noted.notified()).await;
     }
 
-    /// Puts something in.
+    /// Puts an item in.
     ///
     /// # Errors
-    /// [`Full`] if the lane has no room, or nobody will read it.
+    /// [`Full`] if the lane has no room, or the mailbox is closed.
     pub fn put(&self, lane: Lane, item: T) -> Result<(), Full> {
         let mut lanes = self.lock();
         if lanes.closed {
@@ -91,7 +92,7 @@ impl<T> Mailbox<T> {
         Ok(())
     }
 
-    /// Takes all that lies there, peers' messages first; waits at most `limit` for something to arrive.
+    /// Takes all items, peers' messages first. Waits at most `limit` if there are none.
     pub fn take(&self, limit: Duration) -> Vec<T> {
         let lanes = self.lock();
         let empty =
@@ -103,31 +104,32 @@ impl<T> Mailbox<T> {
         all
     }
 
-    /// How many messages of other replicas, and requests, lie there.
+    /// Numbers of messages of other replicas, and of requests, that wait.
     #[must_use]
     pub fn waiting(&self) -> (u64, u64) {
         let lanes = self.lock();
         (lanes.peers.len() as u64, lanes.requests.len() as u64)
     }
 
-    /// Makes the reader return from [`take`](Self::take) even if nothing arrives.
+    /// Makes the reader return from [`take`](Self::take) even if no item arrives.
     pub fn wake(&self) {
         self.lock().woken = true;
         self.notify();
     }
 
-    /// Refuses everything from now on and drops what lies there.
+    /// Refuses all items from now on and drops those that wait.
     pub fn close(&self) {
         let mut lanes = self.lock();
         lanes.closed = true;
         let left = (std::mem::take(&mut lanes.peers), std::mem::take(&mut lanes.requests));
         drop(lanes);
-        // Dropped outside of the lock: what is dropped may answer someone who puts something in again.
+        // Dropped without holding the lock: dropping an item may answer a caller that puts in
+        // another.
         drop(left);
         self.notify();
     }
 
-    /// Whether nobody reads any more.
+    /// Whether the mailbox is closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.lock().closed

@@ -1,8 +1,8 @@
-//! Bringing a replica that lost its disk back under a new raft id (PROTOCOL.md 1.4): an empty directory never votes, so it joins as a
-//! learner, gets its vote when it has caught up, and its old ids leave the group.
+//! Bringing back a replica that lost its disk, under a new raft id (PROTOCOL.md 1.4).
 //!
-//! Every step asks the group's leader and can be repeated; a driver that is cut off is started again and goes on from the members
-//! that it finds.
+//! An empty directory never votes. So the replica joins as a learner, gets its vote when it has
+//! caught up, and then its old ids leave the group. Every step asks the group's leader and can be
+//! repeated. A driver that is cut off is started again and goes on from the members that it finds.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -13,23 +13,23 @@ use coppice_proto::{
 use coppice_types::{ErrorKind, GroupId};
 use tonic::Status;
 
+use super::{handle::Handle, options::ReplicaOptions};
 use crate::{
     Error,
-    hosted::{Hosted, ordinal, raft_id},
-    node::{Handle, ReplicaOptions},
-    replica::Bootstrap,
+    hosted::Hosted,
+    replica::{Bootstrap, Role, home, ordinal, raft_id},
 };
 
-/// How long the whole may take.
+/// How long a replacement may take.
 const REPLACE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Pause between two attempts at a step, at first and at most.
+/// First and longest pause between two attempts at a step.
 const STEP_DELAY: Duration = Duration::from_millis(50);
 const STEP_DELAY_MAX: Duration = Duration::from_secs(1);
-/// How long another node may take to change members, and to say how it does.
+/// How long another node may take to change members, and to report its status.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(12);
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The leader's report of a group, and the leader's node.
+/// A group's leading node, and its report of the group.
 async fn leader(hosted: &Hosted, group: GroupId) -> Option<(String, ReplicaReport)> {
     for node in hosted.nodes() {
         let mut client = hosted.ask(node);
@@ -37,7 +37,8 @@ async fn leader(hosted: &Hosted, group: GroupId) -> Option<(String, ReplicaRepor
         let Ok(Ok(answer)) = call else { continue };
         let reports = answer.into_inner().replicas;
         let leads = |report: &ReplicaReport| {
-            report.group == group.number() && report.status.as_ref().is_some_and(|status| status.role == "leader")
+            report.group == group.number()
+                && report.status.as_ref().is_some_and(|status| status.role == Role::Leader.as_str())
         };
         if let Some(report) = reports.into_iter().find(leads) {
             return Some((node.to_owned(), report));
@@ -56,8 +57,9 @@ async fn change(hosted: &Hosted, node: &str, group: GroupId, raft_id: u64, chang
     }
 }
 
-/// A raft id that this node has never used: above all that the group knows, and above the seconds since 1970, so that one that
-/// the group has forgotten, or that a deposed leader does not know of, is not used again.
+/// A raft id that this node has never used. It is above all ids that the group knows. It is also
+/// above the seconds since 1970, so that an id that the group has forgotten, or that a deposed
+/// leader does not know, is not used again.
 fn new_id(own: u32, report: &ReplicaReport, wall_ms: u64) -> Option<u64> {
     let taken = report.voters.iter().chain(&report.learners).filter(|id| ordinal(**id) == own);
     let newest = taken.map(|id| id & u64::from(u32::MAX)).max().unwrap_or(0);
@@ -65,7 +67,7 @@ fn new_id(own: u32, report: &ReplicaReport, wall_ms: u64) -> Option<u64> {
     Some(raft_id(own, u32::try_from(incarnation).ok()?))
 }
 
-/// What the members call for next, if anything.
+/// The next change of members; `None` if the new replica votes and is this node's only one.
 fn next_step(report: &ReplicaReport, new_id: u64) -> Option<(u64, &'static str)> {
     let members: BTreeSet<u64> = report.voters.iter().chain(&report.learners).copied().collect();
     if !members.contains(&new_id) {
@@ -79,22 +81,25 @@ fn next_step(report: &ReplicaReport, new_id: u64) -> Option<(u64, &'static str)>
 }
 
 impl Handle {
-    /// Brings the group's replica of this node back with an empty disk, under a new raft id, and waits until it votes. Gives the id.
+    /// Brings the group's replica of this node back with an empty disk, under a new raft id. Waits
+    /// until it votes, and returns the id.
     ///
     /// # Errors
-    /// If a replica of the group runs or has a directory here, the group has no leader, or it does not catch up in time.
+    /// If a replica of the group runs or has a directory here, the group has no leader, or the
+    /// replica does not catch up in time.
     pub async fn replace_replica(&self, group: GroupId) -> Result<u64, Error> {
         let replaced = tokio::time::timeout(REPLACE_TIMEOUT, self.replace(group)).await;
         replaced.unwrap_or(Err(Error::Overdue("the replacement of a replica")))
     }
 
-    /// As [`replace_replica`](Self::replace_replica), however long it takes.
+    /// Like [`replace_replica`](Self::replace_replica), without a time limit.
     pub(crate) async fn join_group(&self, group: GroupId) -> Result<u64, Error> {
         self.replace(group).await
     }
 
-    /// Goes on to bring in a replica whose joining was cut off: it is a learner, knows of no members yet, or an older one of this node is a
-    /// member beside it still. One that was removed knows of others, and stays out.
+    /// Goes on with a join that was cut off. That is so if the replica is a learner, knows of no
+    /// members yet, or votes while an older replica of this node is still a member. A replica that
+    /// was removed knows of other members, and stays out.
     pub fn resume_joining(&self, group: GroupId) {
         let Some(replica) = self.hosted().replica(group) else { return };
         let (status, id) = (replica.status(), replica.raft_id());
@@ -122,7 +127,7 @@ impl Handle {
 
     async fn replace(&self, group: GroupId) -> Result<u64, Error> {
         let hosted = self.hosted();
-        if hosted.replica(group).is_some() || crate::home::stored(hosted.storage.as_ref(), group)?.is_some() {
+        if hosted.replica(group).is_some() || home::stored(hosted.storage.as_ref(), group)?.is_some() {
             return Err(Error::ReplicaRuns(group));
         }
         let own = hosted.ordinal().ok_or_else(|| Error::Identity("this node has no ordinal".to_owned()))?;
@@ -141,7 +146,7 @@ impl Handle {
         Ok(new_id)
     }
 
-    /// Adds a replica that runs here to its group, until it is the only one of this node and votes.
+    /// Changes the members step by step, until the replica votes and is this node's only one.
     ///
     /// # Errors
     /// If the leader refuses for good.
@@ -168,8 +173,8 @@ impl Handle {
     }
 }
 
-/// Whether what a leader refused for may have passed when it is asked again. A driver that gives up leaves the group with a learner, or with a
-/// dead voter beside its successor, until the node starts anew.
+/// Whether a refusal may pass. A driver that gives up leaves the group with a learner, or with a
+/// dead voter in addition to its successor, until the node starts again.
 fn may_pass(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::NotFound | ErrorKind::Exhausted)
 }

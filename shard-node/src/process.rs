@@ -1,7 +1,8 @@
 //! A node as a process of its own: its settings, its sockets, its directory, from start to stop.
 //!
-//! A start takes the directory, listens, starts the replicas that are there, and forms or joins the others in the background ([`crate::formation`]).
-//! A stop hands leaderships over and flushes; it ends within `stop_timeout_ms`, and what it leaves is never worse than after a crash.
+//! A start claims the directory, listens, starts the replicas that are there, and forms or joins
+//! the others in the background ([`formation`]). A stop hands leaderships over and flushes. It ends
+//! within `stop_timeout_ms`, and leaves the directory at worst as a crash would.
 
 mod config;
 mod connect;
@@ -24,19 +25,20 @@ pub use config::{Bootstrap, Config, PROGRAM};
 
 use crate::{
     Error, Handle, Node, Options,
-    claim::Claim,
-    formation::{self, Survey},
+    node::claim::Claim,
+    node::formation::{self, Survey},
 };
 
-/// Serves until it is told to stop.
+/// Serves until the process is told to stop.
 ///
 /// # Errors
-/// If the directory is another's or damaged, the address cannot be had, or a certificate cannot be read.
+/// If the directory is another node's or damaged, the address can't be bound, or a certificate
+/// can't be read.
 pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
     let (guard, log) = config.access.open(config.tls.is_some())?;
     let tls = config.tls.as_ref().map(|tls| tls.acceptor(log)).transpose()?;
     let ways = connect::ways(&config)?;
-    // Told from the beginning on: the replicas' logs may be long.
+    // Health is served from the beginning on: opening the replicas may take long.
     let started: Arc<OnceLock<Handle>> = Arc::default();
     let _health = match config.health_listen {
         None => None,
@@ -76,7 +78,7 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
     };
     let node = Node::start_guarded(options, net::incoming(listener, tls), Some(guard)).await.map_err(refused)?;
     node.form(&config.formation()?, &pending);
-    // Nobody else sets it.
+    // It is set only here.
     let _ = started.set(node.clone());
     let registered = store.map(|store| connect::Registered::keep(&config, store, ways));
     tracing::info!(node = config.node, listen = %config.listen, cluster = %owner.cluster, "serving");
@@ -97,7 +99,7 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
     }
 }
 
-/// Says what to do about an error of the start.
+/// The failure for an error of the start, with a hint about what to do.
 fn failed(config: &Config, error: &Error) -> Failure {
     let message = format!("{}: {}", config.data_dir.display(), error.chain());
     let (code, hint) = match error {

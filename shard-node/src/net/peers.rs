@@ -1,7 +1,8 @@
-//! Messages to the replicas of other nodes: one stream a node, fed from a bounded queue.
+//! Messages to the replicas of other nodes: one stream for each node, fed from a bounded queue.
 //!
-//! Nothing here is reliable: a full queue or a broken stream loses messages, and raft repeats what matters. Snapshots travel on
-//! connections of their own, so that they cannot hold up heartbeats.
+//! Delivery is not reliable: a full queue or a broken stream loses messages, and raft repeats those
+//! that matter. Snapshots travel on connections of their own, so that they cannot hold up
+//! heartbeats.
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -18,14 +19,16 @@ use tonic::{
     metadata::{Ascii, MetadataValue},
 };
 
-use crate::{limits::OUTGOING_QUEUE_MAX, net::Connector};
+use super::connector::Connector;
+use crate::limits::OUTGOING_QUEUE_MAX;
 
 /// The metadata entry of an Exchange that names the sending node.
 pub const NODE: &str = "coppice-node";
 /// The metadata entry of an Exchange that names the cluster.
 pub const CLUSTER: &str = "coppice-cluster";
 
-/// Says in a call's metadata who calls; a name that cannot stand there is left out, and the call is refused.
+/// Names the calling node and its cluster in a call's metadata. A name that is no valid metadata is
+/// left out, and the call is refused.
 pub fn name_caller<T>(request: &mut Request<T>, node: &str, cluster: ClusterId) {
     for (entry, text) in [(NODE, node), (CLUSTER, &cluster.to_string())] {
         if let Ok(value) = text.parse::<MetadataValue<Ascii>>() {
@@ -34,34 +37,31 @@ pub fn name_caller<T>(request: &mut Request<T>, node: &str, cluster: ClusterId) 
     }
 }
 
-/// How long a node that could not be reached is left alone, at first and at most. It is twice as long each time, and differs by up to half from that
-/// of others, so that a node that comes back is not met by all at once. Raft's elections take longer than the most.
+/// First and longest pause after a node could not be reached. The pause doubles each time. It is
+/// reduced by up to half, differently on each node, so that a node that comes back is not called by
+/// all at once. Raft's elections take longer than the longest pause.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_millis(400);
-/// A stream that lasted so long was a good one: the next failure is the first again.
+/// After a stream that lasted this long, the next failure counts as the first.
 const GOOD_STREAM: Duration = Duration::from_secs(5);
 /// Messages between the queue and the open stream.
 const STREAM_MESSAGES_MAX: usize = 16;
 
-/// Told of a node that cannot be reached.
+/// A callback that is told of a node that cannot be reached.
 pub type Unreachable = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// What sending needs to know.
+/// What sending needs.
 #[derive(Clone)]
 pub struct Sender {
-    /// This node.
+    /// This node's name.
     pub node: String,
-    /// The cluster.
     pub cluster: ClusterId,
-    /// The way to other nodes.
     pub connector: Arc<dyn Connector>,
-    /// The largest message.
     pub message_bytes_max: usize,
-    /// Whom to tell.
     pub unreachable: Unreachable,
 }
 
-/// The queues to all other nodes, made when first used.
+/// The queues to all other nodes. Each is made when it is first used.
 pub struct Peers {
     sender: Sender,
     runtime: tokio::runtime::Handle,
@@ -75,7 +75,7 @@ impl fmt::Debug for Peers {
 }
 
 impl Peers {
-    /// No queue yet; streams run on `runtime`.
+    /// No queues yet. Streams run on `runtime`.
     #[must_use]
     pub fn new(sender: Sender, runtime: tokio::runtime::Handle) -> Self {
         Self { sender, runtime, queues: std::sync::Mutex::default() }
@@ -118,12 +118,13 @@ async fn run(sender: Sender, node: String, mut queue: mpsc::Receiver<PeerMessage
         (sender.unreachable)(&node);
         failures = if began.elapsed() > GOOD_STREAM { 0 } else { failures + 1 };
         tokio::time::sleep(retry_delay(&sender.node, &node, failures)).await;
-        // What queued meanwhile is old: raft has better to say by now.
+        // Messages that queued meanwhile are outdated: raft sends newer ones.
         while queue.try_recv().is_ok() {}
     }
 }
 
-/// The pause after so many failures in a row. What is random in it follows from who calls whom, so that a run can be repeated.
+/// The pause after this many failures in a row. Its random part follows from the names of both
+/// nodes, so that a run can be repeated.
 fn retry_delay(from: &str, to: &str, failures: u32) -> Duration {
     let whole = (RETRY_DELAY * 2_u32.pow(failures.min(8))).min(RETRY_DELAY_MAX);
     let hash = sha256(format!("{from} {to} {failures}").as_bytes());

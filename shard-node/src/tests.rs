@@ -1,4 +1,5 @@
-//! Three nodes in one process: what they promise when replicas stop, lose their disks, diverge or are cut off.
+//! Three nodes in one process: their promises when replicas stop, lose their disks, diverge or are
+//! cut off.
 
 mod cluster;
 mod full;
@@ -17,7 +18,10 @@ use coppice_verify::{
 };
 
 use crate::{
-    Bootstrap, DuplexNet, Error, Node, Options, ReplicaOptions, formation::Formation, machine::StateMachine, raft_id,
+    Bootstrap, DuplexNet, Error, Node, Options, ReplicaOptions, Role,
+    node::formation::Formation,
+    raft_id,
+    replica::{AnyReplica, machine::StateMachine},
 };
 
 fn record(key: &str, value: &str) -> (String, String) {
@@ -116,10 +120,11 @@ async fn scans_of_large_values_come_in_small_pages() {
     }
 }
 
-/// The bytes of the state that a node is taking in, and the name of its directory.
+/// The directory of the state that a node is receiving, and the bytes in it.
 fn taken_in(cluster: &Cluster, ordinal: u32) -> Option<(String, u64)> {
     use coppice_env::OpenMode;
-    let storage = cluster.disks[&ordinal].storage().subdir(&crate::home::directory(SHARD)).expect("a directory");
+    let storage =
+        cluster.disks[&ordinal].storage().subdir(&crate::replica::home::directory(SHARD)).expect("a directory");
     let states = storage.list("").ok()?.into_iter().filter(|name| name.starts_with("state-"));
     let newest = states.max()?;
     let files = storage.list(&newest).ok()?;
@@ -162,13 +167,13 @@ async fn a_snapshot_whose_receiver_is_cut_off_and_restarted_goes_on_where_it_sto
     assert_eq!(now, directory, "what was there was used: a new transfer would have had a directory of its own");
 }
 
-/// Bytes of a snapshot that came by the network, and that were there already.
+/// Bytes of a snapshot that were received, and bytes that were on the disk already.
 fn traffic(of: &crate::replica::Traffic) -> (u64, u64) {
     use std::sync::atomic::Ordering;
     (of.sent.load(Ordering::Relaxed), of.held.load(Ordering::Relaxed))
 }
 
-/// Who stops in the middle of a transfer.
+/// What stops in the middle of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stopped {
     Sender,
@@ -224,7 +229,8 @@ async fn a_snapshot_goes_on_with_what_is_there_whoever_stops_and_whoever_sends_t
             false => traffic(&first).0 + traffic(&second).0,
         };
         println!("{stopped:?}: {sent} bytes before, {all} in all, {} held, of {SIZE}", traffic(&second).1);
-        // Each file's last part may be sent again, and what has changed; not the third that was there.
+        // Each file's last part and changed parts may be sent again, but not the third that was
+        // there.
         assert!(all < SIZE + SIZE / 6, "{stopped:?}: {sent} bytes were there, {all} were sent in all");
     }
 }
@@ -309,7 +315,7 @@ async fn replicas_stop_and_start_with_and_without_disk_under_load() {
     assert_eq!(voters, ids);
 }
 
-/// A replica votes or leads, and has applied what the group's leader knows as committed.
+/// `Some` if a replica votes or leads, and has applied about as many entries as the others.
 fn caught_up(cluster: &Cluster, ordinal: u32) -> Option<()> {
     let applied = |ordinal| cluster.replica(ordinal, SHARD)?.status.map(|status| status.applied);
     let newest = (1..=3).filter_map(applied).max()?;
@@ -318,14 +324,14 @@ fn caught_up(cluster: &Cluster, ordinal: u32) -> Option<()> {
     (own + 5 >= newest && (role == "follower" || role == "leader")).then_some(())
 }
 
-/// Lets one replica compute another digest than the others.
+/// Makes one replica compute another digest than the others.
 fn spoil(cluster: &Cluster, ordinal: u32) {
     let replica = cluster.node(ordinal).hosted().shard(SHARD).expect("it runs");
     let mut machine = replica.shared.machine.write();
     machine.as_mut().expect("it serves").spoil_next = true;
 }
 
-/// Writes what [`is_rebuilt`] looks for.
+/// Writes the records that [`is_rebuilt`] looks for.
 async fn fill_two_keys(leader: &mut Leader) {
     leader.commit("a", "1").await;
     leader.commit("b", "2").await;
@@ -365,7 +371,8 @@ async fn a_leader_with_another_digest_answers_nothing_steps_down_and_is_rebuilt(
     is_rebuilt(&cluster, &leader, spoiled).await;
 }
 
-/// Waits until a replica has flushed all that the leader has committed. What it has committed itself may be less: it may have heard of nothing yet.
+/// Waits until a replica has flushed all entries that the leader knows as committed. The replica
+/// itself may not know of them yet.
 async fn all_is_flushed(cluster: &Cluster, leads: u32, ordinal: u32) {
     let all = cluster.node(leads).hosted().shard(SHARD).expect("it is there").status().committed;
     until("all is flushed", async || {
@@ -375,7 +382,7 @@ async fn all_is_flushed(cluster: &Cluster, leads: u32, ordinal: u32) {
     .await;
 }
 
-/// A follower that has flushed all that is committed.
+/// A follower that has flushed all committed entries.
 async fn flushed_follower(cluster: &Cluster) -> u32 {
     let leads = cluster.leader(SHARD).await;
     let follower = if leads == 1 { 2 } else { 1 };
@@ -383,7 +390,7 @@ async fn flushed_follower(cluster: &Cluster) -> u32 {
     follower
 }
 
-/// A bit of every sector of some files of a shard's first state goes bad.
+/// Flips a bit in every sector of some files of a shard's first state.
 fn rot(cluster: &Cluster, ordinal: u32, files: &[&str]) {
     let disk = &cluster.disks[&ordinal];
     for file in files {
@@ -411,7 +418,7 @@ async fn a_leader_whose_snapshots_are_refused_finds_the_page_that_nobody_reads_a
     fill_two_keys(&mut leader).await;
     let damaged = cluster.leader(SHARD).await;
     all_is_flushed(&cluster, damaged, damaged).await;
-    // All that is read and written is in memory, and nothing is read in the background.
+    // All nodes that reads and writes need are in memory, and the background check is off.
     rot(&cluster, damaged, &["data", "index", "patches"]);
     assert_eq!(leader.get(damaged, "a").await.expect("read"), Some("1".to_owned()));
     let receiver = if damaged == 3 { 2 } else { 3 };
@@ -440,7 +447,7 @@ async fn a_sound_leader_whose_snapshot_is_called_damaged_looks_and_stays() {
     let node = cluster.node(receiver).clone();
     let joining = tokio::spawn(async move { node.replace_replica(SHARD).await });
     until("some bytes are there", async || taken_in(&cluster, receiver).filter(|(_, bytes)| *bytes > 512 << 10)).await;
-    // The sender keeps what it has pinned.
+    // The sender keeps its pin.
     cluster.net.cut(&name(sender), &name(receiver));
     let replica = cluster.node(sender).hosted().shard(SHARD).expect("it runs");
     until("it has looked", async || {
@@ -485,7 +492,7 @@ async fn a_quarantine_outlasts_a_restart() {
     let cluster = Cluster::start(3).await;
     let mut leader = Leader::new(&cluster, 1).await;
     let follower = if cluster.leader(SHARD).await == 1 { 2 } else { 1 };
-    // Cut off from the sources of snapshots, it stays in quarantine.
+    // Cut off from the other replicas, it gets no snapshot and stays in quarantine.
     spoil(&cluster, follower);
     leader.commit("a", "1").await;
     until("it is quarantined", async || (cluster.role(follower, SHARD) == "quarantined").then_some(())).await;
@@ -547,7 +554,8 @@ async fn a_root_leader_that_is_cut_off_answers_no_linearizable_read() {
     for other in &others {
         cluster.net.cut(&name(stale), &name(*other));
     }
-    // At once, while it still thinks that it leads, and after the others have moved on.
+    // It refuses at once, while it still believes that it leads, and after the others have elected
+    // a leader.
     let refusal = caller.root(stale).read_root(read_view(false)).await.expect_err("nobody confirms it");
     assert_eq!(status::reason(&refusal), Some(Reason::Unavailable));
     cluster.leader_among(GroupId::Root, &others).await;
@@ -624,7 +632,8 @@ async fn what_was_acknowledged_survives_the_loss_of_power_of_all_nodes_at_once()
             cluster.nodes.insert(ordinal, node);
         }
         leader.caller = cluster.caller();
-        // The next leader knows from the root log what is decided; the shard kept it, though nobody had told it.
+        // The next leader knows the decided version from the root log. The shard kept that version,
+        // although it had not been told of the decision.
         leader.adopt().await;
         for ordinal in 1..=3 {
             leader.wait_for(ordinal, &format!("key-{seed}-24"), "x").await;
@@ -671,7 +680,7 @@ async fn a_replica_that_missed_what_the_log_no_longer_has_gets_a_snapshot() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_that_could_not_be_formed_is_formed_later_without_a_restart() {
     let (disk, net) = (SimStorage::new(), DuplexNet::new());
-    // Each fails once: the pledge, the raft log, the first state.
+    // Each of these fails once: the pledge, the raft log, the first state.
     for path_part in ["group-1/identity", "group-1/raft/", "group-1/state-1/"] {
         let (operation, path_part) = (Operation::Write, path_part.to_owned());
         disk.inject(Fault { operation, path_part, skip: 0, kind: std::io::ErrorKind::StorageFull });
@@ -688,7 +697,7 @@ async fn a_group_that_could_not_be_formed_is_formed_later_without_a_restart() {
     node.form(&formation, &[(SHARD, false)].into());
     until("it is formed", async || {
         let replica = node.hosted().shard(SHARD).ok()?;
-        (replica.status().role == "leader").then_some(())
+        (replica.status().role == Role::Leader).then_some(())
     })
     .await;
     node.kill().await;
@@ -781,7 +790,7 @@ async fn a_node_of_another_cluster_is_not_listened_to() {
     let message = v1::PeerMessage { cluster_id: vec![8; 16].into(), ..v1::PeerMessage::default() };
     for named in [ClusterId([8; 16]), CLUSTER] {
         let mut request = tonic::Request::new(futures::stream::iter([message.clone()]));
-        crate::peers::name_caller(&mut request, "stranger", named);
+        crate::net::peers::name_caller(&mut request, "stranger", named);
         let refusal = peer.exchange(request).await.expect_err("another cluster");
         assert_eq!(status::reason(&refusal), Some(Reason::WrongCluster));
     }
@@ -832,7 +841,7 @@ async fn bad_requests_are_refused_and_change_nothing() {
     assert_eq!(shape.entries, vec![1]);
 }
 
-/// What a replica says of itself.
+/// The note of a replica's status.
 fn note(cluster: &Cluster, ordinal: u32) -> String {
     cluster.replica(ordinal, SHARD).and_then(|replica| replica.status).map(|status| status.note).unwrap_or_default()
 }

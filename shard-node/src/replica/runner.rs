@@ -1,19 +1,21 @@
-//! Where the work of a node runs that other tasks should not wait for: on threads, or, in a simulation, in place.
+//! Where work runs that other tasks should not wait for: on threads, or, in a simulation, in place.
 //!
-//! In place nothing runs beside anything else, so that the order of all events follows from the order of the tasks alone.
+//! In place, no two jobs run at the same time, so the order of all events follows from the order of
+//! the tasks alone.
 
 use std::{fmt, sync::Arc, time::Duration};
 
-/// How long the disks took since it was asked last.
+/// How long the simulated disks took since the last call.
 type Took = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// Where replicas and blocking jobs run.
 #[derive(Clone, Default)]
 pub enum Runner {
-    /// Each replica on a thread of its own, jobs on the runtime's threads for them.
+    /// Each replica has a thread of its own; jobs run on the runtime's blocking threads.
     #[default]
     Threads,
-    /// Each replica as a task, jobs at once. After each, the task rests for as long as the simulated disk took.
+    /// Each replica is a task, and jobs run at once. After a job, the task rests for as long as the
+    /// simulated disk took.
     Inline(Took),
 }
 
@@ -27,7 +29,7 @@ impl fmt::Debug for Runner {
 }
 
 impl Runner {
-    /// Runs a job that may block; none if it broke off.
+    /// Runs a job that may block; `None` if the job panicked or was cancelled.
     pub async fn blocking<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         match self {
             Self::Threads => tokio::task::spawn_blocking(job).await.ok(),
@@ -40,7 +42,7 @@ impl Runner {
     }
 }
 
-/// Lets the time pass that a disk took.
+/// Sleeps for the time that a disk took.
 pub async fn rest(took: Duration) {
     if !took.is_zero() {
         tokio::time::sleep(took).await;

@@ -1,4 +1,4 @@
-//! What a replica is asked: messages of peers, commands, changes of members, to retire.
+//! Requests to a replica: messages of peers, commands, changes of members, to retire.
 
 use std::sync::atomic::Ordering;
 
@@ -9,23 +9,29 @@ use coppice_proto::v1::{PeerMessage, peer_message::Body};
 use coppice_types::{Digest, ErrorKind, Reason};
 use opentelemetry::Context;
 
-use super::{
-    actor::{Actor, to_report},
-    handle::{Answer, Change, Member},
-    trace::Way,
+use super::{Actor, to_report};
+use crate::{
+    Error, convert,
+    limits::BUILT_MERGES_MAX,
+    refusal::Refusal,
+    replica::{
+        input::{Answer, Change},
+        machine::StateMachine,
+        status::Member,
+        trace::Way,
+    },
 };
-use crate::{Error, machine::StateMachine, refusal::Refusal};
 
-/// Entries that wait to be applied, beyond which no more are proposed.
+/// Commands are refused while this many entries wait to be applied.
 const BACKLOG_MAX: usize = 1024;
 
-/// Ticks that a retiring leader waits for another one.
+/// Ticks that a retiring leader waits for a successor.
 const RETIRE_TICKS_MAX: u64 = 40;
 
 impl<M: StateMachine> Actor<M> {
     pub(super) fn peer(&mut self, message: PeerMessage, node: &str) -> Result<(), Error> {
         let from = message.from_raft_id;
-        self.config.hosted.learn_node(from, node);
+        self.config.site.learn_node(from, node);
         self.fitness.note_other(from, message.unfit);
         match message.body {
             Some(Body::Raft(bytes)) => match Message::decode(&bytes) {
@@ -35,7 +41,7 @@ impl<M: StateMachine> Actor<M> {
                 Ok(_) => tracing::warn!(from, node, "a message between other replicas than its envelope says"),
                 Err(error) => tracing::warn!(from, node, %error, "a message that cannot be read"),
             },
-            // What others say of the group's state counts if they are in it.
+            // Reports on the group's state count only if they are from members.
             Some(Body::Digest(_) | Body::Merge(_)) if !self.members.contains(&RaftId(from)) => {
                 tracing::debug!(from, node, "a report of a replica that is not in the group");
             }
@@ -48,11 +54,12 @@ impl<M: StateMachine> Actor<M> {
                 }
             }
             Some(Body::Merge(report)) => {
-                // Told again by and by, if a reader is in the way now.
-                if let Some(mut machine) = self.try_machine()
+                // If a reader is in the way now, a later report has the same merges.
+                if let Some(mut machine) = self.shared.try_machine()
                     && let Some(machine) = machine.as_mut()
                 {
-                    machine.note_built(from, &report.built);
+                    let built = report.built.iter().take(BUILT_MERGES_MAX);
+                    machine.note_built(from, built.filter_map(|merge| convert::merge(merge).ok()).collect());
                 }
             }
             Some(Body::Refused(refused)) => self.refused(from, refused.snapshot_id),
@@ -61,14 +68,15 @@ impl<M: StateMachine> Actor<M> {
         Ok(())
     }
 
-    /// Entries for which there is no room are not taken, and not acknowledged; the leader sends them again. What makes room may use the reserve.
+    /// Steps raft. Entries for which there is no room are neither taken nor acknowledged, and the
+    /// leader sends them again. Commands that make room may use the reserve.
     fn raft_message(&mut self, message: Message) -> Result<(), Error> {
         let (group, from) = (self.config.identity.group, message.from());
         let makes_room = message.proposals().any(|command| !M::grows(command));
         let again = makes_room.then(|| message.clone());
         let mut stepped = self.group.step(message);
         if let Some(short_of) = stepped.as_ref().err().and_then(shortage) {
-            self.note_shortage(short_of);
+            self.flushing.note_shortage(short_of);
             if let (Shortage::Space, Some(message)) = (short_of, again) {
                 self.home.release_reserve()?;
                 stepped = self.group.step(message);
@@ -80,7 +88,7 @@ impl<M: StateMachine> Actor<M> {
         Ok(())
     }
 
-    /// Why a version is refused while something is used up.
+    /// The refusal of a version while something is used up.
     fn shortage_refusal(&self, short_of: Shortage) -> Refusal {
         match (self.heir(), short_of) {
             (Some(_), _) => {
@@ -95,17 +103,17 @@ impl<M: StateMachine> Actor<M> {
 
     fn not_leader(&self) -> Refusal {
         let leader = self.group.status().leader.filter(|leader| leader.0 != self.config.identity.raft_id);
-        Refusal::not_leader(&leader.and_then(|leader| self.config.hosted.node_of(leader.0)).unwrap_or_default())
+        Refusal::not_leader(&leader.and_then(|leader| self.config.site.node_of(leader.0)).unwrap_or_default())
     }
 
     pub(super) fn propose(&mut self, command: Vec<u8>, answer: Answer<M::Reply>, sender: Context) -> Result<(), Error> {
         if answer.is_closed() {
-            // Nobody waits for it any more: it is sent again if it is still wanted.
+            // The caller is gone. It sends the command again if it still wants it.
             return Ok(());
         }
         let grows = M::grows(&command);
-        let short_of = self.short_of.filter(|_| grows);
-        let admitted = match self.read_machine().as_ref() {
+        let short_of = self.flushing.short_of().filter(|_| grows);
+        let admitted = match self.shared.read_machine().as_ref() {
             _ if !self.leading || self.retiring.is_some() => Err(self.not_leader()),
             None => Err(Refusal::new(Reason::Unavailable, "the leading replica does not serve")),
             Some(machine) => match short_of {
@@ -121,7 +129,7 @@ impl<M: StateMachine> Actor<M> {
             let command = Bytes::from(command);
             let mut proposed = self.group.propose(command.clone());
             if let Some(short_of) = proposed.as_ref().err().and_then(shortage) {
-                self.note_shortage(short_of);
+                self.flushing.note_shortage(short_of);
                 if !grows && short_of == Shortage::Space {
                     self.home.release_reserve()?;
                     proposed = self.group.propose(command);
@@ -171,7 +179,7 @@ impl<M: StateMachine> Actor<M> {
         }
         let change = match change {
             Change::AddLearner(Member { raft_id, node }) => {
-                self.config.hosted.learn_node(raft_id, &node);
+                self.config.site.learn_node(raft_id, &node);
                 RaftChange::AddLearner(RaftId(raft_id))
             }
             Change::Promote(id) => match self.has_state(RaftId(id)) {
@@ -190,7 +198,8 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
-    /// A learner without a state would only add to the majority that is needed. Raft itself checks how far it is behind.
+    /// Refuses to promote a learner that has no state: it would only raise the majority that is
+    /// needed. Raft itself checks how far the learner is behind.
     fn has_state(&self, id: RaftId) -> Result<(), Refusal> {
         let status = self.group.status();
         match status.peers.iter().find(|peer| peer.id == id) {
@@ -201,8 +210,8 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
-    /// Hands leadership over, if it is wanted and there is someone to take it; the replica ends when it follows another one, or has
-    /// waited long enough.
+    /// Hands leadership over, if that is wanted and there is an heir. The replica ends when it
+    /// follows another leader, or has waited long enough.
     pub(super) fn retire(&mut self, hand_over: bool, answer: Answer<()>) {
         let patience = match self.any_heir() {
             Some(heir) if self.leading && hand_over => match self.group.transfer_leader(heir) {
@@ -218,7 +227,7 @@ impl<M: StateMachine> Actor<M> {
     }
 }
 
-/// What the storage is short of; `None` for raft's own bounds.
+/// What the storage is short of; `None` if one of raft's own bounds is reached.
 fn shortage(error: &ConsensusError) -> Option<Shortage> {
     Shortage::behind(error)
 }

@@ -1,0 +1,73 @@
+//! A node's replica of a shard or of the root group.
+
+use std::ops::Deref;
+
+use coppice_proto::v1;
+use coppice_types::GroupId;
+
+use crate::{
+    convert,
+    replica::{AnyReplica, Member, ReplicaHandle, Status, machine::StateMachine},
+    root::RootMachine,
+    shard::ShardMachine,
+};
+
+/// A replica of either kind. What both kinds do alike is in [`AnyReplica`].
+#[derive(Clone, Debug)]
+pub enum Replica {
+    Shard(ReplicaHandle<ShardMachine>),
+    Root(ReplicaHandle<RootMachine>),
+}
+
+impl Deref for Replica {
+    type Target = dyn AnyReplica;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Shard(replica) => replica,
+            Self::Root(replica) => replica,
+        }
+    }
+}
+
+impl Replica {
+    /// The replica's current status.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        (**self).status()
+    }
+
+    /// The replica's status as other nodes and coordinators see it.
+    pub(super) fn report(&self, group: GroupId, node: &str) -> v1::ReplicaReport {
+        let status = self.status();
+        let (disk, forest) = match self {
+            Self::Shard(replica) => {
+                let read = |machine: &ShardMachine| {
+                    let decided = machine.engine().decided();
+                    let shape = machine.engine().shape(&decided).ok();
+                    Ok((machine.disk_bytes(), Some((decided, shape))))
+                };
+                replica.read_now(read).unwrap_or_default()
+            }
+            Self::Root(replica) => (replica.read_now(|machine| Ok(machine.disk_bytes())).unwrap_or_default(), None),
+        };
+        let ids = |members: &[Member]| members.iter().map(|member| member.raft_id).collect();
+        v1::ReplicaReport {
+            group: group.number(),
+            leader_raft_id: status.leader,
+            decided: forest.as_ref().map(|(decided, _)| convert::to_state(decided)),
+            shape: forest.and_then(|(_, shape)| shape).as_ref().map(convert::to_shape),
+            voters: ids(&status.voters),
+            learners: ids(&status.learners),
+            committed: status.committed,
+            status: Some(v1::ReplicaStatus {
+                raft_id: self.raft_id(),
+                node: node.to_owned(),
+                role: status.role.as_str().to_owned(),
+                applied: status.applied,
+                bytes_on_disk: disk,
+                note: status.note,
+            }),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! What a node is started with.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use coppice_env::{Clock, Storage};
+use coppice_types::{ClusterId, GroupId, Params};
+
+use crate::{
+    net::Connector,
+    replica::{Bootstrap, Tuning},
+};
+
+/// What a node is started with.
+#[derive(Debug)]
+pub struct Options {
+    /// The node's name, by which others connect to it.
+    pub node: String,
+    pub cluster_id: ClusterId,
+    /// The parameters of the genesis header.
+    pub params: Params,
+    /// The nodes of the cluster by ordinal, including this one.
+    pub nodes: BTreeMap<u32, String>,
+    /// The node's directory; each replica lives in `group-<number>`.
+    pub storage: Arc<dyn Storage>,
+    pub connector: Arc<dyn Connector>,
+    pub clock: Arc<dyn Clock>,
+    /// Seeds the random delays of elections.
+    pub seed: u64,
+    /// The replicas to start.
+    pub replicas: Vec<ReplicaOptions>,
+    /// The replicas' pace.
+    pub tuning: Tuning,
+}
+
+/// A replica to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaOptions {
+    pub group: GroupId,
+    /// See [`raft_id`](crate::raft_id).
+    pub raft_id: u64,
+    /// How the replica begins if it has no directory yet; ignored otherwise.
+    pub bootstrap: Bootstrap,
+}

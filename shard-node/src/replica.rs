@@ -1,0 +1,63 @@
+//! One replica: joins a raft group with a state machine, driven step by step by a thread, or by a
+//! task in a simulation.
+//!
+//! ```text
+//!  handle, any: the way in for services      start: opens the directory, drives the actor
+//!      │                                                │
+//!      ▼                                                ▼
+//!  shared: mailbox, status, state machine  ◄──────  actor: inputs, raft, apply, compare, answer
+//!                                                       │
+//!             flushing, snapshots (fetch), fitness, cold, waiters, agreement: the actor's parts
+//!                                                       │
+//!             machine, maintain: the state machine      home: the directory      site: the node
+//! ```
+//!
+//! **Order of durability**, for every entry: raft's log is synced; the entry is committed, then
+//! applied in memory; its outcome is told to the other replicas; the proposer is answered once a
+//! majority of voters told the same outcome. Now and then the state machine is flushed, and only
+//! then is the raft log cut, never beyond what the older superblock needs. Recovery opens the state
+//! machine at its last flush and lets raft deliver the following entries, through the same
+//! function.
+//!
+//! A crash between any two steps loses nothing that was answered: an answer needs the fsync of a
+//! majority.
+//!
+//! A replica that finds itself in the minority, or its bytes damaged, is *quarantined*: raft notes
+//! it durably, the state machine is closed and kept as evidence, and a snapshot is asked for until
+//! one is installed. Meanwhile the replica goes on to vote and to keep its log.
+
+mod actor;
+pub mod agreement;
+mod any;
+mod cold;
+mod config;
+mod durations;
+mod fetch;
+mod fitness;
+mod flushing;
+mod handle;
+pub mod home;
+mod input;
+pub mod machine;
+pub mod mailbox;
+pub mod maintain;
+pub mod runner;
+mod shared;
+pub(crate) mod site;
+mod snapshots;
+mod start;
+mod status;
+mod trace;
+mod tuning;
+mod waiters;
+
+pub use any::AnyReplica;
+pub use config::{Bootstrap, Config};
+pub use durations::{Durations, group_label};
+pub use handle::{COMMAND_TIMEOUT, READ_TIMEOUT, ReplicaHandle};
+pub use input::{Answer, Change, Input};
+pub use shared::{Counts, Shared, Traffic};
+pub use site::{Site, ordinal, raft_id};
+pub use start::{Work, start};
+pub use status::{Member, Role, Status};
+pub use tuning::Tuning;

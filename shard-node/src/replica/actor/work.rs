@@ -1,0 +1,80 @@
+//! Background work of a replica: merges of its state machine, and the check of durable bytes.
+
+use std::time::Duration;
+
+use coppice_types::ErrorKind;
+
+use super::Actor;
+use crate::{
+    Error,
+    replica::{
+        machine::StateMachine,
+        maintain::{Backlog, Maintain, catch_up},
+    },
+};
+
+/// The rest after a step of background work that could wait, as a multiple of the step's length,
+/// and a tick at most. Readers have the state machine meanwhile.
+const WORK_REST: u32 = 2;
+/// The shortest such rest: a step may only have found that it waits for another thread.
+const WORK_REST_MIN: Duration = Duration::from_micros(250);
+/// The part of a tick, as a divisor, for which urgent work goes on. Without it, commands that
+/// arrive without a break would leave the work ever further behind, until they wait for all of it.
+const CATCH_UP_PART: u32 = 4;
+
+impl<M: StateMachine> Actor<M> {
+    /// Does background work of the state machine if the replica is idle or the work is behind.
+    /// Returns when the next step of it is due.
+    pub(super) fn work(&mut self, idle: bool) -> Result<Option<Duration>, Error> {
+        let backlog = self.shared.read_machine().as_ref().map_or(Backlog::None, Maintain::backlog);
+        let (began, due) = (self.now(), self.work_at.unwrap_or_default());
+        match backlog {
+            Backlog::None => return Ok(None),
+            // Work adds to what must be written. Only work that a command waits for goes on.
+            Backlog::Waiting | Backlog::Some if self.flushing.short_of().is_some() => return Ok(None),
+            // It is done soon, if no input arrives.
+            Backlog::Waiting | Backlog::Some if !idle || began < due => return Ok(Some(due)),
+            Backlog::Waiting | Backlog::Some => {}
+            Backlog::Behind => {
+                if self.shared.try_machine().is_none() {
+                    return Ok(None);
+                }
+                let until = began + self.config.site.tuning.tick / CATCH_UP_PART;
+                return match catch_up(&self.shared.machine, Backlog::Behind, &|| self.now() < until) {
+                    Err(error) => self.work_failed(error).map(|()| None),
+                    Ok(()) => Ok(Some(began)),
+                };
+            }
+        }
+        let worked = match self.shared.try_machine().as_mut().and_then(|machine| machine.as_mut()) {
+            Some(machine) => machine.work(),
+            None => return Ok(None),
+        };
+        match worked {
+            Err(error) => self.work_failed(error).map(|()| None),
+            Ok(()) => {
+                let now = self.now();
+                let rest = (WORK_REST * (now - began)).max(WORK_REST_MIN).min(self.config.site.tuning.tick);
+                Ok(Some(now + rest))
+            }
+        }
+    }
+
+    /// Handles a failure of background work: after a shortage, the work waits.
+    pub(super) fn work_failed(&mut self, error: Error) -> Result<(), Error> {
+        if error.kind() == ErrorKind::Exhausted { Ok(()) } else { self.failed(error) }
+    }
+
+    /// Checks a tick's share of the durable state, unless a reader has the state machine.
+    pub(super) fn scrub(&mut self) -> Result<(), Error> {
+        let tuning = &self.config.site.tuning;
+        let bytes = u128::from(tuning.scrub_bytes_per_s) * tuning.tick.as_millis() / 1000;
+        let scrubbed = match self.shared.machine.try_write() {
+            Some(mut machine) if bytes > 0 => {
+                machine.as_mut().map_or(Ok(()), |machine| machine.scrub(u64::try_from(bytes).unwrap_or(u64::MAX)))
+            }
+            _ => Ok(()),
+        };
+        scrubbed.or_else(|error| self.failed(error))
+    }
+}

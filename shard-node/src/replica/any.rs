@@ -1,0 +1,159 @@
+//! A replica whose kind of state machine does not matter: what a node does with all its replicas
+//! alike.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use coppice_proto::v1;
+use coppice_types::{ErrorKind, Reason};
+use futures::{FutureExt, future::BoxFuture};
+
+use super::{
+    handle::ReplicaHandle,
+    input::{Change, Input},
+    machine::StateMachine,
+    mailbox::Lane,
+    shared::{Counts, Traffic},
+    status::Status,
+};
+use crate::{Error, limits::SNAPSHOT_CHUNK_BYTES, refusal::Refusal};
+
+/// How long a replica may take to hand over leadership and flush.
+const RETIRE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A running replica of any group.
+pub trait AnyReplica: Send + Sync {
+    fn raft_id(&self) -> u64;
+
+    /// The replica's current status.
+    fn status(&self) -> Status;
+
+    /// Whether the replica has a state: it is not quarantined, and does not wait for a first
+    /// snapshot.
+    fn is_open(&self) -> bool;
+
+    /// Numbers of messages of other replicas, and of requests, that wait in the mailbox.
+    fn waiting(&self) -> (u64, u64);
+
+    fn counts(&self) -> &Counts;
+
+    fn traffic(&self) -> &Traffic;
+
+    /// Passes on a message of another replica; it may be dropped.
+    fn peer(&self, message: v1::PeerMessage, node: &str);
+
+    /// Tells the replica that a node cannot be reached.
+    fn unreachable(&self, node: &str);
+
+    /// Changes the group's members. The replica must lead.
+    ///
+    /// # Errors
+    /// If the replica does not lead, or the change is refused or not done in time.
+    fn change(&self, limit: Duration, change: Change) -> BoxFuture<'_, Result<(), Refusal>>;
+
+    /// Bytes of a pinned snapshot.
+    ///
+    /// # Errors
+    /// If the snapshot is not pinned (any more) or cannot be read.
+    fn read_snapshot<'a>(
+        &'a self,
+        request: &'a v1::FetchSnapshotRequest,
+        offset: u64,
+        now: Duration,
+    ) -> BoxFuture<'a, Result<Vec<u8>, Refusal>>;
+
+    /// Ends the replica in order, after handing leadership over if `hand_over` is set.
+    fn retire(&self, hand_over: bool) -> BoxFuture<'_, ()>;
+
+    /// Ends the replica as if its process had died.
+    fn close(&self);
+}
+
+impl<M: StateMachine> AnyReplica for ReplicaHandle<M> {
+    fn raft_id(&self) -> u64 {
+        self.raft_id
+    }
+
+    fn status(&self) -> Status {
+        Self::status(self)
+    }
+
+    fn is_open(&self) -> bool {
+        Self::is_open(self)
+    }
+
+    fn waiting(&self) -> (u64, u64) {
+        self.shared.mailbox.waiting()
+    }
+
+    fn counts(&self) -> &Counts {
+        &self.shared.counts
+    }
+
+    fn traffic(&self) -> &Traffic {
+        &self.shared.traffic
+    }
+
+    fn peer(&self, message: v1::PeerMessage, node: &str) {
+        if self.shared.mailbox.put(Lane::Peers, Input::Peer(message, node.to_owned())).is_err() {
+            tracing::trace!(group = %self.group, "a peer's message was dropped: the replica is behind");
+        }
+    }
+
+    fn unreachable(&self, node: &str) {
+        // A full lane drops the news. The next lost message repeats it.
+        let _ = self.shared.mailbox.put(Lane::Peers, Input::Unreachable(node.to_owned()));
+    }
+
+    fn change(&self, limit: Duration, change: Change) -> BoxFuture<'_, Result<(), Refusal>> {
+        self.ask(limit, |answer| Input::Change(change, answer)).boxed()
+    }
+
+    fn read_snapshot<'a>(
+        &'a self,
+        request: &'a v1::FetchSnapshotRequest,
+        offset: u64,
+        now: Duration,
+    ) -> BoxFuture<'a, Result<Vec<u8>, Refusal>> {
+        read_snapshot(self, request, offset, now).boxed()
+    }
+
+    fn retire(&self, hand_over: bool) -> BoxFuture<'_, ()> {
+        let retired = self.ask(RETIRE_TIMEOUT, move |answer| Input::Retire(hand_over, answer));
+        let retired = retired.map(|retired| {
+            if let Err(refusal) = retired {
+                tracing::warn!(reason = %refusal.reason, refusal.message, "a replica did not retire in order");
+            }
+        });
+        retired.boxed()
+    }
+
+    fn close(&self) {
+        self.shared.mailbox.close();
+    }
+}
+
+async fn read_snapshot<M: StateMachine>(
+    replica: &ReplicaHandle<M>,
+    request: &v1::FetchSnapshotRequest,
+    offset: u64,
+    now: Duration,
+) -> Result<Vec<u8>, Refusal> {
+    let (id, file) = (request.snapshot_id, request.file.clone());
+    let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+    if file.is_empty() {
+        // The receiver has the whole copy and checks it. It asks for the pin to be kept meanwhile.
+        replica.shared.fetched_ms.store(now_ms, Ordering::Relaxed);
+        return Ok(Vec::new());
+    }
+    let read = move |machine: &M| {
+        let refuse = |error: Error| {
+            let gone = error.kind() == ErrorKind::NotFound;
+            Refusal::new(if gone { Reason::NotFound } else { Reason::Unavailable }, error.chain())
+        };
+        machine.read_snapshot(id, &file, offset, SNAPSHOT_CHUNK_BYTES).map_err(refuse)
+    };
+    let bytes = replica.read(read).await?;
+    replica.shared.traffic.given.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+    replica.shared.fetched_ms.store(now_ms, Ordering::Relaxed);
+    Ok(bytes)
+}

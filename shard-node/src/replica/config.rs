@@ -1,0 +1,30 @@
+//! What a replica is started with.
+
+use std::sync::Arc;
+
+use super::{home::Identity, machine::StateMachine, site::Site};
+
+/// How a replica without a directory begins. One that has a directory goes on from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bootstrap {
+    /// The group is new: no genesis header knows it yet. All its first voters are given the same
+    /// list.
+    New {
+        /// Raft ids of the first voters.
+        voters: Vec<u64>,
+    },
+    /// The group exists: the replica has no vote, and waits to be added and for a snapshot.
+    Join,
+}
+
+/// One replica, and the node that it runs on.
+#[derive(Debug)]
+pub struct Config<M: StateMachine> {
+    /// The owner of the replica's directory.
+    pub identity: Identity,
+    /// Counts only if the directory is new.
+    pub bootstrap: Bootstrap,
+    /// What the state machine is opened with.
+    pub machine: M::Config,
+    pub site: Arc<Site>,
+}

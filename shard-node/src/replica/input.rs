@@ -1,0 +1,75 @@
+//! What arrives in a replica's mailbox.
+
+use std::time::Duration;
+
+use coppice_env::Shortage;
+use coppice_proto::v1;
+use coppice_types::ErrorKind;
+use opentelemetry::Context;
+use tokio::sync::oneshot;
+
+use super::{
+    machine::{Position, StateMachine},
+    status::Member,
+};
+use crate::{Error, refusal::Refusal};
+
+/// Where an answer goes.
+pub type Answer<T> = oneshot::Sender<Result<T, Refusal>>;
+
+/// A change of a group's members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A copy without a vote joins.
+    AddLearner(Member),
+    /// A learner that has caught up gets its vote.
+    Promote(u64),
+    /// A replica leaves for good.
+    Remove(u64),
+    /// A voter is asked to lead. The answer does not wait for the outcome.
+    Lead(u64),
+}
+
+/// A request or an event for a replica's thread.
+#[derive(Debug)]
+pub enum Input<M: StateMachine> {
+    /// A message of another replica, and the node that sent it.
+    Peer(v1::PeerMessage, String),
+    /// A node that cannot be reached.
+    Unreachable(String),
+    /// A command to replicate, and the trace that it belongs to.
+    Command(Vec<u8>, Answer<M::Reply>, Context),
+    /// A request for a read index, for a linearizable read.
+    ReadIndex(Answer<u64>),
+    Change(Change, Answer<()>),
+    /// The fetch of a snapshot has ended.
+    Fetched(Position, Result<(), Failed>),
+    /// The check of a pinned snapshot, begun at this time, has ended.
+    Checked(Duration, Result<(), Error>),
+    /// A read met damaged bytes.
+    Damaged(String),
+    /// A request to flush and to end; if the flag is set, leadership is moved away first.
+    Retire(bool, Answer<()>),
+}
+
+/// Why a fetch failed.
+#[derive(Debug)]
+pub struct Failed {
+    /// The error's text, for the log.
+    pub(super) note: String,
+    /// The next fetch may use the bytes that this one fetched.
+    pub(super) resumable: bool,
+    /// The fetched bytes don't match their hashes.
+    pub(super) damaged: bool,
+    /// What ran out, if that was the cause.
+    pub(super) short_of: Option<Shortage>,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        let resumable = matches!(error, Error::Call(_) | Error::Overdue(_));
+        let damaged = !resumable && error.kind() == ErrorKind::Corrupted;
+        let short_of = error.shortage();
+        Self { note: error.chain(), resumable, damaged, short_of }
+    }
+}

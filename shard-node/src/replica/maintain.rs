@@ -1,0 +1,142 @@
+//! Upkeep of a state machine beside its log: background work, writing ahead of flushes, checks,
+//! cold data.
+//!
+//! None of it changes the outcome of any entry. The root group's state machine needs none, so every
+//! method has a default that does nothing.
+
+use bytes::Bytes;
+use coppice_engine::MergeName;
+use parking_lot::RwLock;
+
+use crate::Error;
+
+/// The state of the writes that go on beside the replica, ahead of its next flush or for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disk {
+    /// There is little to write: a flush may begin.
+    Idle,
+    /// [`Maintain::write_on`] has something to begin or to end.
+    Due,
+    /// Something is being written that a flush would wait for, or undo.
+    Busy,
+}
+
+/// Background work of a state machine, by urgency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Backlog {
+    /// There is none.
+    None,
+    /// Another thread works on what is left.
+    Waiting,
+    /// It can wait until the replica is idle.
+    Some,
+    /// It must not wait any longer.
+    Behind,
+}
+
+/// What only a shard's state machine does.
+pub trait Maintain {
+    /// Does the work of applying an entry while the raft log writes it. The entry may never become
+    /// durable or committed. Outcomes of later entries, and what a flush makes durable, are the
+    /// same as without this call.
+    fn foresee(&mut self, index: u64, command: &Bytes) {
+        let _ = (index, command);
+    }
+
+    /// What background work may add at once to the bytes of a flush.
+    fn work_bytes_max(&self) -> u64 {
+        0
+    }
+
+    /// Whether a flush is due because it would free much of the disk.
+    fn much_waits(&self) -> bool {
+        false
+    }
+
+    /// The state of the writes beside the replica.
+    fn disk(&self, flush_due: bool) -> Disk {
+        let _ = flush_due;
+        Disk::Idle
+    }
+
+    /// Ends the writes that were begun. Then begins to write ahead of the next flush, unless one is
+    /// due.
+    ///
+    /// # Errors
+    /// As a flush, if the writes were a flush; or if no thread can be started.
+    fn write_on(&mut self, flush_due: bool) -> Result<(), Error> {
+        let _ = flush_due;
+        Ok(())
+    }
+
+    /// How urgent background work is.
+    fn backlog(&self) -> Backlog {
+        Backlog::None
+    }
+
+    /// Does a bounded piece of background work.
+    ///
+    /// # Errors
+    /// If the state cannot be read or written.
+    fn work(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Reads and checks about this many durable bytes. The next call goes on from there.
+    ///
+    /// # Errors
+    /// If something is damaged, or cannot be read.
+    fn scrub(&mut self, bytes: u64) -> Result<(), Error> {
+        let _ = bytes;
+        Ok(())
+    }
+
+    /// Whether [`Maintain::move_cold`] has something to begin or to end.
+    fn cold_due(&self) -> bool {
+        false
+    }
+
+    /// Ends the move that was begun, and begins to move up to `bytes` of old data to a cheaper
+    /// disk.
+    ///
+    /// # Errors
+    /// If that failed. Nothing is lost, and a later call tries again.
+    fn move_cold(&mut self, bytes: u64) -> Result<(), Error> {
+        let _ = bytes;
+        Ok(())
+    }
+
+    /// The merges that this replica has built. The other replicas are told of them.
+    fn built(&self) -> Vec<MergeName> {
+        Vec::new()
+    }
+
+    /// Notes which merges another replica has built.
+    fn note_built(&mut self, from: u64, built: Vec<MergeName>) {
+        let _ = (from, built);
+    }
+}
+
+/// Looks ahead at commands that are being written, unless a reader is in the way.
+pub(crate) fn foresee<M: Maintain>(machine: &RwLock<Option<M>>, commands: &[(u64, Bytes)]) {
+    if let Some(machine) = machine.try_write().as_deref_mut().and_then(Option::as_mut) {
+        commands.iter().for_each(|(index, command)| machine.foresee(*index, command));
+    }
+}
+
+/// Does background work of at least this urgency, for as long as `goes_on` says and no reader is in
+/// the way.
+pub(crate) fn catch_up<M: Maintain>(
+    machine: &RwLock<Option<M>>,
+    least: Backlog,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    while goes_on() {
+        let Some(mut guard) = machine.try_write() else { break };
+        match guard.as_mut() {
+            Some(machine) if machine.backlog() >= least => machine.work()?,
+            _ => break,
+        }
+    }
+    Ok(())
+}

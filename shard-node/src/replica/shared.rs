@@ -1,0 +1,170 @@
+//! What a replica's thread shares with the services: mailbox, state machine, status, counters.
+//!
+//! Readers share the state machine under a lock, and the replica's thread alone writes to it. The
+//! [`Gate`] in front of the lock lets the thread through where readers come and go without end.
+
+use std::sync::{
+    Arc, Condvar, Mutex, PoisonError, RwLock,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use coppice_env::watch;
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+
+use super::{
+    input::Input,
+    machine::StateMachine,
+    mailbox::Mailbox,
+    runner::Runner,
+    status::{Role, Status},
+};
+
+/// While the gate is closed, new readers wait, so that the writer gets its turn.
+#[derive(Debug, Default)]
+pub struct Gate {
+    closed: Mutex<bool>,
+    opened: Condvar,
+    /// A reader was in the writer's way since [`Gate::take_blocked`] was last called.
+    blocked: AtomicBool,
+}
+
+impl Gate {
+    fn set(&self, closed: bool) {
+        let mut now = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        if *now && !closed {
+            self.opened.notify_all();
+        }
+        *now = closed;
+    }
+
+    /// New readers wait from now on.
+    pub fn close(&self) {
+        self.set(true);
+    }
+
+    /// Readers pass again.
+    pub fn open(&self) {
+        self.set(false);
+    }
+
+    /// Waits while the gate is closed.
+    pub fn pass(&self) {
+        let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.opened.wait_while(closed, |closed| *closed));
+    }
+
+    /// Whether a reader was in the writer's way.
+    pub fn is_blocked(&self) -> bool {
+        self.blocked.load(Ordering::Relaxed)
+    }
+
+    /// Whether a reader was in the writer's way; forgets it.
+    pub fn take_blocked(&self) -> bool {
+        self.blocked.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// Counters of snapshots.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// Bytes that were received over the network.
+    pub sent: AtomicU64,
+    /// Bytes that were needed and on the disk already.
+    pub held: AtomicU64,
+    /// Own snapshots that another replica refused and that were checked here.
+    pub checked: AtomicU64,
+    /// Bytes of own snapshots that were handed out.
+    pub given: AtomicU64,
+    /// Own snapshots that were made for others.
+    pub pinned: AtomicU64,
+    /// Snapshots of others that became this replica's state.
+    pub installed: AtomicU64,
+}
+
+/// Counters of a replica since it runs here.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Commands proposed.
+    pub proposals: AtomicU64,
+    /// Elections begun.
+    pub campaigns: AtomicU64,
+    /// Elections won.
+    pub leaderships: AtomicU64,
+    /// Times that the replica was quarantined.
+    pub quarantines: AtomicU64,
+}
+
+impl Counts {
+    /// Counts elections by a change of role. One may be begun and won between two calls.
+    pub fn note_role(&self, before: Role, now: Role) {
+        if before == now {
+            return;
+        }
+        if now == Role::Candidate || (now == Role::Leader && before != Role::Candidate) {
+            self.campaigns.fetch_add(1, Ordering::Relaxed);
+        }
+        if now == Role::Leader {
+            self.leaderships.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What a replica's thread shares with the services.
+#[derive(Debug)]
+pub struct Shared<M: StateMachine> {
+    /// The way into the thread.
+    pub mailbox: Arc<Mailbox<Input<M>>>,
+    /// The state machine; `None` while the replica is in quarantine, waits for a snapshot, or has
+    /// stopped. It is a lock that is handed on to waiters: where merges are behind, the thread
+    /// takes the state machine again before a reader would wake up.
+    pub machine: parking_lot::RwLock<Option<M>>,
+    /// Readers pass it before they take the state machine.
+    pub gate: Gate,
+    /// The last applied entry, for readers that wait for one.
+    pub applied: watch::Sender<u64>,
+    pub status: RwLock<Status>,
+    /// When a part of a pinned snapshot was last handed out, by the monotonic clock.
+    pub fetched_ms: AtomicU64,
+    pub traffic: Arc<Traffic>,
+    pub counts: Counts,
+    /// Where reads run.
+    pub runner: Runner,
+}
+
+/// Access of the replica's thread, the only writer.
+impl<M: StateMachine> Shared<M> {
+    /// Takes the state machine once all readers have left it. For rare work only: the thread does
+    /// nothing else meanwhile.
+    pub(super) fn wait_for_machine(&self) -> RwLockWriteGuard<'_, Option<M>> {
+        self.gate.close();
+        let machine = self.machine.write();
+        self.gate.open();
+        machine
+    }
+
+    /// Takes the state machine, unless a reader has it. In that case no new readers are let in, and
+    /// the thread tries again soon.
+    pub(super) fn try_machine(&self) -> Option<RwLockWriteGuard<'_, Option<M>>> {
+        match self.machine.try_write() {
+            Some(machine) => {
+                self.gate.open();
+                Some(machine)
+            }
+            None => {
+                self.gate.close();
+                self.gate.blocked.store(true, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// The state machine, to read from. Only the calling thread writes, so this never waits.
+    pub(super) fn read_machine(&self) -> RwLockReadGuard<'_, Option<M>> {
+        self.machine.read()
+    }
+
+    /// Sets the status' note.
+    pub(super) fn set_note(&self, note: impl Into<String>) {
+        self.status.write().unwrap_or_else(PoisonError::into_inner).note = note.into();
+    }
+}

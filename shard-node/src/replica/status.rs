@@ -1,0 +1,83 @@
+//! What a replica shows of itself: its role, its progress, its group's members.
+
+use std::fmt;
+
+/// A replica's part in its group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// The replica has not taken its first step.
+    #[default]
+    Unknown,
+    Leader,
+    /// A voter that does not lead.
+    Follower,
+    /// A voter that stands for election.
+    Candidate,
+    /// A copy without a vote.
+    Learner,
+    /// The replica's state diverged or is damaged; it waits for a snapshot.
+    Quarantined,
+    /// The replica does not run, for good or until what ran out is back.
+    Stopped,
+}
+
+impl Role {
+    /// The role's name in messages and metrics; empty for [`Role::Unknown`].
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "",
+            Self::Leader => "leader",
+            Self::Follower => "follower",
+            Self::Candidate => "candidate",
+            Self::Learner => "learner",
+            Self::Quarantined => "quarantined",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A member of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// `ordinal << 32 | incarnation`.
+    pub raft_id: u64,
+    /// The node that hosts the member.
+    pub node: String,
+}
+
+/// A replica's current status.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    pub role: Role,
+    /// Raft's term.
+    pub term: u64,
+    /// The raft id of the leader, 0 if unknown.
+    pub leader: u64,
+    /// The leader's node, empty if unknown.
+    pub leader_node: String,
+    /// The last applied entry.
+    pub applied: u64,
+    /// The last entry that is known to be committed.
+    pub committed: u64,
+    /// The last entry of the log.
+    pub last: u64,
+    /// Number of entries in the log.
+    pub log_entries: u64,
+    /// Space that the log takes on the disk.
+    pub log_bytes: u64,
+    /// No new versions are taken because the disk is full.
+    pub full: bool,
+    /// The replica stopped for good: only a restart of the process may bring it back.
+    pub broken: bool,
+    pub voters: Vec<Member>,
+    pub learners: Vec<Member>,
+    /// Why the replica does not serve; empty if it does.
+    pub note: String,
+}

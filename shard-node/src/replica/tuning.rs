@@ -1,0 +1,74 @@
+//! How a node's replicas pace themselves.
+
+use std::time::Duration;
+
+use super::runner::Runner;
+
+/// The part of the spare bytes by which a reserve grows, as a divisor.
+const SPARE_PARTS: u64 = 32;
+
+/// The pace of a node's replicas.
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// Raft's unit of time: heartbeats every 2, elections after 10 to 20.
+    pub tick: Duration,
+    /// A state machine is flushed when the last flush is this long ago,
+    pub flush_interval: Duration,
+    /// or after this many entries,
+    pub flush_entries_max: u64,
+    /// or when it has this much to write.
+    pub flush_bytes_max: u64,
+    /// Size of a file of the raft log, which is cut by whole files.
+    pub log_segment_bytes: u64,
+    /// Batches of at least this size are looked ahead at while the raft log writes them.
+    pub log_beside_bytes_min: usize,
+    /// How much of its files each replica reads and checks in a second; 0 turns the check off.
+    pub scrub_bytes_per_s: u64,
+    /// How much each replica copies to its cold directory in a second, if there is one.
+    pub cold_bytes_per_s: u64,
+    /// What each replica keeps free on its disk for work that goes on when the disk is full, in
+    /// addition to what may wait for a flush: entries that are in its log and not yet applied, and
+    /// the commands that make room.
+    pub spare_bytes: u64,
+    /// The engine of each shard.
+    pub engine: coppice_engine::Options,
+    /// Where replicas and their blocking jobs run.
+    pub runner: Runner,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            tick: Duration::from_millis(50),
+            flush_interval: Duration::from_secs(5),
+            flush_entries_max: 2048,
+            flush_bytes_max: 32 << 20,
+            log_segment_bytes: 32 << 20,
+            log_beside_bytes_min: 256 << 10,
+            scrub_bytes_per_s: 1 << 20,
+            cold_bytes_per_s: 16 << 20,
+            spare_bytes: 40 << 20,
+            engine: coppice_engine::Options::default(),
+            runner: Runner::Threads,
+        }
+    }
+}
+
+impl Tuning {
+    /// The size of a replica's reserve on its disk.
+    ///
+    /// Before a prune frees anything on a full disk, three things must be written: what makes a
+    /// flush late, what is applied on top of that, and the `at_once` bytes that background work
+    /// adds in one step.
+    #[must_use]
+    pub fn reserve_bytes(&self, at_once: u64) -> u64 {
+        // Rounded down; the spare bytes cover the remainder. So the reserve seldom grows.
+        let part = (self.spare_bytes / SPARE_PARTS).max(1);
+        self.spare_bytes.saturating_add(self.late_bytes()).saturating_add(at_once / part * part)
+    }
+
+    /// With this many bytes to write, the disk is not keeping up, and the replica waits for it.
+    pub(crate) fn late_bytes(&self) -> u64 {
+        self.flush_bytes_max.saturating_mul(2)
+    }
+}

@@ -1,0 +1,118 @@
+//! The root group's state machine as a replica drives it. It needs no upkeep beside its log.
+
+use std::sync::Arc;
+
+use coppice_env::Storage;
+use coppice_root::{Manifest, Outcome, RaftPosition, Root, SnapshotReceiver};
+
+use super::reads::RootMachine;
+use crate::{
+    Error,
+    refusal::Refusal,
+    replica::{
+        machine::{Applied, Check, Pinned, Position, Receiver, StateMachine},
+        maintain::Maintain,
+    },
+};
+
+fn from_raft(position: RaftPosition) -> Position {
+    Position { index: position.index, term: position.term }
+}
+
+fn to_raft(position: Position) -> RaftPosition {
+    RaftPosition { index: position.index, term: position.term }
+}
+
+impl StateMachine for RootMachine {
+    type Reply = Result<Outcome, Refusal>;
+    type Config = ();
+    type Receiver = RootReceiver;
+
+    fn open(storage: Arc<dyn Storage>, (): &()) -> Result<Self, Error> {
+        Ok(Self { root: Root::open(storage)? })
+    }
+
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Applied<Self::Reply>, Error> {
+        let reply = match self.root.apply(index, command)? {
+            Outcome::Refused(refusal) => Err(Refusal::new(refusal.reason(), refusal.to_string())),
+            outcome => Ok(outcome),
+        };
+        Ok(Applied { digest: self.root.log_root(), reply })
+    }
+
+    fn durable(&self) -> Position {
+        from_raft(self.root.durable_position())
+    }
+
+    fn log_floor(&self) -> Position {
+        from_raft(self.root.durable_position())
+    }
+
+    fn unflushed_bytes(&self) -> u64 {
+        self.root.unflushed_bytes()
+    }
+
+    fn begin_flush(&mut self, position: Position) -> Result<(), Error> {
+        self.flush(position)
+    }
+
+    fn flush(&mut self, position: Position) -> Result<(), Error> {
+        Ok(self.root.flush(to_raft(position))?)
+    }
+
+    fn pin_snapshot(&mut self, position: Position) -> Result<Pinned, Error> {
+        let manifest = self.root.pin_snapshot(to_raft(position))?;
+        Ok(Pinned { id: manifest.id, position: from_raft(manifest.position), manifest: manifest.encode() })
+    }
+
+    fn read_snapshot(&self, id: u64, file: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        Ok(self.root.read_snapshot(id, file, offset, len)?)
+    }
+
+    fn check_of_snapshot(&self, id: u64) -> Result<Check, Error> {
+        let check = self.root.check_of_snapshot(id)?;
+        Ok(Box::new(|| Ok(check()?)))
+    }
+
+    fn unpin_snapshot(&mut self, id: u64) {
+        self.root.unpin_snapshot(id);
+    }
+
+    fn receive(storage: Arc<dyn Storage>, _: &Self::Config, manifest: &[u8]) -> Result<RootReceiver, Error> {
+        Ok(RootReceiver(SnapshotReceiver::new(storage, Manifest::decode(manifest)?)?))
+    }
+
+    fn manifest_position(manifest: &[u8]) -> Result<(u64, Position), Error> {
+        let manifest = Manifest::decode(manifest)?;
+        Ok((manifest.id, from_raft(manifest.position)))
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        self.root.disk_usage().unwrap_or_default()
+    }
+}
+
+impl Maintain for RootMachine {}
+
+/// Receives the files of the root state machine.
+#[derive(Debug)]
+pub struct RootReceiver(SnapshotReceiver);
+
+impl Receiver for RootReceiver {
+    fn next(&self) -> Option<(String, u64)> {
+        self.0.next().map(|(file, offset)| (file.to_owned(), offset))
+    }
+
+    fn held(&self, file: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
+        Ok(self.0.held(file, offset, len)?)
+    }
+
+    fn write(&mut self, file: &str, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        Ok(self.0.write(file, offset, bytes)?)
+    }
+
+    fn finish(self) -> Result<(), Error> {
+        self.0.finish()?;
+        Ok(())
+    }
+}
