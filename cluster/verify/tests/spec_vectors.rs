@@ -1,6 +1,6 @@
 //! Vectors of the specifications that the verifier builds on: notes, keys, checkpoints,
-//! cosignatures, policies, tile paths, Merkle proofs and Ed25519. The reference implementations of the
-//! specifications made them; they are in `tests/spec-vectors.json`.
+//! cosignatures, policies, tile paths, Merkle proofs and Ed25519. They are in
+//! `tests/spec-vectors.json`.
 
 use coppice_types::Digest;
 use coppice_verify::{
