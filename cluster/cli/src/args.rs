@@ -1,4 +1,4 @@
-//! The command line as clap sees it: names, flags, help texts.
+//! The command line as clap sees it: names, options, help texts.
 
 mod line;
 mod named;
@@ -14,7 +14,7 @@ pub use named::Named;
 pub use reads::{At, Checkpoint, Diff, Get, Header, History, Log, LogAction, LogCheck, Merge, Range, Watch};
 
 const FORMS: &str = "Keys and values are text, or hex with `0x` in front, or the content of a file with `@` (`@-`: standard input); \
-                     `text:` in front takes the rest as it is, `esc:` takes it as the command prints it.";
+                     `text:` in front takes the rest as it is, `esc:` reads it as commands print it.";
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 not found, a proof or an answer that does not hold, or a merge in conflict, 2 wrong usage, \
                           3 refused (conflict, limit, pruned, rolled back), 4 unavailable: try again.";
@@ -23,70 +23,69 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 not found, a proof or an answer 
 #[derive(Debug, Parser)]
 #[command(name = "coppice", version, about, after_help = EXIT_CODES)]
 pub struct Arguments {
-    /// What every command takes.
     #[command(flatten)]
     pub common: Common,
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What every command takes.
+/// Options that every command has.
 #[derive(Clone, Debug, Args)]
 pub struct Common {
-    /// Where the ledger listens, as `coppice dev` prints it; several coordinators are separated by commas.
+    /// Endpoint of the ledger, as `coppice dev` prints it; commas separate several coordinators.
     #[arg(long, global = true, help_heading = CONNECTION, env = "COPPICE_ENDPOINT", value_name = "URL")]
     pub endpoint: Option<String>,
-    /// The authority of the server's certificate (PEM), for an `https` endpoint.
+    /// PEM file of the authority that issued the server's certificate, for an `https` endpoint.
     #[arg(long, global = true, help_heading = CONNECTION, env = "COPPICE_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// Take any server for the ledger's that the authority of --ca vouches for, not only a
-    /// coordinator: for a proxy that ends TLS itself, or a public authority. Then only what is
-    /// proven (--trust) is certain to come from the ledger.
+    /// Accept any server whose certificate comes from the authority of --ca, not only a
+    /// coordinator: for a proxy that ends TLS itself, or a public authority. Then only proven
+    /// answers (--trust) are certain to come from the ledger.
     #[arg(long, global = true, help_heading = CONNECTION)]
     pub any_server: bool,
-    /// The client's certificate (PEM), where the server asks for one.
+    /// PEM file of the client's certificate, if the server asks for one.
     #[arg(long, global = true, help_heading = CONNECTION, env = "COPPICE_CLIENT_CERT", value_name = "FILE")]
     pub client_cert: Option<PathBuf>,
-    /// The private key of --client-cert (PEM).
+    /// PEM file of the private key of --client-cert.
     #[arg(long, global = true, help_heading = CONNECTION, env = "COPPICE_CLIENT_KEY", value_name = "FILE")]
     pub client_key: Option<PathBuf>,
-    /// The ledger's public key, or `@` and a file that holds it: commits, `get` and `range` are then believed only with a proof.
+    /// The ledger's public key, or `@` and a file that holds it. Commits, `get` and `range` are
+    /// then accepted only with a proof.
     #[arg(long, global = true, help_heading = CONNECTION, env = "COPPICE_TRUST", value_name = "PUBKEY")]
     pub trust: Option<String>,
-    /// How long one attempt waits for its answer.
+    /// Longest wait for the answer to one attempt.
     #[arg(long, global = true, help_heading = CONNECTION, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86400))]
     pub timeout: u64,
-    /// How long a call is repeated while the ledger is unavailable.
+    /// Longest time to repeat a call while the ledger is unavailable.
     #[arg(long, global = true, help_heading = CONNECTION, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(..=86400))]
     pub patience: u64,
-    /// Print one JSON object a result; errors too, to standard error.
+    /// Print one JSON object per result; errors too, to standard error.
     #[arg(long, global = true)]
     pub json: bool,
-    /// How bytes are printed [default: escaped text; in JSON text where they are valid UTF-8, else hex].
+    /// How to print bytes [default: escaped text; in JSON, text if they are valid UTF-8, else hex].
     #[arg(long, global = true, value_name = "ENCODING")]
     pub encoding: Option<Encoding>,
 }
 
-/// How bytes are printed.
+/// How to print bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Encoding {
-    /// As text; bytes that are none are an error.
+    /// As text; fail if the bytes are not valid UTF-8.
     Utf8,
     /// As hex with `0x` in front.
     Hex,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a whole cluster in this process.
     Dev(Dev),
     /// Load batches: JSON lines, or the history of a git repository.
     Load(Load),
-    /// Write one batch as one version.
+    /// Commit one batch as one version.
     Commit(Box<Commit>),
-    /// Read a key. Exit code 1 if it is not there.
+    /// Read a key. Exit code 1 if it has no value.
     #[command(after_help = FORMS)]
     Get(Get),
     /// Read the records of a key range: LOW included, HIGH not.
@@ -97,7 +96,7 @@ pub enum Command {
     History(History),
     /// List the keys that differ between two versions.
     Diff(Diff),
-    /// Put what one version changed against another into a third. Exit code 1 if keys are in conflict.
+    /// Apply the changes between two versions to a third. Exit code 1 if keys are in conflict.
     Merge(Merge),
     /// Show the newest state.
     Head,
@@ -107,28 +106,31 @@ pub enum Command {
     Checkpoint(Checkpoint),
     /// List the headers of the root log.
     Log(Log),
-    /// Show commits as they come, with the keys that they changed, until interrupted.
+    /// Show new commits and the keys that they changed, until interrupted.
     #[command(after_help = FORMS)]
     Watch(Watch),
-    /// Replay a ledger that keeps its journals, and recompute every state root. Exit code 1 if anything differs.
+    /// Replay a ledger that keeps its journals, and recompute every state root. Exit code 1 if
+    /// anything differs.
     Audit(Audit),
     /// Check a proof file, offline. Exit code 1 if it does not hold.
     Verify(Verify),
-    /// Drop old versions. The root log keeps who and why.
+    /// Drop old versions. The root log keeps who did it, and why.
     Prune(Prune),
     /// Keep a version from being pruned for a while, or renew a pin. Prints the pin's id.
     Pin(Pin),
-    /// Take a pin back.
+    /// Remove a pin.
     Unpin(Unpin),
     /// List the pins.
     Pins,
-    /// Make an older version head again, in a new epoch. The root log keeps who and why.
+    /// Make an older version head again, in a new epoch. The root log keeps who did it, and why.
     Rollback(Rollback),
-    /// Change the key that signs checkpoints to one that the coordinators have. The root log keeps who and why.
+    /// Change the key that signs checkpoints to one that the coordinators have. The root log keeps
+    /// who did it, and why.
     RotateKey(RotateKey),
     /// Show groups, replicas and leaders.
     Status,
-    /// Hand the leadership of a group to the replica of a node, before that of another one is stopped for instance.
+    /// Transfer the leadership of a group to the replica on a node, for instance before stopping
+    /// another node.
     Lead(Lead),
     /// Make a signing key and its public key.
     Keygen(Keygen),
@@ -136,12 +138,12 @@ pub enum Command {
     Fsck(Fsck),
     /// Print a completion script for a shell.
     Completions {
-        /// Which shell.
+        /// The shell.
         shell: clap_complete::Shell,
     },
     /// Write manual pages, one for each command.
     Man {
-        /// The directory that they are written to.
+        /// The directory for the pages.
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
@@ -149,47 +151,53 @@ pub enum Command {
     Version,
 }
 
-/// `coppice dev`.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_help = "Prints `ready ENDPOINT` on one line when it serves, or an event as JSON with --json. Ctrl-C stops it.\n\
                   The shape (--shards, --split, --replicas, --partition-capacity, --journals) is chosen at the first start of a data directory."
 )]
 pub struct Dev {
-    /// Where the state is kept; by default in a temporary directory that is removed at the end.
+    /// Data directory [default: a temporary one, removed at the end].
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// Number of shards [default: one more than --split keys, else 2].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub shards: Option<u32>,
-    /// A key at which a shard begins; repeatable [default: the letters a to z in even parts].
+    /// Key at which a shard begins; repeatable [default: keys that divide the letters a to z
+    /// evenly].
     #[arg(long, value_name = "KEY")]
     pub split: Vec<String>,
     /// Replicas of each group: 1, 3 or 5 [default: 3].
     #[arg(long, value_name = "N", value_parser = parse_replicas)]
     pub replicas: Option<u32>,
-    /// Records at which a partition is frozen [default: 81920].
+    /// Number of records at which a partition is frozen [default: 81920].
     #[arg(long, value_name = "RECORDS", value_parser = clap::value_parser!(u32).range(8..))]
     pub partition_capacity: Option<u32>,
-    /// Keep each version's operation lists, without values, so that `coppice audit` can replay them.
+    /// Keep each version's operation lists, without values, so that `coppice audit` can replay
+    /// them.
     #[arg(long)]
     pub journals: bool,
-    /// Where to listen; port 0 takes a free one [default: 127.0.0.1:7401, or a free port if that is taken].
+    /// Address to listen on; port 0 takes a free one [default: 127.0.0.1:7401, or a free port if
+    /// that is taken].
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
-    /// Let --listen name an address that other machines reach, in the clear and without certificates.
+    /// Allow --listen to name an address that other machines can reach, in the clear and without
+    /// certificates.
     #[arg(long)]
     pub plaintext: bool,
-    /// Prune by itself, and keep at least so many of the newest versions [default: all].
+    /// Prune automatically, and keep at least this many of the newest versions [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub retain_versions: Option<u64>,
-    /// Prune by itself, and keep what was head in the last so many hours [default: all].
+    /// Prune automatically, and keep every version that was head in this many last hours [default:
+    /// all].
     #[arg(long, value_name = "HOURS", conflicts_with = "retain_versions", value_parser = clap::value_parser!(u32).range(1..))]
     pub retain_hours: Option<u32>,
-    /// Where to serve the root log to strangers, as C2SP tiles over HTTP; port 0 takes a free one [default: nowhere].
+    /// Address on which to serve the root log as C2SP tiles over HTTP; port 0 takes a free one
+    /// [default: none].
     #[arg(long, value_name = "ADDRESS")]
     pub http_listen: Option<SocketAddr>,
-    /// A C2SP witness that is asked to cosign checkpoints, by its key and its submission prefix; repeatable. A majority counts.
+    /// Key and submission prefix of a C2SP witness to ask for cosignatures of checkpoints;
+    /// repeatable. A majority counts.
     #[arg(long, num_args = 2, value_names = ["VKEY", "URL"])]
     pub witness: Vec<String>,
 }
@@ -203,7 +211,6 @@ fn parse_replicas(text: &str) -> Result<u32, String> {
     }
 }
 
-/// `coppice load`.
 #[derive(Clone, Debug, Args)]
 #[command(
     after_help = "A line is {\"time_ms\": N, \"note\": TEXT, \"encoding\": \"utf8\" or \"hex\", \"put\": [[KEY, VALUE], ...], \"delete\": [KEY, ...]};\n\
@@ -213,60 +220,61 @@ pub struct Load {
     /// JSON lines, gzipped or not; `-` for standard input.
     #[arg(value_name = "FILE", required_unless_present = "git", conflicts_with = "git")]
     pub file: Option<PathBuf>,
-    /// A git repository: one commit of the first-parent history is one version, key = path, value = file.
+    /// A git repository: each commit of the first-parent history is one version, key = path, value
+    /// = file.
     #[arg(long, value_name = "DIR")]
     pub git: Option<PathBuf>,
-    /// The session to load in: 32 hex digits, or any text [default: made from the cluster and the first line].
+    /// The session to load in: 32 hex digits, or any text [default: made from the cluster and the
+    /// first line].
     #[arg(long, value_name = "NAME")]
     pub session: Option<String>,
 }
 
-/// `coppice commit`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = FORMS)]
 pub struct Commit {
-    /// Sets a key; repeatable.
+    /// Set a key; repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     pub put: Vec<String>,
-    /// Deletes a key; repeatable.
+    /// Delete a key; repeatable.
     #[arg(long, value_name = "KEY")]
     pub delete: Vec<String>,
-    /// Only if the key has no value; repeatable.
+    /// Only if this key has no value; repeatable.
     #[arg(long, value_name = "KEY")]
     pub if_absent: Vec<String>,
-    /// Only if the key has this value; repeatable.
+    /// Only if this key has this value; repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     pub if_value: Vec<String>,
-    /// Only if SHA-256 of the key's value is this; repeatable.
+    /// Only if the key's value has this SHA-256; repeatable.
     #[arg(long, value_name = "KEY=HEX")]
     pub if_value_sha256: Vec<String>,
-    /// Only if the key was changed last at this version; repeatable.
+    /// Only if the key was last changed at this version; repeatable.
     #[arg(long, value_name = "KEY=EPOCH.VERSION")]
     pub if_changed: Vec<String>,
     /// Only if this is the newest version before the batch, VERSION or EPOCH.VERSION.
     #[arg(long, value_name = "VERSION")]
     pub expect_version: Option<Named>,
-    /// The epoch of --expect-version [default: that of head].
+    /// The epoch of --expect-version [default: head's].
     #[arg(long, value_name = "EPOCH", requires = "expect_version")]
     pub expect_epoch: Option<u64>,
-    /// Bytes that the ledger commits to by hash, with the batch.
+    /// Bytes to which the ledger commits by hash, with the batch.
     #[arg(long, value_name = "VALUE")]
     pub metadata: Option<String>,
-    /// Writes a receipt, a proof that the batch was committed.
+    /// Write a receipt, a proof that the batch was committed.
     #[arg(long, value_name = "FILE")]
     pub receipt: Option<PathBuf>,
 }
 
-/// `coppice audit`.
 #[derive(Clone, Debug, Args)]
 pub struct Audit {
     /// The ledger's public key, or `@` and a file that holds it [default: that of --trust].
     #[arg(long, value_name = "PUBKEY")]
     pub key: Option<String>,
-    /// The first version that is replayed: the state of the one before is trusted, and read with its proofs [default: genesis].
+    /// The first version to replay; the state before it is trusted, and read with proofs [default:
+    /// genesis].
     #[arg(long, value_name = "VERSION", value_parser = parse_from)]
     pub from: Option<u64>,
-    /// The last version [default: head].
+    /// The last version to replay [default: head].
     #[arg(long, value_name = "VERSION")]
     pub to: Option<u64>,
 }
@@ -275,7 +283,6 @@ fn parse_from(text: &str) -> Result<u64, String> {
     if text == "genesis" { Ok(0) } else { text.parse().map_err(|_| "a version, or `genesis`".to_owned()) }
 }
 
-/// `coppice verify`.
 #[derive(Clone, Debug, Args)]
 pub struct Verify {
     /// The proof file; `-` for standard input.
@@ -283,63 +290,62 @@ pub struct Verify {
     /// The ledger's public key as text (`ledger.vkey`), or `@` and a file that holds it.
     #[arg(long, value_name = "PUBKEY", required_unless_present = "policy")]
     pub key: Option<String>,
-    /// A C2SP policy: the newest checkpoint shown must have its quorum of cosignatures. It may name the ledger's key, too.
+    /// A C2SP policy: the newest checkpoint shown must have its quorum of cosignatures. The policy
+    /// may also name the ledger's key.
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
-    /// A newer checkpoint, made by `coppice checkpoint --proof`, that shows whether the version still stands.
+    /// A newer checkpoint, made by `coppice checkpoint --proof`, that shows whether the version
+    /// still stands.
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Option<PathBuf>,
-    /// Fails unless the proof answers for this key; several of these ask for several keys.
+    /// Fail unless the proof answers for this key; repeat for several keys.
     #[arg(long, value_name = "KEY", conflicts_with_all = ["expect_range", "expect_batch"])]
     pub expect_key: Vec<String>,
-    /// Fails unless the proof is of the keys from LOW to before HIGH; an empty HIGH means to the
+    /// Fail unless the proof covers the keys from LOW to before HIGH; an empty HIGH means to the
     /// end.
     #[arg(long, num_args = 2, value_names = ["LOW", "HIGH"], conflicts_with = "expect_batch")]
     pub expect_range: Vec<String>,
-    /// Fails unless the receipt is of the batch whose journal entry has this hash, as `coppice
+    /// Fail unless the receipt is for the batch whose journal entry has this hash, as `coppice
     /// commit --receipt --json` prints it.
     #[arg(long, value_name = "HASH")]
     pub expect_batch: Option<String>,
-    /// Fails unless the proof is of this version.
+    /// Fail unless the proof is of this version.
     #[arg(long, value_name = "VERSION")]
     pub expect_version: Option<u64>,
 }
 
-/// `coppice prune`.
 #[derive(Clone, Debug, Args)]
 pub struct Prune {
     /// The oldest version to keep.
     #[arg(long, value_name = "VERSION")]
     pub before: u64,
-    /// Why; stands in the root log.
+    /// The reason, kept in the root log.
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
-    /// Who; stands in the root log [default: the user's name].
+    /// Who does it, kept in the root log [default: the user's name].
     #[arg(long, value_name = "NAME")]
     pub principal: Option<String>,
-    /// Whether it is done.
     #[command(flatten)]
     pub consent: Consent,
 }
 
-/// Whether something is done that can't be taken back.
+/// Options of the commands that can't be undone.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Consent {
     /// Say what would happen, and do nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not ask. Without a terminal to ask on, it is not asked either.
+    /// Do not ask. Without a terminal, there is no question either.
     #[arg(long, conflicts_with = "dry_run")]
     pub yes: bool,
 }
 
-/// `coppice pin`.
 #[derive(Clone, Debug, Args)]
 pub struct Pin {
     /// The version to keep, VERSION or EPOCH.VERSION [default: head].
     #[arg(long, value_name = "VERSION")]
     pub version: Option<Named>,
-    /// For how long from now on, at most a day.
+    /// How long to keep it from now on, at most a day.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub seconds: u64,
     /// The pin to renew, 32 hex digits [default: a new one].
@@ -347,7 +353,6 @@ pub struct Pin {
     pub id: Option<String>,
 }
 
-/// `coppice unpin`.
 #[derive(Clone, Debug, Args)]
 pub struct Unpin {
     /// The pin, as `coppice pin` printed it.
@@ -355,41 +360,37 @@ pub struct Unpin {
     pub id: String,
 }
 
-/// `coppice rollback`.
 #[derive(Clone, Debug, Args)]
 pub struct Rollback {
     /// The version that becomes head again, VERSION or EPOCH.VERSION.
     #[arg(long, value_name = "VERSION")]
     pub to: Named,
-    /// Why; stands in the root log.
+    /// The reason, kept in the root log.
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
-    /// Who; stands in the root log [default: the user's name].
+    /// Who does it, kept in the root log [default: the user's name].
     #[arg(long, value_name = "NAME")]
     pub principal: Option<String>,
-    /// Whether it is done.
     #[command(flatten)]
     pub consent: Consent,
 }
 
-/// `coppice rotate-key`.
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_help = "First every coordinator is given the new key as `next_signing_key_file`; docs/OPERATIONS.md has all steps."
+    after_help = "Before this, give every coordinator the new key as `next_signing_key_file`; docs/OPERATIONS.md has all steps."
 )]
 pub struct RotateKey {
     /// The new public key, or `@` and a file that holds it.
     #[arg(value_name = "PUBKEY")]
     pub key: String,
-    /// Why; stands in the root log.
+    /// The reason, kept in the root log.
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
-    /// Who; stands in the root log [default: the user's name].
+    /// Who does it, kept in the root log [default: the user's name].
     #[arg(long, value_name = "NAME")]
     pub principal: Option<String>,
 }
 
-/// `coppice lead`.
 #[derive(Clone, Debug, Args)]
 pub struct Lead {
     /// The group, as `coppice status` names it: `root`, or `shard-N`.
@@ -400,23 +401,23 @@ pub struct Lead {
     pub node: String,
 }
 
-/// `coppice keygen`.
 #[derive(Clone, Debug, Args)]
 pub struct Keygen {
-    /// The name of the key; a ledger's ends in `/` and its cluster id [default: `coppice/` and a new cluster id].
+    /// Name of the key; a ledger's ends in `/` and its cluster id [default: `coppice/` and a new
+    /// cluster id].
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Where the private key goes, readable by its owner alone; the public key goes beside it, with `.vkey`.
+    /// File for the private key, readable only by its owner; the public key goes next to it, with
+    /// `.vkey`.
     #[arg(long, value_name = "FILE", default_value = "ledger.key")]
     pub out: PathBuf,
 }
 
-/// `coppice fsck`.
 #[derive(Clone, Debug, Args)]
 pub struct Fsck {
-    /// A data directory of `coppice dev` or of a coppice-shard-node, not in use.
+    /// Data directory of `coppice dev` or of a coppice-shard-node, not in use.
     pub dir: PathBuf,
-    /// The cold directory beside it: `cold.dir` of the node's configuration.
+    /// The cold directory of the same node: `cold.dir` of its configuration.
     #[arg(long, value_name = "DIR")]
     pub cold_dir: Option<PathBuf>,
 }

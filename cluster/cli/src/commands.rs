@@ -1,4 +1,4 @@
-//! What each command does.
+//! The commands.
 
 pub mod audit;
 mod consent;
@@ -28,9 +28,6 @@ use crate::{
 };
 
 /// Runs a command to its end.
-///
-/// # Errors
-/// Whatever keeps it from doing what it was asked for, with an exit code.
 pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     let output = Output::new(&arguments.common);
     let client = || connect(&arguments.common);
@@ -64,7 +61,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Verify(args) => verify::verify(args, output),
         Command::Keygen(args) => keygen::keygen(args, output),
         Command::Completions { shell } => {
-            // Into memory first: a reader that goes away early is no error.
+            // The script goes into memory first: a reader that goes away early is no error.
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut args::command(), "coppice", &mut script);
             raw(&script)
@@ -81,7 +78,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
 
 fn connect(common: &Common) -> Result<Client, Failure> {
     let Some(endpoint) = common.endpoint.as_deref().filter(|endpoint| !endpoint.is_empty()) else {
-        let failure = Failure::usage("which ledger? There is neither --endpoint nor COPPICE_ENDPOINT");
+        let failure = Failure::usage("no ledger is named: set --endpoint or COPPICE_ENDPOINT");
         return Err(failure.hint(
             "Start one with `coppice dev`, and set COPPICE_ENDPOINT to the endpoint that it prints after `ready`.",
         ));
@@ -89,12 +86,10 @@ fn connect(common: &Common) -> Result<Client, Failure> {
     let trust = common.trust.as_deref().map(verify::parse_vkey).transpose()?;
     if endpoint.starts_with("https://") && common.ca.is_none() {
         let failure = Failure::usage(format!(
-            "{}: whose certificates are to be believed? There is neither --ca nor COPPICE_CA",
+            "{}: https needs the authority of the server: set --ca or COPPICE_CA",
             text::safe(endpoint)
         ));
-        return Err(
-            failure.hint("It names the PEM file of the authority that the coordinators' certificates are from.")
-        );
+        return Err(failure.hint("It is the PEM file of the authority that issued the coordinators' certificates."));
     }
     if let Some(key) = &common.client_key {
         coppice_env::check_secret(key).map_err(|error| Failure::file(key, &error))?;

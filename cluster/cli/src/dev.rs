@@ -1,7 +1,8 @@
 //! `coppice dev`: a whole cluster in one process.
 //!
-//! [`Cluster`] joins nodes, each with one replica of every group, by in-memory pipes, and puts a coordinator on a TCP port.
-//! Its handle stops, starts, wipes and replaces replicas, for tests. [`home`] keeps the data directory, [`serve`] is the command.
+//! [`Cluster`] connects nodes, each with one replica of every group, by in-memory pipes, and puts a
+//! coordinator on a TCP port. Its handle stops, starts, wipes and replaces replicas, for tests.
+//! [`home`] keeps the data directory, [`serve`] is the command.
 
 mod cluster;
 pub mod home;

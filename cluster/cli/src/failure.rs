@@ -1,18 +1,15 @@
-//! How a command fails: an exit code, words for people, what to do next.
+//! Failures of a command: an exit code, a message for people, and advice.
 
 use coppice_client::Error;
-use coppice_types::{ErrorKind, Reason, escape::guard_json};
+use coppice_types::{ErrorKind, Reason};
 use serde_json::{Value, json};
 
-use crate::{
-    output::{tell, tell_line},
-    text,
-};
+use crate::text;
 
 /// Exit codes of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// Done: only for a command whose reader has gone away before the end.
+    /// Done; only for a command whose reader has gone away before the end.
     Done = 0,
     /// Not found, a proof or an answer that does not hold, or a merge in conflict.
     NotFound = 1,
@@ -24,21 +21,19 @@ pub enum Code {
     Unavailable = 4,
 }
 
-/// Why a command ended without doing what it was asked for.
+/// Why a command ended without doing its work.
 #[derive(Debug)]
 pub struct Failure {
-    /// The exit code.
     pub code: Code,
-    /// Machine-readable cause, if the cluster gave one.
+    /// The machine-readable cause, if the cluster gave one.
     pub reason: Option<Reason>,
-    /// What happened.
+    /// What happened. If it is empty, nothing is printed.
     pub message: String,
     /// What to do next.
     pub hint: Option<String>,
 }
 
 impl Failure {
-    /// A failure with a code and a message.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, reason: None, message: message.into(), hint: None }
     }
@@ -54,13 +49,13 @@ impl Failure {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// Says first what was being done.
+    /// Puts in front what the command was doing.
     #[must_use]
     pub fn during(self, what: &str) -> Self {
         Self { message: format!("{what}: {}", self.message), ..self }
     }
 
-    /// Has been told already: only the exit code is left.
+    /// Drops the message, because it was told already. Only the exit code is left.
     #[must_use]
     pub fn silent(self) -> Self {
         Self { message: String::new(), ..self }
@@ -72,24 +67,24 @@ impl Failure {
         Self::usage(format!("{}: {error}", text::path(path)))
     }
 
-    /// A write failed: what is known of its outcome is told first.
+    /// A failed write: the hint first says what is known of its outcome.
     #[must_use]
     pub fn of_write(error: Error) -> Self {
         let outcome = if error.outcome_unknown() {
-            "Whether it was done is not known: `coppice log` shows what was committed."
+            "The outcome is unknown: `coppice log` shows what was committed."
         } else {
             "Nothing was written."
         };
         Self::from(error).after(outcome)
     }
 
-    /// What comes before a write failed, so that it was not sent.
+    /// A failure before a write, so that the write was not sent.
     #[must_use]
     pub fn before_write(error: Error) -> Self {
         Self::from(error).after("Nothing was written.")
     }
 
-    /// Says this before the hint.
+    /// Puts this sentence before the hint.
     fn after(self, outcome: &str) -> Self {
         let hint = self.hint.map_or_else(|| outcome.to_owned(), |hint| format!("{outcome} {hint}"));
         Self { hint: Some(hint), ..self }
@@ -106,32 +101,14 @@ impl Failure {
         });
         json!({ "error": error })
     }
-
-    /// Prints the failure to standard error.
-    pub fn print(&self, json: bool) {
-        if self.message.is_empty() {
-            return;
-        }
-        if json {
-            tell(&guard_json(&self.to_json().to_string()));
-            return;
-        }
-        match self.reason {
-            Some(reason) => tell_line(&format!("coppice: {} ({reason})", self.message)),
-            None => tell_line(&format!("coppice: {}", self.message)),
-        }
-        if let Some(hint) = &self.hint {
-            tell_line(&format!("  {hint}"));
-        }
-    }
 }
 
-/// Of a read, or of anything else that writes nothing.
+/// For reads, and for anything else that writes nothing.
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let reason = error.reason();
         let code = match (&error, reason, error.kind()) {
-            // To try again is no advice: what was shown does not hold.
+            // Trying again would not help: what was shown does not hold.
             (Error::Unproven(_) | Error::Untrusted(_) | Error::Malformed(_), _, _) => Code::NotFound,
             (_, Some(Reason::LimitExceeded | Reason::WrongCluster), _) => Code::Refused,
             (_, _, ErrorKind::Invalid) => Code::Usage,
@@ -146,7 +123,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// What to do next. Whether something was written is told by those who wrote.
+/// What to do next. Writes add whether something was written.
 fn reason_hint(reason: Reason) -> Option<&'static str> {
     Some(match reason {
         Reason::Denied => {
@@ -159,14 +136,14 @@ fn reason_hint(reason: Reason) -> Option<&'static str> {
         Reason::Pinned => "`coppice pins` shows what is held until when; a pin ends by itself, or by `coppice unpin`.",
         Reason::RolledBack => "`coppice log` shows the rollback, who did it and why.",
         Reason::PreconditionFailed => "Read the key or the head again, and decide then.",
-        Reason::LimitExceeded => "The ledger's limits stand in its genesis header: `coppice header 0 --json`.",
+        Reason::LimitExceeded => "The ledger's limits are in its genesis header: `coppice header 0 --json`.",
         Reason::RequestExpired => "The session has gone on without this batch; use another --session to load it again.",
         Reason::SessionMismatch => "The session holds another input; name another one with --session.",
         Reason::UnknownSession => "The session has ended; name another one with --session.",
         Reason::ResourceExhausted => "The message says which limit is reached. Ask for less, or try again later.",
         Reason::DiskFull => "Free disk space, or prune: `coppice status` names the node.",
         Reason::QuotaExceeded => {
-            "Wait until some of them end, or end those that are not needed: `coppice unpin` takes a pin back, and sessions end by themselves."
+            "Wait until some of them end, or end those that are not needed: `coppice unpin` removes a pin, and sessions end by themselves."
         }
         Reason::Corrupted => "`coppice status` shows a damaged replica as quarantined; another one may answer later.",
         _ => return None,
@@ -183,9 +160,9 @@ fn error_hint(error: &Error) -> Option<&'static str> {
         }
         Error::Unavailable { .. } => Some("Is the cluster running, and is this its endpoint?"),
         Error::Unproven(_) | Error::Untrusted(_) => Some(
-            "Is --trust the key of this ledger? If it is, what answers is broken or lies: ask another coordinator, and tell its operator.",
+            "Is --trust the key of this ledger? If it is, the server is broken or lies: ask another coordinator, and tell its operator.",
         ),
-        Error::Malformed(_) => Some("Does a coordinator of Coppice listen there, of a version like this one?"),
+        Error::Malformed(_) => Some("Is this a Coppice coordinator, of the same version as this command?"),
         _ => None,
     }
 }

@@ -1,7 +1,8 @@
-//! Small files that the command writes: as a whole or not at all.
+//! Small files that the command writes, completely or not at all.
 //!
-//! A file is written aside under a random name, which no other process can have, synced, and put in its place. A crash
-//! before that leaves what was there, and perhaps the file aside, which nobody reads.
+//! A file is written under a random name, which no other process can have, synced, and renamed. A
+//! crash before the rename leaves the old file, and perhaps the new one under its random name,
+//! which nobody reads.
 
 use std::{
     fs::{self, File, OpenOptions, Permissions},
@@ -17,17 +18,17 @@ use crate::{
     input, text,
 };
 
-/// Mode of a file for its owner alone.
+/// Mode of a file that only its owner may read.
 pub const PRIVATE: u32 = 0o600;
-/// Mode of a file for everybody.
+/// Mode of a file that everybody may read.
 pub const PUBLIC: u32 = 0o644;
-/// Ends the name of a file that is written aside.
+/// Suffix of the random name under which a file is written first.
 pub const ASIDE: &str = ".new";
 
-/// Writes a file that is not there yet; one that is there stays as it is, also if it is made at the same moment.
+/// Writes a new file. An existing one stays unchanged, even if it is made at the same moment.
 ///
 /// # Errors
-/// If there is such a file, or it cannot be written.
+/// [`Code::Refused`] if there is such a file; otherwise if it can't be written.
 pub fn create(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Failure> {
     let write = || aside(path, bytes, mode)?.persist_noclobber(path).map(drop).map_err(|error| error.error);
     match write().and_then(|()| sync_parent(path)) {
@@ -36,23 +37,20 @@ pub fn create(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Failure> {
     }
 }
 
-/// Writes a file, in place of one that may be there.
-///
-/// # Errors
-/// If it cannot be written.
+/// Writes a file, and replaces an existing one.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Failure> {
     let write = || aside(path, bytes, mode)?.persist(path).map(drop).map_err(|error| error.error);
     write().and_then(|()| sync_parent(path)).map_err(|error| Failure::file(path, &error))
 }
 
-/// A file is in the way of one that would be new.
+/// The failure for a file that exists and must not be replaced.
 #[must_use]
 pub fn there_already(path: &Path) -> Failure {
     let failure = Failure::new(Code::Refused, format!("{}: there already", text::path(path)));
     failure.hint("It is not replaced: name another file.")
 }
 
-/// A file that can be written, as was seen before anything was done whose outcome goes there.
+/// A file that was found to be writable before the command did the work whose result goes there.
 #[derive(Debug)]
 pub struct Prepared {
     path: PathBuf,
@@ -61,25 +59,22 @@ pub struct Prepared {
 
 #[derive(Debug)]
 enum To {
-    /// It is put in its place as a whole.
+    /// A file that is renamed once it is complete.
     Aside(NamedTempFile),
-    /// A pipe or a device: it is written as it is.
+    /// A pipe or a device, written directly.
     Open(File),
     /// `-`: standard output.
     Standard,
 }
 
 impl Prepared {
-    /// Sees that a file can be written. What it holds stays until [`Prepared::write`].
-    ///
-    /// # Errors
-    /// If it cannot be written.
+    /// Checks that a file can be written. Its content stays unchanged until [`Prepared::write`].
     pub fn new(path: &Path) -> Result<Self, Failure> {
         if input::is_standard(path) {
             return Ok(Self { path: path.to_owned(), to: To::Standard });
         }
         let prepare = || match fs::canonicalize(path) {
-            // A link stays a link.
+            // The target of a link is replaced, so the link stays a link.
             Ok(real) if !fs::metadata(&real)?.is_file() => {
                 Ok(Self { path: path.to_owned(), to: To::Open(OpenOptions::new().write(true).open(path)?) })
             }
@@ -92,7 +87,7 @@ impl Prepared {
         prepare().map_err(|error: io::Error| Failure::file(path, &error))
     }
 
-    /// Writes it.
+    /// Writes the file.
     ///
     /// # Errors
     /// If that fails after all, for instance on a full disk.
@@ -112,7 +107,7 @@ impl Prepared {
     }
 }
 
-/// Writes and syncs a file beside `path`.
+/// Writes and syncs a file with a random name in the directory of `path`.
 fn aside(path: &Path, bytes: &[u8], mode: u32) -> io::Result<NamedTempFile> {
     let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::IsADirectory, "not the name of a file"))?;
     let prefix = format!(".{}.", name.to_string_lossy());

@@ -1,4 +1,4 @@
-//! What commands need to know of a ledger before they begin.
+//! Facts about a ledger that commands need before they begin.
 
 use coppice_client::{Client, Error};
 use coppice_proto::v1::get_header_request::Which;
@@ -7,18 +7,15 @@ use coppice_verify::header::Body;
 
 use crate::failure::Failure;
 
-/// Of the first header of the root log.
+/// The facts in the genesis header.
 pub(crate) struct Genesis {
-    /// The ledger's name for itself.
+    /// The id of the cluster.
     pub cluster: ClusterId,
-    /// Its limits, for ever.
+    /// The ledger's limits, which never change.
     pub params: Params,
 }
 
-/// Asks for it.
-///
-/// # Errors
-/// If the first header is none, or there is no answer.
+/// Reads the genesis header.
 pub(crate) async fn genesis(client: &Client) -> Result<Genesis, Failure> {
     let bytes = client.header(Which::Sequence(0)).await?;
     let header = coppice_client::header(&bytes)?;

@@ -9,10 +9,10 @@ use std::{
 
 use crate::failure::Failure;
 
-/// Largest content that is taken from standard input: a proof file has at most 64 MiB.
+/// Most bytes that are read from standard input: a proof file has at most 64 MiB.
 const STDIN_BYTES_MAX: u64 = 64 << 20;
 
-/// Standard input has been read: what comes second would find nothing.
+/// Whether standard input has been read: a second reader would find nothing.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// Whether a file's name means standard input or output.
@@ -24,7 +24,7 @@ pub fn is_standard(path: &Path) -> bool {
 /// Reads a file, or standard input.
 ///
 /// # Errors
-/// If it can't be read, or standard input was read before or is too large.
+/// If the file can't be read, or if standard input was read before or is too large.
 pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     if !is_standard(path) {
         return fs::read(path).map_err(|error| Failure::file(path, &error));

@@ -1,11 +1,14 @@
-//! The `coppice` command as a library: arguments, commands, and [`dev`], a whole cluster in one process.
+//! The `coppice` command as a library: arguments, commands, and [`dev`], a whole cluster in one
+//! process.
 //!
-//! Invariants: results go to standard output, everything else to standard error; every end has one of the five exit codes
-//! of [`failure::Code`]; the offline commands (`verify`, `keygen`, `fsck`, `completions`, `man`) open no connection. What others wrote is
-//! escaped before it is printed ([`output`]), and nothing is printed but through [`output`].
+//! Invariants: results go to standard output, everything else to standard error. Every command ends
+//! with one of the five exit codes of [`failure::Code`]. The offline commands (`verify`, `keygen`,
+//! `fsck`, `completions`, `man`) open no connection. Text that others wrote is escaped before it is
+//! printed, and everything is printed through [`output`].
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod args;
+pub mod bytes;
 pub mod commands;
 pub mod dev;
 pub mod failure;

@@ -1,14 +1,17 @@
-//! `coppice load`: one line, or one commit, is one version, at most once.
+//! `coppice load`: each line or commit becomes one version, at most once.
 //!
-//! Batches are sent as a stream as they come, without waiting for the answer to each. Batch n of the input has number n in a
-//! session whose name follows from the cluster and the input's first line (or commit).
-//! An interrupted load finds the session again and goes on after its highest number, whose batch it sends once more: the
-//! cluster then says whether it is the same batch, and whether it still stands. It is the same batch only if all before it are:
-//! a batch has in its metadata a hash of all lines so far, or the name of its commit, which does as much.
+//! Batches are sent as a stream, without waiting for each answer. Batch n of the input has number n
+//! in a session. The session's name follows from the cluster and the input's first line (or
+//! commit). An interrupted load finds the session again, and sends the batch with the session's
+//! highest number once more. The cluster then says whether it is the same batch, and whether it
+//! still stands. Equal batches imply equal inputs up to there: a batch has in its metadata a hash
+//! of all lines so far, or the name of its commit, which serves the same purpose. Then the load
+//! goes on after that number.
 
 mod feed;
 mod git;
 mod lines;
+mod source;
 
 use std::{collections::VecDeque, future::Future, io::IsTerminal, time::Duration};
 
@@ -20,46 +23,21 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    args,
+    args, bytes,
     failure::{Code, Failure},
     genesis::genesis,
     output::Output,
     text,
 };
-use feed::{Ended, Feed, Told};
+use feed::{Ended, Event, Feed};
+use source::Item;
 
-/// Most bytes of batches that are sent and not answered; a single batch may have more.
+/// Most bytes of batches that are sent but not answered; a single batch may have more.
 const UNDER_WAY_BYTES_MAX: usize = 32 << 20;
-/// What to do after a load that stopped on the way.
+/// Advice after a load that stopped on the way.
 const AGAIN: &str = "Load the same input again: it goes on where it stopped, and applies nothing twice.";
 
-/// One batch of the input.
-#[derive(Debug)]
-pub(crate) struct Item {
-    /// What is sent.
-    pub batch: v1::Batch,
-    /// The bytes that name the session, if this is the first item.
-    pub identity: Vec<u8>,
-    /// Where in the input it stands, for messages.
-    pub place: String,
-}
-
-/// Batches in order.
-pub(crate) trait Source {
-    /// The next one; `None` at the end.
-    fn next(&mut self) -> Result<Option<Item>, Failure>;
-
-    /// How much of the input was read, and how much there is, if that is known.
-    fn progress(&self) -> (u64, Option<u64>);
-
-    /// What was left out, and why.
-    fn skipped(&self) -> &[String];
-}
-
-/// `coppice load`. How far it came is told however it ends.
-///
-/// # Errors
-/// If the input is malformed, a batch is refused, there is no answer, or it is interrupted.
+/// Loads an input, and tells how far it came, however it ends.
 pub async fn load(client: &Client, args: &args::Load, output: Output) -> Result<(), Failure> {
     let interrupted = interrupted()?;
     let genesis = genesis(client).await?;
@@ -98,14 +76,14 @@ fn interrupted() -> Result<impl Future<Output = ()>, Failure> {
     })
 }
 
-/// A load, and how far it is.
+/// A load and its progress.
 struct Load {
     feed: Feed,
     bar: ProgressBar,
     session: Option<SessionId>,
-    /// Batches of the input that were read and are there, were sent, or are about to be.
+    /// Batches of the input that are in the session, were sent, or are about to be sent.
     batches: u64,
-    /// Batches that were found in the session.
+    /// Batches that the session held already.
     resumed: u64,
     applied: u64,
     last: Option<v1::Stamp>,
@@ -130,7 +108,8 @@ impl Load {
         self.ended.wrong.take().map_or(Ok(()), Err)
     }
 
-    /// Passes over what the session holds, and has the last of it checked: it is the same batch only if those before it are.
+    /// Skips the batches that the session holds. The last of them is checked by sending it again:
+    /// it is the same batch only if those before it are the same.
     async fn skip_to_the_end_of(&mut self, session: &Session, first: Item) -> Result<Option<Item>, Failure> {
         let held = session.highest();
         let mut item = Some(first);
@@ -155,8 +134,9 @@ impl Load {
         Err(Failure::usage(message).hint(hint))
     }
 
-    /// Sends a batch and what comes after it, to the end of the input or the place that is wrong. Answers are taken meanwhile, so
-    /// that the state of the load is known while the input makes no progress.
+    /// Sends a batch and all that follow, to the end of the input or to its first error. Meanwhile
+    /// answers are taken, so that the state of the load is known even if the input makes no
+    /// progress.
     async fn send(&mut self, stream: &mut CommitStream<'_>, mut next: Option<Item>) -> Result<(), Error> {
         while let Some(Item { batch, place, .. }) = next {
             let bytes = bytes_of(&batch);
@@ -184,21 +164,22 @@ impl Load {
         Ok(())
     }
 
-    /// The next batch of the input; `None` once it has ended, and then the ground is noted. A call that is given up loses nothing.
+    /// The next batch of the input; `None` once the input has ended, and then `ended` says why. A
+    /// cancelled call loses nothing.
     async fn next_item(&mut self) -> Option<Item> {
         loop {
             match self.feed.next().await {
-                Told::Opened(total) => {
+                Event::Opened(total) => {
                     if let Some(total) = total {
                         self.bar.set_length(total);
                         self.bar.set_style(style(true));
                     }
                 }
-                Told::Read(item, position) => {
+                Event::Read(item, position) => {
                     self.bar.set_position(position);
                     return Some(*item);
                 }
-                Told::Ended(ended) => {
+                Event::Ended(ended) => {
                     self.ended = ended;
                     return None;
                 }
@@ -206,7 +187,7 @@ impl Load {
         }
     }
 
-    /// The oldest batch that was sent may have been answered.
+    /// Notes the answer to the oldest batch, if there is one.
     fn answered(&mut self, answer: Option<Answer>) {
         let Some(answer) = answer else { return };
         self.under_way.pop();
@@ -250,7 +231,8 @@ impl Load {
     }
 }
 
-/// Batches that were sent and not answered, the oldest first: where they stand in the input, and their bytes.
+/// Batches that were sent but not answered, the oldest first: their places in the input, and their
+/// bytes.
 #[derive(Debug, Default)]
 struct UnderWay {
     places: VecDeque<(String, usize)>,
@@ -305,13 +287,14 @@ fn explain(error: Error, place: &str, session: SessionId) -> Failure {
     }
 }
 
-/// The session of an input: named by hand, else by the cluster and how the input begins.
+/// The session of an input: named by the user, or derived from the cluster and the beginning of the
+/// input.
 fn session_id(cluster: ClusterId, name: Option<&str>, identity: &[u8]) -> Result<SessionId, Failure> {
     let mut named = b"coppice load\0".to_vec();
     match name {
         Some("") => return Err(Failure::usage("a session has a name")),
         Some(name) if name.len() == 32 && hex::decode(name).is_ok() => {
-            let bytes = text::parse_hex(name)?;
+            let bytes = bytes::parse_hex(name)?;
             return SessionId::from_slice(&bytes).ok_or_else(|| Failure::usage("a session has 32 hex digits"));
         }
         Some(name) => {
@@ -337,7 +320,7 @@ fn progress_bar(output: Output) -> ProgressBar {
     bar
 }
 
-/// At most 80 columns, also with the largest version and days to go.
+/// At most 80 columns, even with the largest version and days to go.
 fn style(length_known: bool) -> ProgressStyle {
     let template = if length_known {
         "{bar:20} {percent:>3} %  {msg}  {elapsed_precise}, {eta_precise} left"

@@ -8,6 +8,7 @@ use coppice::{
     args::{self, Arguments, Command},
     commands,
     failure::Failure,
+    output,
 };
 
 fn main() -> ExitCode {
@@ -25,21 +26,21 @@ fn main() -> ExitCode {
     match runtime.block_on(commands::run(arguments)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            failure.print(json);
+            output::failure(&failure, json);
             ExitCode::from(failure.code as u8)
         }
     }
 }
 
-/// Prints help and versions as they are, and wrong usage as every other failure.
+/// Prints help and versions as they are, and wrong usage like every other failure.
 fn usage(error: &clap::Error) -> ExitCode {
     let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     let json = std::env::args_os().any(|argument| argument == "--json");
     if asked || !json {
-        // Nothing is left to tell if the terminal is gone.
+        // If the terminal is gone, nobody is left to tell.
         let _ = error.print();
     } else {
-        Failure::usage(error.render().to_string().trim_end()).print(true);
+        output::failure(&Failure::usage(error.render().to_string().trim_end()), true);
     }
     ExitCode::from(if asked { 0 } else { 2 })
 }

@@ -1,8 +1,9 @@
-//! Where results go: standard output, one JSON object a result or lines for people.
+//! Output: results go to standard output, as one JSON object each or as lines for people.
 //!
-//! What others wrote is escaped where it enters a line ([`Output::text`], [`text::safe`]). What is printed is looked through once more, so that
-//! a control character that was forgotten there reaches no terminal. A reader of standard output that has gone away ends the command
-//! quietly; one of standard error is not missed.
+//! Text that others wrote is escaped where it enters a line ([`Output::text`], [`text::safe`]).
+//! Everything that is printed is checked once more, so that no control character reaches a terminal
+//! if an escape was forgotten. If the reader of standard output has gone away, the command ends
+//! quietly. If the reader of standard error has gone away, the command goes on.
 
 mod table;
 
@@ -17,6 +18,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     args::{Common, Encoding},
+    bytes,
     failure::{Code, Failure},
     input, text,
 };
@@ -26,39 +28,36 @@ pub use table::Table;
 /// How a command prints.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
-    /// JSON instead of lines for people.
+    /// Whether to print JSON instead of lines for people.
     pub json: bool,
-    /// How bytes are printed.
+    /// How to print bytes.
     pub encoding: Option<Encoding>,
-    /// Standard output is a terminal.
+    /// Whether standard output is a terminal.
     pub terminal: bool,
-    /// Results go to standard error: standard output has a file of the command.
+    /// Whether results go to standard error, because a file of the command goes to standard output.
     aside: bool,
 }
 
 impl Output {
-    /// As the command line asks.
+    /// The settings of the command line.
     #[must_use]
     pub fn new(common: &Common) -> Self {
         Self { json: common.json, encoding: common.encoding, terminal: io::stdout().is_terminal(), aside: false }
     }
 
-    /// Gives way to a file of the command that goes to standard output.
+    /// Sends results to standard error if this file of the command goes to standard output.
     #[must_use]
     pub fn beside(self, file: Option<&Path>) -> Self {
         Self { aside: self.aside || file.is_some_and(input::is_standard), ..self }
     }
 
-    /// Whether results give way to a file on standard output.
+    /// Whether results go to standard error.
     #[must_use]
     pub fn is_aside(&self) -> bool {
         self.aside
     }
 
-    /// Prints one result: the object with `--json`, else what `people` gives.
-    ///
-    /// # Errors
-    /// If standard output is gone.
+    /// Prints one result: the object with `--json`, else the text of `people`.
     pub fn result(&self, object: &Value, people: impl FnOnce() -> String) -> Result<(), Failure> {
         let text = if self.json { json(object) } else { guard_but(&people(), &['\n', '\t']) };
         if self.aside {
@@ -68,12 +67,12 @@ impl Output {
         line(&text)
     }
 
-    /// Adds `name` (and `encoding`) to an object.
+    /// Adds the bytes to an object under `name`. Returns their encoding.
     ///
     /// # Errors
-    /// If the bytes cannot be printed in the encoding asked for.
+    /// If the bytes can't be printed in the requested encoding.
     pub fn bytes(&self, object: &mut Map<String, Value>, name: &str, bytes: &[u8]) -> Result<&'static str, Failure> {
-        let printed = text::print(bytes, self.encoding)?;
+        let printed = bytes::print(bytes, self.encoding)?;
         object.insert(name.to_owned(), Value::String(printed.text));
         Ok(printed.encoding)
     }
@@ -83,41 +82,32 @@ impl Output {
     /// # Errors
     /// As [`Output::bytes`].
     pub fn text(&self, bytes: &[u8]) -> Result<String, Failure> {
-        text::show(bytes, self.encoding)
+        bytes::show(bytes, self.encoding)
     }
 
-    /// As [`Output::text`], cut short for a terminal: what goes into a pipe or a file is whole.
-    ///
-    /// # Errors
-    /// As [`Output::bytes`].
+    /// Like [`Output::text`], but cut short on a terminal. Pipes and files get the whole text.
     pub fn brief(&self, bytes: &[u8], chars: usize) -> Result<String, Failure> {
         let text = self.text(bytes)?;
         Ok(if self.terminal { text::shorten(&text, chars) } else { text })
     }
 
-    /// Tells something that is no result, to standard error.
+    /// Prints a note, which is no result, to standard error.
     pub fn note(&self, object: &Value, people: impl FnOnce() -> String) {
         if self.json { tell(&json(object)) } else { tell(&guard_but(&people(), &['\n', '\t'])) }
     }
 }
 
-/// An object on one line. It has no control character, not even in its strings.
+/// An object on one line, without control characters, even in its strings.
 fn json(object: &Value) -> String {
     guard_json(&object.to_string())
 }
 
 /// Prints an object to standard output.
-///
-/// # Errors
-/// If it cannot be written.
 pub fn object(object: &Value) -> Result<(), Failure> {
     line(&json(object))
 }
 
 /// Prints a line to standard output.
-///
-/// # Errors
-/// If it cannot be written.
 pub fn line(text: &str) -> Result<(), Failure> {
     let mut bytes = Vec::with_capacity(text.len() + 1);
     bytes.extend_from_slice(text.as_bytes());
@@ -125,10 +115,8 @@ pub fn line(text: &str) -> Result<(), Failure> {
     raw(&bytes)
 }
 
-/// Writes bytes to standard output as they are. A reader that has gone away ends the command quietly.
-///
-/// # Errors
-/// If they cannot be written.
+/// Writes bytes to standard output unchanged. If the reader has gone away, the failure is silent
+/// and its code is [`Code::Done`].
 pub fn raw(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| match error.kind() {
@@ -139,19 +127,34 @@ pub fn raw(bytes: &[u8]) -> Result<(), Failure> {
 
 /// Writes lines to standard error.
 pub fn tell(text: &str) {
-    // Nothing is left to tell if nobody listens.
+    // If standard error is gone, nobody is left to tell.
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// As [`tell`], of one line that is a message: no part of it begins another line.
+/// Like [`tell`], for a message on one line: no part of it can begin another line.
 pub fn tell_line(text: &str) {
     tell(&guard(text));
 }
 
+/// Prints a failure to standard error.
+pub fn failure(failure: &Failure, as_json: bool) {
+    if failure.message.is_empty() {
+        return;
+    }
+    if as_json {
+        tell(&json(&failure.to_json()));
+        return;
+    }
+    match failure.reason {
+        Some(reason) => tell_line(&format!("coppice: {} ({reason})", failure.message)),
+        None => tell_line(&format!("coppice: {}", failure.message)),
+    }
+    if let Some(hint) = &failure.hint {
+        tell_line(&format!("  {hint}"));
+    }
+}
+
 /// Writes a file of the command: by name, or `-` for standard output.
-///
-/// # Errors
-/// If it cannot be written.
 pub fn file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     if input::is_standard(path) {
         raw(bytes)

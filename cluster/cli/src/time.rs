@@ -1,8 +1,8 @@
-//! Moments for people: RFC 3339, in the time zone of the one that reads them.
+//! Times for people: RFC 3339, in the reader's time zone.
 
 use jiff::{Timestamp, tz::TimeZone};
 
-/// A moment in ms since 1970. One that no calendar has is shown as the number.
+/// A time in ms since 1970. A time beyond the calendar is shown as the number.
 #[must_use]
 pub fn moment(ms: u64) -> String {
     in_zone(ms, &TimeZone::system())

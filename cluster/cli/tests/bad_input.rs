@@ -1,4 +1,5 @@
-//! Bad input of every kind, on the command line and on the wire: each has its exit code and its reason, and changes nothing.
+//! Bad input of every kind, on the command line and on the wire: each has its exit code and its
+//! reason, and changes nothing.
 
 mod common;
 
@@ -10,7 +11,8 @@ use coppice_proto::v1;
 use coppice_types::Reason;
 use serde_json::{Value, json};
 
-/// A cluster with ten versions, of which 1 and 2 were pruned and 9 and 10 rolled back, and one more: head is (1, 9).
+/// A cluster with ten versions and one more. Versions 1 and 2 were pruned, 9 and 10 were rolled
+/// back, and head is (1, 9).
 struct Scene {
     dev: Dev,
     work: tempfile::TempDir,
@@ -67,13 +69,13 @@ impl Scene {
         fs::write(path, text).expect("a file can be written");
     }
 
-    /// All that a command could change: head, state root, size of the log, boundary.
+    /// Everything that a command could change: head, state root, size of the log, prune boundary.
     fn state(&self) -> Value {
         self.dev.head()
     }
 }
 
-/// Arguments, the exit code, and words of the error or result object.
+/// Arguments, exit code, and words of the error or result object.
 type Case<'a> = (&'a [&'a str], i32, &'a str);
 
 fn check(scene: &Scene, cases: &[Case<'_>]) {

@@ -1,5 +1,5 @@
-//! The client against coordinators that are dead, slow or cut off: it goes on with one that answers, and a stream of batches is
-//! applied once and in order.
+//! The client against coordinators that are dead, slow or cut off. It goes on with one that
+//! answers, and a stream of batches is applied once and in order.
 
 mod common;
 
@@ -59,7 +59,7 @@ async fn dead() -> String {
     listen().await.1
 }
 
-/// A coordinator that takes connections and never answers.
+/// A coordinator that accepts connections and never answers. The counter counts the connections.
 async fn slow() -> (String, Arc<AtomicUsize>) {
     let (listener, address) = listen().await;
     let taken = Arc::new(AtomicUsize::new(0));
@@ -74,7 +74,7 @@ async fn slow() -> (String, Arc<AtomicUsize>) {
     (address, taken)
 }
 
-/// A way to the ledger that is cut whenever the sender changes.
+/// A proxy to the ledger that breaks its connections whenever the sender changes.
 async fn cut_off(endpoint: &str) -> (String, watch::Sender<u64>) {
     let (listener, address) = listen().await;
     let to = endpoint.trim_start_matches("http://").to_owned();
@@ -95,7 +95,8 @@ async fn cut_off(endpoint: &str) -> (String, watch::Sender<u64>) {
     (address, cut)
 }
 
-/// A client that trusts a key, whose way to the ledger gives no headers while the sender has true; it counts those that it was asked for.
+/// A client that trusts a key, with a proxy that answers no header requests while the sender holds
+/// true. The counter counts those requests.
 fn without_headers(
     endpoint: &str,
     vkey: coppice_verify::note::VerifierKey,

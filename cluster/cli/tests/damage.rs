@@ -1,4 +1,5 @@
-//! Damaged, cut and foreign files of a stopped data directory: `fsck` names them, and nothing wrong is ever served.
+//! Damaged, truncated and foreign files in a stopped data directory: `fsck` names them, and nothing
+//! wrong is ever served.
 
 mod common;
 
@@ -9,7 +10,7 @@ use std::{
 
 use common::Dev;
 
-/// A stopped data directory with some history in it.
+/// A stopped data directory with some history.
 fn ledger(dir: &Path, value: &str) {
     let dev = Dev::start(dir, &common::small_shape("m"));
     for version in 1..=5 {
@@ -20,7 +21,8 @@ fn ledger(dir: &Path, value: &str) {
     common::assert_sound(dir);
 }
 
-/// All files below a node's directory that hold something: all but locks and the reserve, which is room and nothing else.
+/// All files with content below a node's directory, except locks and the reserve, whose content
+/// does not matter.
 fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).expect("a directory can be listed") {
         let path = entry.expect("a directory can be listed").path();
@@ -34,7 +36,7 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     found.sort();
 }
 
-/// Turns a bit of a byte in the middle of what was written. None if the file has nothing but zeroes.
+/// Flips a bit in the middle of the written part of a file. `None` if the file has only zeroes.
 fn flip(path: &Path) -> Option<Vec<u8>> {
     let sound = fs::read(path).expect("a file can be read");
     let written: Vec<usize> = (0..sound.len()).filter(|at| sound[*at] != 0).collect();
@@ -61,7 +63,8 @@ fn a_flipped_bit_in_any_file_of_a_replica_is_found_by_fsck() {
     for path in &found {
         let Some(sound) = flip(path) else { continue };
         let done = fsck(&dir);
-        // One of two alternating superblocks may be torn by a crash: that is noted, the other is used, and nothing is lost.
+        // A crash may tear one of two alternating superblocks: that is noted, the other one is
+        // used, and nothing is lost.
         let noted = done.lines().iter().any(|line| line["notes"] != 0);
         assert!(done.code == 1 || noted, "{}: {done:?}", path.display());
         damaged += usize::from(done.code == 1);
@@ -83,7 +86,8 @@ fn a_cut_file_is_found_by_fsck() {
         let Some(last) = sound.iter().rposition(|byte| *byte != 0) else { continue };
         fs::write(path, &sound[..last / 2]).expect("a file can be written");
         let done = fsck(&dir);
-        // A raft log may end anywhere: a crash cuts it, too, and the other replicas have the rest.
+        // A raft log may end anywhere, because a crash cuts it, too. The other replicas have the
+        // rest.
         let noted = done.lines().iter().any(|line| line["notes"] != 0);
         let log = path.parent().is_some_and(|parent| parent.ends_with("raft"));
         assert!(done.code == 1 || (log && noted), "{}: {done:?}", path.display());
@@ -92,7 +96,7 @@ fn a_cut_file_is_found_by_fsck() {
     common::assert_sound(&dir);
 }
 
-/// What another version of the software wrote is neither damaged nor changed.
+/// Files of another version of the software count as neither damaged nor changed.
 #[test]
 fn a_directory_of_another_format_is_refused_and_stays_as_it_is() {
     let work = tempfile::tempdir().expect("a temporary directory");

@@ -1,4 +1,5 @@
-//! The command against a server that lies: each command ends within a time, with an error that says what was wrong, in bounded memory.
+//! The command against a server that lies: each command ends in time and in bounded memory, with an
+//! error that says what was wrong.
 
 use std::{
     fs,
@@ -16,11 +17,11 @@ use tokio::net::TcpListener;
 use tokio_stream::{Stream, StreamExt, wrappers::TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 
-/// No command may take longer, in a debug build on a busy machine: an attempt waits for 30 s.
+/// Longest time of a command, in a debug build on a busy machine: an attempt waits for 30 s.
 const LIMIT: Duration = Duration::from_secs(100);
-/// What a command may have in memory at its peak.
+/// Most memory that a command may have at its peak.
 const MEMORY_KIB_MAX: u64 = 512 << 10;
-/// A name and key that no ledger here has: commands that trust it believe nothing.
+/// A name and key that no ledger here has: commands that trust it accept nothing.
 const VKEY: &str = "ledger.example/09090909090909090909090909090909";
 
 type Many<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -58,7 +59,7 @@ fn headers() -> Vec<Header> {
     model.headers
 }
 
-/// More parts than a message of a ledger has.
+/// More parts than any message of a ledger has.
 const PARTS: usize = 300_000;
 
 macro_rules! refused {
@@ -196,7 +197,7 @@ impl v1::ledger_server::Ledger for Liar {
     }
 }
 
-/// Serves a lie until the runtime ends; gives its endpoint.
+/// Serves a lie until the runtime ends. Returns its endpoint.
 async fn serve(lie: &'static str) -> String {
     let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.expect("a port");
     let address = listener.local_addr().expect("it listens");
@@ -205,14 +206,14 @@ async fn serve(lie: &'static str) -> String {
     format!("http://{address}")
 }
 
-/// The most that a process has had in memory so far.
+/// The peak memory of a process so far.
 fn peak_kib(child: &Child) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Runs a command to its end; fails if that takes too long, or too much.
+/// Runs a command to its end; fails if it takes too long or too much memory.
 #[expect(clippy::disallowed_methods, reason = "a real process is watched: its memory is looked at again and again")]
 fn run(lie: &str, endpoint: &str, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_coppice"));
@@ -222,7 +223,7 @@ fn run(lie: &str, endpoint: &str, args: &[&str]) -> Output {
     while child.try_wait().expect("it is ours").is_none() {
         peak = peak.max(peak_kib(&child).unwrap_or(0));
         if began.elapsed() > LIMIT {
-            // It is this test's own child.
+            // The process is this test's own child.
             let _ = child.kill();
             panic!("{lie}: `{}` goes on after {LIMIT:?}", args.join(" "));
         }

@@ -1,4 +1,5 @@
-//! What people type, pipe and keep: secrets stay secret, no input is lost in silence, and a command looks before it acts.
+//! Input that people type, pipe and keep: secrets stay secret, no input is lost in silence, and a
+//! command checks before it acts.
 
 mod common;
 
@@ -16,7 +17,7 @@ use coppice_verify::note::SignerKey;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// A cluster of one replica a group, and a directory beside its own.
+/// A cluster with one replica per group, and the directory around its data directory.
 fn ledger() -> (tempfile::TempDir, Dev) {
     let work = tempfile::tempdir().expect("a temporary directory");
     let dev = Dev::start(&work.path().join("data"), &["--replicas".to_owned(), "1".to_owned()]);
@@ -105,7 +106,7 @@ fn a_data_directory_is_for_its_owner_alone() {
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(&dir).expect("a directory can be listed") {
             let path = entry.expect("an entry").path();
-            // It may be a file that goes.
+            // The file may have been removed meanwhile.
             let Ok(found) = fs::symlink_metadata(&path) else { continue };
             let mode = found.permissions().mode() & 0o777;
             let expected = match (found.is_dir(), path.ends_with("ledger.vkey")) {

@@ -1,5 +1,6 @@
-//! `coppice dev` killed in the middle of a load, several times: what was acknowledged stays, header for header; the load goes
-//! on where it stopped; the files are sound; and the clients of the dead server give up by themselves.
+//! `coppice dev` killed in the middle of a load, several times. Everything acknowledged stays,
+//! header for header. The load goes on where it stopped, the files are sound, and the clients of
+//! the dead server give up by themselves.
 
 mod common;
 
@@ -10,7 +11,7 @@ use coppice_env::{Rng, SimRng};
 
 const ROUNDS: u32 = 5;
 
-/// A client of a dead server ends within this.
+/// Longest time until a client of a dead server ends.
 const GIVE_UP: Duration = Duration::from_secs(15);
 
 struct Round {
@@ -32,7 +33,7 @@ impl Round {
         Dev::start(&self.data(), &common::small_shape("EIPS/eip-4"))
     }
 
-    /// The log goes on from what was seen of it before.
+    /// Checks that the log extends the one that was seen before.
     fn compare(&mut self, dev: &Dev) {
         let log: Vec<String> = dev.run(&["log", "--json"]).expect(0).stdout.lines().map(str::to_owned).collect();
         assert!(
@@ -75,7 +76,8 @@ fn nothing_acknowledged_is_lost_when_the_server_is_killed_in_a_load() {
             continue;
         }
         let load = dev.spawn(&["load", &input]);
-        // The kill falls at a version that this load makes, wherever it is by then; a fast load may come to its end before it.
+        // The kill comes at a version that this load makes, wherever that is by then. A fast load
+        // may end before it.
         let at = before + 1 + rng.below(total - before);
         while dev.version() < at {}
         round.compare(&dev);

@@ -1,4 +1,5 @@
-//! `coppice merge` beside a model, over every kind of three versions; and what `--apply` commits, or refuses to.
+//! `coppice merge` compared with a model, over every kind of three versions; and the batches that
+//! `--apply` commits or refuses.
 
 mod common;
 
@@ -21,7 +22,7 @@ fn side(line: &Value, name: &str) -> Option<String> {
     line[name]["value"].as_str().map(str::to_owned)
 }
 
-/// What is taken, and what is in conflict: key by key with what the output shows.
+/// The keys that are taken, and those in conflict, with the values in the output.
 type Outcome = (BTreeMap<String, Option<String>>, BTreeMap<String, [Option<String>; 3]>);
 
 fn shown(done: &Done) -> Outcome {
@@ -72,7 +73,8 @@ fn a_merge_is_the_models() {
         let mut any = || rng.below(states.len() as u64);
         let mut versions = [any(), any(), any()];
         if round % 4 == 0 {
-            // One version is taken back, where it was written or a version later: few conflicts, or none.
+            // One version is taken back, where it was written or one version later: few conflicts,
+            // or none.
             versions[0] = versions[0].clamp(1, states.len() as u64 - 2);
             versions[1] = versions[0] + u64::from(round % 8 == 4);
             versions[2] = versions[0] - 1;
@@ -108,15 +110,16 @@ fn what_is_applied_is_whole_and_on_what_was_seen() {
     assert_eq!((get("a"), get("b"), get("c")), ("1".into(), "3".into(), "1".into()));
     dev.run(&["get", "d"]).expect(1);
 
-    // Once more there is nothing to do, so nothing is committed.
+    // A second merge has nothing to do, so nothing is committed.
     let again = merge(&dev, [2, 4, 1], &["--apply"]).expect(0);
     assert_eq!((again.lines(), dev.version()), (Vec::new(), 4));
 
-    // Head has moved on from the left version, on one of the keys: not even the others are written.
+    // Head has changed one of the keys since the left version: none of the others is written
+    // either.
     commit(&["--put", "c=5"]);
     let error = merge(&dev, [2, 3, 1], &["--apply"]).expect(3).error();
     assert_eq!((error["reason"].as_str(), dev.version()), (Some("PRECONDITION_FAILED"), 5));
-    // On other keys it may move.
+    // Head may change other keys.
     commit(&["--put", "e=6"]);
     merge(&dev, [1, 5, 2], &["--apply"]).expect(1);
     assert_eq!(dev.version(), 6, "c is in conflict, and nothing was written");
@@ -125,7 +128,7 @@ fn what_is_applied_is_whole_and_on_what_was_seen() {
     assert_eq!((get("a"), get("b"), get("d"), get("e")), ("2".into(), "3".into(), "2".into(), "6".into()));
     dev.run(&["get", "c"]).expect(1);
 
-    // More than a batch may have is refused before it is sent.
+    // A merge larger than a batch is refused before it is sent.
     let value = work.path().join("value");
     std::fs::write(&value, "x".repeat(1 << 20)).expect("a file can be written");
     for number in 0..9 {

@@ -1,4 +1,5 @@
-//! The Kubernetes operator's operations against a real cluster: done once, also if the operator dies after it asked.
+//! The Kubernetes operator's operations against a real cluster: each is done once, even if the
+//! operator dies after it asked.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -16,9 +17,9 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What happens within it on a machine that does anything at all.
+/// Longest time for any step on a machine that is not stuck.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Until what the ledger could not do yet is asked for again.
+/// Time until a request is repeated that the ledger could not serve yet.
 const LATER: Duration = Duration::from_millis(200);
 
 async fn cluster(replicas: u32) -> Cluster {
@@ -47,7 +48,8 @@ fn spec(operation: serde_json::Value) -> LedgerOperationSpec {
     serde_json::from_value(operation).expect("it can be read")
 }
 
-/// What the controller does, but for writing to Kubernetes: the statuses that it would have written.
+/// Does what the controller does, except for writing to Kubernetes. Returns the statuses that it
+/// would have written.
 async fn run(endpoint: &str, spec: &LedgerOperationSpec, uid: &str) -> Vec<LedgerOperationStatus> {
     let principal = principal("bank", uid);
     let operator = Operator { endpoint, tls: None, spec, principal: &principal, creator: None, patience: PATIENCE };
@@ -63,7 +65,8 @@ async fn run(endpoint: &str, spec: &LedgerOperationSpec, uid: &str) -> Vec<Ledge
     }
 }
 
-/// Asks until the replica of a node leads its group: on a busy machine, one that leads may have to hand that on at once.
+/// Repeats the request until the replica on the node leads its group. On a busy machine, a new
+/// leader may have to give up leadership at once.
 async fn lead(endpoint: &str, group: &str, node: &str, uid: &str) {
     let transfer = spec(json!({ "cluster": "ledger", "transfer": { "group": group, "node": node } }));
     let started = Instant::now();
@@ -100,7 +103,7 @@ async fn operations_are_done_once_and_found_again_in_the_root_log() {
     let rolled = report(&endpoint, None, PATIENCE).await.expect("it answers").status.head.expect("there is a head");
     assert_eq!(rolled.epoch, head.epoch + 1);
 
-    // The operator died after it had asked: it comes back to `Running`, and finds what it did.
+    // The operator died after its request: it comes back to `Running`, and finds what it did.
     let principal = principal("bank", "one");
     let operator = Operator {
         endpoint: &endpoint,
@@ -112,7 +115,7 @@ async fn operations_are_done_once_and_found_again_in_the_root_log() {
     };
     let again = operator.advance(&statuses[1]).await.expect("it answers");
     assert_eq!(again, Step::Record(statuses[2].clone()));
-    // The same manifest as another resource does nothing.
+    // The same manifest under another resource does nothing.
     let other = run(&endpoint, &back, "two").await;
     assert_eq!(other.last().map(|status| status.phase), Some(Phase::Failed));
     let still = report(&endpoint, None, PATIENCE).await.expect("it answers").status.head;
@@ -142,7 +145,7 @@ async fn the_leadership_of_every_group_goes_to_the_node_that_is_named() {
         assert!(started.elapsed() < LIMIT, "{groups:?}");
     };
     for (number, group) in groups.iter().enumerate() {
-        // To the last one twice: it leads already.
+        // The last node gets the request twice: it leads already.
         for (turn, node) in group.replicas.iter().chain(group.replicas.last()).map(|replica| &replica.node).enumerate()
         {
             lead(&endpoint, &group.group, node, &format!("{number}-{turn}")).await;

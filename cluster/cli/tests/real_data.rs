@@ -1,5 +1,6 @@
-//! Real histories, loaded into a cluster whose split lies inside the keys and whose partitions are small, equal a replay of
-//! the files at every version looked at, and every answer has a proof that holds offline.
+//! Real histories, loaded into a cluster whose split lies between the keys and whose partitions are
+//! small. They equal a replay of the files at every version checked, and every answer has a proof
+//! that holds offline.
 
 mod common;
 
@@ -13,10 +14,10 @@ use coppice_env::{Rng, SimRng};
 use coppice_verify::hash::sha256;
 use serde_json::json;
 
-/// Reads that are compared and proven, one by one.
+/// Number of reads that are compared and proven, one by one.
 const SAMPLES: u64 = 120;
 
-/// The histories and where they lie.
+/// The histories, and their files.
 fn histories(dir: &std::path::Path) -> Vec<(PathBuf, Vec<Line>)> {
     let names = ["eips-history.jsonl.gz", "ethereum-genesis.jsonl.gz"];
     let real: Option<Vec<PathBuf>> = names.iter().map(|name| common::shared(name)).collect();
@@ -58,7 +59,7 @@ fn every_version_equals_a_replay_and_every_answer_is_proven() {
         let version = 1 + rng.below(states.len() as u64);
         let state = &states[usize::try_from(version).expect("small") - 1];
         let (key, hex) = &keys[usize::try_from(rng.below(keys.len() as u64)).expect("small")];
-        // One sample in four asks for what was never there, next to what is.
+        // One sample in four asks for a key that was never there, next to one that is.
         let asked = if sample % 4 == 0 { format!("{key}{}", if *hex { "00" } else { "~" }) } else { key.clone() };
         check_key(&dev, &asked, *hex, version, state.get(&asked), &proof);
     }
@@ -66,8 +67,8 @@ fn every_version_equals_a_replay_and_every_answer_is_proven() {
     common::assert_sound(&work.path().join("data"));
 }
 
-/// Every key at every version, by induction: the first state and some others are compared as a whole, and each version differs from the one
-/// before in just the keys, and to just the values, that its line says.
+/// Checks every key at every version, by induction. The first state and some others are compared
+/// completely. Each version differs from the previous one only in the keys and values of its line.
 fn check_every_version(dev: &Dev, lines: &[Line], states: &[BTreeMap<String, String>]) {
     let empty = BTreeMap::new();
     for (index, line) in lines.iter().enumerate() {
@@ -105,7 +106,7 @@ fn check_every_version(dev: &Dev, lines: &[Line], states: &[BTreeMap<String, Str
     }
 }
 
-/// Ranges with proofs, across the split, limited and empty: what is proven is what the replay has.
+/// Ranges with proofs, across the split, limited and empty: the proofs show what the replay has.
 fn check_ranges(dev: &Dev, states: &[BTreeMap<String, String>], work: &std::path::Path) {
     let proof = work.join("range-proof").display().to_string();
     let mut rng = SimRng::new(12);

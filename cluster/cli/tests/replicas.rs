@@ -1,6 +1,6 @@
-//! In one process: each replica in turn, the leaders too, stopped and started again under load, with its disk and without.
-//! Nothing acknowledged is lost or applied twice, and commits go on. A full disk refuses writes and serves reads. One replica
-//! a group works too.
+//! One process: each replica in turn, including leaders, is stopped and started again under load,
+//! with its disk and without. Nothing acknowledged is lost or applied twice, and commits go on. A
+//! full disk refuses writes and serves reads. One replica per group works, too.
 
 mod common;
 
@@ -14,7 +14,7 @@ use coppice_shard_node::Tuning;
 use coppice_types::{Batch, Change, ErrorKind, Operation, SessionId};
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
 
-/// Commits that must get through while a replica is away, and again when it is back.
+/// Number of commits that must succeed while a replica is away, and again when it is back.
 const PROGRESS: u64 = 8;
 
 fn options(storage: Arc<dyn Storage>, replicas: u32, seed: u64) -> Options {
@@ -48,7 +48,7 @@ fn put(pairs: &[(String, Vec<u8>)]) -> v1::Batch {
     coppice_client::batch(Batch { operations: operations.collect(), ..Batch::default() })
 }
 
-/// A client that commits one batch after the other, and knows what it was told.
+/// A client that commits one batch after the other, and remembers what it was told.
 struct Load {
     acknowledged: watch::Receiver<u64>,
     stop: watch::Sender<bool>,
@@ -84,7 +84,7 @@ impl Load {
         Self { acknowledged, stop, task }
     }
 
-    /// Waits until more commits have got through.
+    /// Waits until more commits have succeeded.
     async fn progress(&mut self, what: &str) {
         let target = *self.acknowledged.borrow() + PROGRESS;
         let reached = timeout(common::LIMIT, self.acknowledged.wait_for(|told| *told >= target)).await;
@@ -108,7 +108,7 @@ async fn assert_state(client: &Client, state: &BTreeMap<String, Vec<u8>>, versio
     assert!(found == *state, "a value is not the one that was acknowledged last");
 }
 
-/// Waits until all replicas of a group have applied the same and none is missing.
+/// Waits until all replicas of a group have applied the same entries and none is missing.
 async fn settled(client: &Client, replicas: usize) {
     let whole = async {
         loop {

@@ -1,5 +1,6 @@
-//! Prune, then rollback, then new commits: each kind of dead version has its own error, the epoch rises, the root log shows
-//! all of it, old checkpoints are consistent with new ones, and proofs of what was rolled back fail against a newer one.
+//! Prune, then rollback, then new commits. Each kind of dead version has its own error, the epoch
+//! rises, and the root log shows everything. Old checkpoints are consistent with new ones, and
+//! proofs of rolled-back versions fail against a newer checkpoint.
 
 mod common;
 
@@ -22,7 +23,7 @@ impl Story {
         self.dev.run(&["get", "k", "--version", &version.to_string(), "--json"])
     }
 
-    /// Refused, with this reason.
+    /// Checks that a read of the version is refused for this reason.
     fn refused(&self, version: u64, reason: &str) {
         let error = self.get(version).expect(3).error();
         assert_eq!(error["reason"], reason, "version {version}: {error}");
@@ -125,14 +126,14 @@ fn check_proofs(story: &Story) {
     story.standing("doomed", "newer-doomed");
     let said = story.verify("doomed", Some("newer-doomed")).expect(1).json();
     assert_eq!((&said["valid"], &said["failed_step"]), (&json!(false), &json!("standing")));
-    // Alone, the old proof still says what it said: the version stood at its checkpoint.
+    // Alone, the old proof still holds: the version stood at its checkpoint.
     story.verify("doomed", None).expect(0);
     let said = story.verify("newer-doomed", None).expect(0).json();
     assert_eq!(
         (&said["kind"], &said["epochs"]),
         (&json!("standing"), &json!([{ "epoch": 0, "base": 0 }, { "epoch": 1, "base": 20 }]))
     );
-    // A standing proof from another checkpoint says nothing of this one.
+    // A standing proof from another checkpoint proves nothing about this one.
     story.prove(25, "young");
     assert_eq!(story.verify("young", Some("newer-doomed")).expect(1).json()["failed_step"], "standing");
 }
@@ -193,7 +194,7 @@ fn a_key_change_is_rehearsed_as_the_readme_has_it() {
     dev.stop();
 }
 
-/// On this repository's own history where there is one, else on generated accounts.
+/// Uses this repository's own history if there is one, else generated accounts.
 #[test]
 fn the_demonstration_comes_to_its_end() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/demo.sh");

@@ -1,7 +1,9 @@
-//! Tools that know nothing of Coppice check its log: Go's checksum-database packages, tessera's fsck, a stock witness. And
-//! `coppice log check`, which tells a log that goes on from one that shrank or forked.
+//! Tools that know nothing of Coppice check its log: Go's checksum-database packages, tessera's
+//! fsck, a stock witness. Also `coppice log check`, which tells a log that grew from one that
+//! shrank or forked.
 //!
-//! The Go programs are built by `scripts/go-tool.sh` from pinned modules in `cluster/verify/interop/`, once.
+//! The Go programs are built by `scripts/go-tool.sh` from pinned modules in
+//! `cluster/verify/interop/`, once.
 
 mod common;
 
@@ -31,7 +33,7 @@ fn go_tool(module: &str, package: &str) -> PathBuf {
     PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
 }
 
-/// Waits until something holds; each look takes its time.
+/// Waits until something holds; each check takes its time.
 fn eventually(what: &str, holds: impl Fn() -> bool) {
     let clock = SystemClock::new();
     while !holds() {
@@ -55,7 +57,7 @@ fn put(dev: &Dev, value: u64) {
     dev.run(&["commit", "--put", &format!("k={value}")]).expect(0);
 }
 
-/// The body of a GET, by nothing but a socket.
+/// The body of a GET, over a plain socket.
 fn http_get(port: u16, path: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("it takes a request");
@@ -76,7 +78,7 @@ fn go_programs_open_walk_and_recompute_the_log() {
     dev.run(&["load", &file.display().to_string()]).expect(0);
     dev.run(&["prune", "--before", "100", "--reason", "room"]).expect(0);
     dev.run(&["rollback", "--to", "550", "--reason", "wrong"]).expect(0);
-    // What is published is at most a second old.
+    // The published checkpoint is at most a second old.
     eventually("603 entries are published", || http_get(port, "/checkpoint").contains("\n603\n"));
     let url = format!("http://127.0.0.1:{port}/");
     let vkey = fs::read_to_string(dev.dir.join("ledger.vkey")).expect("the public key");
@@ -85,9 +87,9 @@ fn go_programs_open_walk_and_recompute_the_log() {
     let fsck = go_tool("fsck", "github.com/transparency-dev/tessera/cmd/fsck");
     let key = format!("--public_key={}", dev.dir.join("ledger.vkey").display());
     let checked = run(Command::new(fsck).args(["--ui=false", &format!("--storage_url={url}"), &key]));
-    // It ends with 0 also when it fails.
+    // The tool exits with 0 even when it fails.
     assert!(checked.stderr.contains("Successfully fsck'd"), "{checked:?}");
-    // The walker does notice: another key, and another log.
+    // The walker notices another key, and another log.
     let other = run(coppice().args(["keygen", "--out"]).arg(work.path().join("other.key"))).expect(0);
     let other_key = fs::read_to_string(work.path().join("other.vkey")).unwrap_or(other.stdout);
     run(Command::new(go_tool("walk", ".")).args([&url, other_key.trim()])).expect(1);
@@ -99,7 +101,7 @@ struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -180,8 +182,8 @@ fn a_stock_witness_cosigns_and_the_policy_holds() {
     let check =
         |dev: &Dev| dev.run(&["log", "check", "--from", &file("published"), "--policy", &file("policy"), "--json"]);
     assert_eq!(check(&dev).expect(0).json()["verdict"], "fine");
-    // A dead witness holds up no commit; when it is back, it says what it cosigned last, and goes on from there. So does
-    // the ledger, which keeps nothing of that on disk.
+    // A dead witness delays no commit. When it is back, it says what it cosigned last, and goes on
+    // from there. The ledger does the same, and keeps nothing of it on disk.
     drop(witness);
     (2..6).for_each(|value| put(&dev, value));
     dev.stop();
@@ -214,7 +216,7 @@ fn a_ledger_that_keeps_its_journals_can_be_audited() {
     let report = dev.run(&["audit", "--key", &key, "--json"]).expect(0).json();
     assert_eq!((&report["sound"], &report["compared"], &report["to"]), (&true.into(), &291.into(), &291.into()));
     dev.stop();
-    // It lies on disk, sound for fsck, and the choice holds.
+    // The journals lie on disk and are sound for fsck, and the choice holds after a restart.
     common::assert_sound(&dir);
     let dev = Dev::start(&dir, &[]);
     let report = dev.run(&["audit", "--key", &key, "--from", "250", "--to", "260", "--json"]).expect(0).json();
@@ -239,7 +241,7 @@ fn a_log_that_shrank_or_forked_is_told_from_one_that_goes_on() {
         Dev::start(&dir, &small(&[]))
     };
     run(coppice().args(["keygen", "--out", &file("key")])).expect(0);
-    // Two ledgers under one key: what a thief of the key, or a dishonest operator, can do.
+    // Two ledgers under one key, as a thief of the key or a dishonest operator can make them.
     let (honest, forked) = (start("honest"), start("forked"));
     let vkey = honest.vkey();
     let check = |dev: &Dev, from: &str, code: i32| {
@@ -263,7 +265,7 @@ fn a_log_that_shrank_or_forked_is_told_from_one_that_goes_on() {
     put(&forked, 4);
     assert_eq!(check(&forked, "saved", 1), "fork", "grown");
     assert_eq!(check(&honest, "proof", 0), "fine");
-    // The newest checkpoint takes the place of the saved one only if all is fine.
+    // The newest checkpoint replaces the saved one only if all is fine.
     let saving = ["log", "check", "--from", &file("saved"), "--key", &vkey, "--save", &file("saved")];
     let before = fs::read(file("saved")).expect("it was saved");
     forked.run(&saving).expect(1);

@@ -1,5 +1,6 @@
-//! What people see and type: nothing that others wrote drives a terminal or forges a line, whole bytes go into pipes, advice is true, a
-//! reader that goes away is no error, and what can't be taken back is asked for.
+//! Text that people see and type. Nothing that others wrote drives a terminal or forges a line.
+//! Pipes get whole values, and advice is true. A reader that goes away is no error, and commands
+//! that can't be undone ask first.
 
 mod common;
 
@@ -9,14 +10,16 @@ use common::{Dev, Done};
 use coppice_types::text::is_control;
 use serde_json::json;
 
-/// A key, value or reason that clears the screen, begins a line, turns the direction, and is no text in the end.
+/// A key, value or reason that clears the screen, begins a line, changes the text direction, and
+/// ends in invalid UTF-8.
 const HOSTILE: &[u8] = b"k\x1b[2J\x1b]0;title\x07\n4\tcommit\t0.3\tstate root 0000\xc2\x9b1m\xe2\x80\xae\\\xff";
 
 fn one_replica(work: &Path) -> Dev {
     Dev::start(&work.join("data"), &["--replicas", "1"].map(str::to_owned))
 }
 
-/// Runs a command on a terminal of its own. What it prints, errors and the echo of `input` included, is the result's standard output.
+/// Runs a command on its own terminal. The result's standard output has everything that the
+/// terminal shows, including errors and the echo of `input`.
 fn on_terminal(command: &Command, input: &str) -> Done {
     const SPAWN: &str = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
     let mut python = Command::new("python3");
@@ -32,7 +35,7 @@ fn on_terminal(command: &Command, input: &str) -> Done {
     common::run(python.stdin(fs::File::open(&typed).expect("it was written")))
 }
 
-/// Only ends of lines and tabs are left of what controls a terminal.
+/// Checks that the text has no control characters except line ends and tabs.
 fn assert_harmless(shown: &str, what: &str) {
     let wild = shown.chars().find(|c| is_control(*c) && !['\n', '\t', '\r'].contains(c));
     assert_eq!(wild, None, "{what}: {shown:?}");
@@ -56,7 +59,7 @@ fn nothing_that_others_wrote_drives_a_terminal_or_forges_a_line() {
     dev.run(&["commit", "--put", "a=1"]).expect(0);
     dev.run(&["commit", "--put", &pair]).expect(0);
     dev.run(&["commit", "--put", &pair.replace("=0x6b", "=0x6c")]).expect(0);
-    // A ledger may have such texts from elsewhere; this one may refuse them.
+    // Another ledger may hold such texts; this one may refuse them.
     let text = String::from_utf8_lossy(&HOSTILE[..HOSTILE.len() - 1]).into_owned();
     dev.run(&["prune", "--before", "1", "--reason", &text, "--principal", &text]);
     let proof = work.path().join("proof").display().to_string();
@@ -90,7 +93,7 @@ fn nothing_that_others_wrote_drives_a_terminal_or_forges_a_line() {
     let range = dev.run(&["range", "", ""]).expect(0).stdout;
     assert_eq!(range.lines().count(), 2, "a record is a line: {range}");
     let shown = range.lines().nth(1).and_then(|line| line.split('\t').next()).expect("a key");
-    // What was printed can be typed again.
+    // Printed keys can be typed again.
     dev.run(&["get", &format!("esc:{shown}")]).expect(0);
     let log = dev.run(&["log"]).expect(0).stdout;
     assert!(!log.lines().any(|line| line.starts_with("4\tcommit")), "{log}");
@@ -122,7 +125,7 @@ fn a_value_goes_as_it_is_into_a_pipe_or_a_file_and_escaped_to_a_terminal() {
     dev.run(&["get", "k", "--raw", "--json"]).expect(2);
     dev.run(&["get", "k", "--out", "-", "--proof", "-"]).expect(2);
 
-    // Into a pipe goes all of a value, to a terminal what fits.
+    // Pipes get the whole value, a terminal gets what fits.
     let range = dev.run(&["range", "long", ""]).expect(0).stdout;
     assert_eq!(range, format!("long\t{}\n", "v".repeat(5000)));
     let range = on_terminal(&dev.command(&["range", "long", ""]), "").expect(0).stdout;
@@ -147,7 +150,7 @@ fn a_reader_that_goes_away_is_no_error() {
         let done = shell(&format!("\"$COPPICE\" {words} | true; exit ${{PIPESTATUS[0]}}"), &dev);
         assert_eq!((done.code, done.stderr.contains("panicked")), (0, false), "{words}: {done:?}");
     }
-    // Nor is one of standard error missed.
+    // A missing reader of standard error is no error either.
     for (words, code) in [("get nothing", 1), ("range '' ''", 0), ("get ''", 2), ("prune --before 99 --reason r", 3)] {
         let done = shell(&format!("\"$COPPICE\" {words} 2> /dev/full > /dev/null"), &dev);
         assert_eq!(done.code, code, "{words}");
@@ -190,7 +193,7 @@ fn advice_is_about_what_happened() {
     assert!(dev.run(&["history", "b"]).expect(0).stderr.contains("were pruned"));
     assert_eq!(dev.run(&["history", "a"]).expect(0).stderr, "");
 
-    // More than a message takes is no matter of disks, and asking again does not help.
+    // More than fits in a message has nothing to do with disks, and asking again does not help.
     let value = work.path().join("value");
     fs::write(&value, "x".repeat(1 << 20)).expect("a file can be written");
     for number in 0..14 {
@@ -201,7 +204,7 @@ fn advice_is_about_what_happened() {
     assert!(refused.stderr.contains("ask for less") && refused.stderr.contains("LIMIT_EXCEEDED"), "{}", refused.stderr);
     assert!(!refused.stderr.contains("disk") && !refused.stderr.contains("written"), "{}", refused.stderr);
 
-    // What never left did nothing; a read is not called a write.
+    // A request that was never sent did nothing, and a read is not called a write.
     for endpoint in ["http://127.0.0.1:1", "http://no-such-host.invalid:1"] {
         let patience = ["--endpoint", endpoint, "--patience", "0"];
         for words in [&["commit", "--put", "a=1"][..], &["prune", "--before", "1", "--reason", "r"]] {
@@ -277,7 +280,7 @@ fn what_cannot_be_taken_back_is_asked_for_on_a_terminal() {
     dev.run(&["rollback", "--to", "99", "--reason", "r", "--dry-run"]).expect(3);
     on_terminal(&dev.command(prune), "y\n").expect(0);
     assert_eq!(dev.head()["pruned_boundary"], 3);
-    // Not without a terminal, and not if it is agreed to beforehand.
+    // There is no question without a terminal, or if the user agreed beforehand.
     on_terminal(&dev.command(&[rollback, &["--yes"]].concat()), "").expect(0);
     dev.run(&["rollback", "--to", "0.3", "--reason", "again"]).expect(0);
     let head = dev.head();

@@ -1,5 +1,5 @@
-//! `coppice verify` judges every proof file of `cluster/verify/vectors/cases.json` as the page
-//! says, and takes no proof of something else for an answer.
+//! `coppice verify` judges every proof file of `cluster/verify/vectors/cases.json` as the vectors
+//! say, and accepts no proof of something else as an answer.
 
 mod common;
 

@@ -1,7 +1,8 @@
-//! Writes batches for a while and says how fast that went: `load ENDPOINT CLIENTS RECORDS VALUE_BYTES SECONDS [BATCHES_PER_S]`.
+//! Writes batches for a while and prints the rates: `load ENDPOINT CLIENTS RECORDS VALUE_BYTES
+//! SECONDS [BATCHES_PER_S]`.
 //!
-//! Each client waits for its answer (with a receipt) before it sends again. With a rate, batches are due at fixed times, and
-//! latency counts from when a batch was due.
+//! Each client waits for its answer (with a receipt) before it sends again. With a rate, batches
+//! are due at fixed times, and latency counts from the time at which a batch was due.
 
 #![expect(clippy::disallowed_methods, reason = "it measures how long real servers take")]
 
@@ -14,14 +15,14 @@ use std::{
 use coppice_client::{Client, Options};
 use coppice_proto::v1;
 
-/// What each client does.
+/// The work of each client.
 #[derive(Clone, Copy)]
 struct Work {
     clients: u64,
     records: u64,
     value_bytes: usize,
     time: Duration,
-    /// Between two batches of one client; zero for as fast as it goes.
+    /// Time between two batches of one client; zero means as fast as possible.
     interval: Duration,
 }
 

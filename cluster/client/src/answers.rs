@@ -1,7 +1,8 @@
-//! Answers that others were given, held against their proofs as a [`Client`](crate::Client) that trusts a key does with its own: for those who ask by
-//! other means, or keep what they were told.
+//! Checks of answers that somebody else received, for programs that ask by other means or that keep
+//! what they were told.
 //!
-//! What a client knows besides is missing here: whether its log had grown further before it asked.
+//! The checks are those of a [`Client`](crate::Client) that trusts a key, except for one: a client
+//! also remembers how far the log had grown before it asked, and these functions do not.
 
 use coppice_proto::v1;
 use coppice_verify::{checkpoint::Checkpoint, keys::Keys, note::VerifierKey};
@@ -11,10 +12,11 @@ use crate::{
     trust::{self, Asked, Read, Sent},
 };
 
-/// Checks that a read of keys, asked for with a proof, has this answer; gives the checkpoint of its proof.
+/// Checks the answer `told` to the read of keys `asked`, which must have asked for a proof. Returns
+/// the checkpoint of that proof.
 ///
 /// # Errors
-/// If the proof does not hold, or proves something else.
+/// If the proof does not hold, or holds for something other than this answer.
 pub fn check_keys(
     key: &VerifierKey,
     asked: &v1::BatchGetRequest,
@@ -26,10 +28,12 @@ pub fn check_keys(
     trust::check_read(&Keys::new(key.clone()), None, &read).map(|seen| seen.checkpoint)
 }
 
-/// Checks that a read of a range, asked for with a proof, has this answer; gives the checkpoint of its proof.
+/// Checks the answer to the read of a range `asked`, which must have asked for a proof. `records`
+/// are those of all messages together, and `end` is the last message's. Returns the checkpoint of
+/// the proof.
 ///
 /// # Errors
-/// If the proof does not hold, or proves something else.
+/// If the proof does not hold, or holds for something other than this answer.
 pub fn check_range(
     key: &VerifierKey,
     asked: &v1::RangeRequest,
@@ -43,12 +47,13 @@ pub fn check_range(
     trust::check_read(&Keys::new(key.clone()), None, &read).map(|seen| seen.checkpoint)
 }
 
-/// Checks that a commit with a receipt is of the batch that was sent, to the ledger of this genesis header, which need not be proven;
-/// gives the receipt's checkpoint.
+/// Checks that the receipt in `told` is for the batch in `asked`. `genesis` is the ledger's genesis
+/// header in canonical bytes; it may come from anywhere, because the receipt proves it. Returns the
+/// checkpoint of the receipt.
 ///
 /// # Errors
-/// If the receipt does not hold, or is one of something else. Without a receipt nothing was shown
-/// that could be wrong: that is [`Error::Refused`], with an unknown outcome.
+/// If the receipt does not hold, or is for another batch. [`Error::Refused`] with an unknown
+/// outcome if there is no receipt: then nothing was shown that could be wrong.
 pub fn check_commit(
     key: &VerifierKey,
     genesis: &[u8],
@@ -61,4 +66,57 @@ pub fn check_commit(
     let sent = Sent::new(&asked.session_id, asked.number, asked.batch.as_ref())?;
     trust::check_receipt(&Keys::new(key.clone()), None, &trust::map_of(genesis)?, &sent, told)
         .map(|seen| seen.checkpoint)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use coppice_types::ErrorKind;
+
+    use super::*;
+    use crate::fake::{self, get, range, record};
+
+    #[test]
+    fn a_read_is_checked_as_a_client_would() {
+        let ledger = fake::ledger();
+        let (key, size) = (ledger.key.verifier(), ledger.headers.len() as u64);
+        let asked = v1::BatchGetRequest { keys: vec![Bytes::from_static(b"a")], read: None };
+        let v1::GetResponse { read_at, proof, .. } = get(&ledger, b"a");
+        let told = v1::BatchGetResponse { records: vec![record(b"a")], read_at, proof };
+        assert_eq!(check_keys(key, &asked, &told).expect("an honest answer").size, size);
+        let other = v1::BatchGetRequest { keys: vec![Bytes::from_static(b"b")], read: None };
+        assert_eq!(check_keys(key, &other, &told).expect_err("of another key").kind(), ErrorKind::Corrupted);
+
+        let asked = v1::RangeRequest::default();
+        let mut answer = range(&ledger, &asked).remove(0);
+        let end = answer.end.take().expect("it is whole");
+        assert_eq!(check_range(key, &asked, &answer.records, &end).expect("an honest answer").size, size);
+        answer.records.pop();
+        let lie = check_range(key, &asked, &answer.records, &end);
+        assert_eq!(lie.expect_err("a record is missing").kind(), ErrorKind::Corrupted);
+    }
+
+    #[test]
+    fn a_commit_is_checked_with_a_genesis_header_from_anywhere() {
+        let mut ledger = fake::ledger();
+        let genesis = ledger.headers[0].encode();
+        let commit = coppice_verify::replay::Commit::default();
+        let stamp = ledger.commit(std::slice::from_ref(&commit)).expect("an empty batch");
+        let asked = v1::CommitRequest { batch: Some(v1::Batch::default()), ..v1::CommitRequest::default() };
+        let told = v1::CommitResponse {
+            stamp: Some(fake::stamp(stamp)),
+            header: ledger.newest().encode().into(),
+            receipt: ledger.receipt(stamp, 0).encode().expect("a small file").into(),
+            ..v1::CommitResponse::default()
+        };
+        let key = ledger.key.verifier();
+        let checkpoint = check_commit(key, &genesis, &asked, &told).expect("an honest receipt");
+        assert_eq!(checkpoint.size, ledger.headers.len() as u64);
+        let other = v1::CommitRequest { batch: Some(fake::put("k")), ..v1::CommitRequest::default() };
+        check_commit(key, &genesis, &other, &told).expect_err("the receipt of another batch");
+        check_commit(key, &told.header, &asked, &told).expect_err("no genesis header");
+        let bare = v1::CommitResponse { receipt: Bytes::new(), ..told };
+        let error = check_commit(key, &genesis, &asked, &bare).expect_err("no receipt");
+        assert!(error.kind() == ErrorKind::Unavailable && error.outcome_unknown(), "{error:?}");
+    }
 }

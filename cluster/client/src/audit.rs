@@ -1,13 +1,18 @@
-//! The auditor: replays the batches of a ledger that keeps its journals, and recomputes every state root.
+//! The auditor: replays the batches of a ledger that keeps its journals, and recomputes every state
+//! root.
 //!
-//! The ledger's key, with those that it leads to, is trusted for one thing, that the headers are its own: they are read whole and must give the root of a
-//! signed checkpoint. That each state root follows from the batches is then computed here, by the public rules, from operation
-//! lists whose hashes the headers commit to. Of the first version where anything differs, the report says what and in which
-//! shard. Memory holds the newest state without values, and some 200 bytes for each version.
+//! The ledger's key, with the keys that it leads to, is trusted for one thing only: that the
+//! headers are the ledger's own. All headers are read, and together they must give the root of a
+//! signed checkpoint. The audit then computes by the public rules that each state root follows from
+//! the batches. The headers commit to the hashes of the operation lists that it replays. The report
+//! names the first version where anything differs, what differs, and in which shard. Memory holds
+//! the newest state without values, and some 200 bytes for each version.
 //!
-//! It begins with the empty state of genesis, or with the state of a version that is trusted, which is read with its proofs.
+//! An audit begins with the empty state of genesis, or with the state of a trusted version, which
+//! it reads with proofs.
 
 mod book;
+mod finding;
 mod start;
 mod state;
 #[cfg(test)]
@@ -25,21 +30,23 @@ use coppice_verify::{
     shard_map::StateLeaf,
 };
 
-use self::{book::Book, state::State};
+pub use self::finding::Difference;
+use self::{
+    book::Book,
+    finding::{RESUMES_MAX, Stop, may_resume},
+    state::State,
+};
 use crate::{Client, Error};
 
-/// How often a stream that breaks is taken up again without any progress.
-const RESUMES_MAX: u32 = 5;
-
-/// What is to be audited.
+/// What to audit.
 #[derive(Clone, Debug)]
 pub struct Audit {
     /// The ledger's public key.
     pub key: VerifierKey,
-    /// The first version that is replayed. The state of the one before is trusted, as far as its header has its root; 0 and 1 begin with the
-    /// empty state of genesis.
+    /// The first version to replay. The state of the version before it is trusted as far as its
+    /// header commits to it. 0 and 1 begin with the empty state of genesis.
     pub from: Version,
-    /// The last version; head if there is none.
+    /// The last version to replay; `None` means head.
     pub to: Option<Version>,
 }
 
@@ -48,56 +55,34 @@ pub struct Audit {
 pub struct Progress {
     /// The version that was replayed last.
     pub version: Version,
-    /// The last one that will be.
+    /// The last version that will be replayed.
     pub to: Version,
 }
 
-/// What an audit found.
+/// The outcome of an audit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The checkpoint under which all of it stands.
+    /// The signed checkpoint whose log was audited.
     pub checkpoint: Checkpoint,
     /// The last version that was replayed.
     pub to: Version,
-    /// Versions whose state root was compared, and found right.
+    /// Number of versions whose state root was compared and found right.
     pub compared: u64,
-    /// Records in the replayed trees at the end, superseded ones included.
+    /// Number of records in the replayed trees at the end, including superseded ones.
     pub records: u64,
-    /// The first version that is not what it should be.
+    /// The first version that is wrong; `None` if all are right.
     pub difference: Option<Difference>,
 }
 
-/// A version that is not what it should be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
-    /// The version.
-    pub stamp: Stamp,
-    /// The shard, as far as it is known.
-    pub shard: Option<ShardId>,
-    /// What differs.
-    pub what: String,
-}
-
-/// Why a replay stops.
-enum Stop {
-    Failed(Error),
-    Differs(Difference),
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
 impl Client {
-    /// Audits the ledger up to its newest checkpoint.
+    /// Audits the ledger up to its newest checkpoint. Calls `progress` after each version.
     ///
     /// # Errors
-    /// If the ledger keeps no journals, its headers are not those of a signed checkpoint, the state to begin with is pruned, or it does not
-    /// answer. What differs is in the report and no error.
+    /// If the ledger keeps no journals, if its headers are not those of a signed checkpoint, if the
+    /// state to begin with is pruned, or if the ledger does not answer. A version that differs is
+    /// no error: the report has it.
     pub async fn audit(&self, audit: &Audit, progress: impl FnMut(Progress)) -> Result<Report, Error> {
-        // A proof of growth from genesis on tells of all key changes.
+        // The proof of growth from genesis names all key changes.
         let answer = self.checkpoint(1).await?;
         let Verified { checkpoint, keys, .. } = check::verify(&answer.standing, &audit.key, None)?;
         let report = Report { checkpoint, to: Version(0), compared: 0, records: 0, difference: None };
@@ -134,7 +119,8 @@ impl Client {
         }
     }
 
-    /// Which shard's leaf is not the replayed one: each shard proves its own, if the version can still be read.
+    /// Finds the shard whose state leaf differs from the replayed one: each shard is asked to prove
+    /// its leaf. `None` if the version can no longer be read.
     async fn differing_shard(&self, book: &Book, state: &State, stamp: Stamp, keys: &Keys) -> Option<ShardId> {
         for (index, leaf) in state.leaves().into_iter().enumerate() {
             if !self.has_leaf(book, index as u64, &leaf, stamp, keys).await? {
@@ -163,12 +149,12 @@ impl Client {
     }
 }
 
-/// A replay that is under way.
+/// A replay in progress.
 struct Replay<'a, P> {
     client: &'a Client,
     book: &'a Book,
     state: State,
-    /// The last version.
+    /// The last version to replay.
     to: Version,
     report: Report,
     progress: P,
@@ -192,7 +178,7 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
         Ok(())
     }
 
-    /// Replays what one stream gives.
+    /// Replays the messages of one stream, until it ends or breaks.
     async fn take_stream(&mut self) -> Result<(), Stop> {
         let next = self.report.to.next();
         let request = v1::JournalRequest { from_version: next.0, to_version: self.to.0 };
@@ -202,7 +188,7 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
             let message = match stream.next().await {
                 Ok(Some(message)) => message,
                 Ok(None) => return Ok(()),
-                // A shard that has lost what it should keep is a finding.
+                // It is a finding if a shard has lost what it should keep.
                 Err(error) if error.reason() == Some(Reason::Corrupted) => {
                     let stamp = self.book.line(self.report.to.next()).stamp;
                     return Err(Stop::Differs(Difference { stamp, shard: None, what: error.to_string() }));
@@ -218,9 +204,4 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
         }
         Ok(())
     }
-}
-
-fn may_resume(error: &Error) -> bool {
-    use coppice_types::ErrorKind;
-    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Fenced | ErrorKind::Conflict)
 }

@@ -1,7 +1,8 @@
-//! What a server may send for one answer, held against what comes before it is decoded.
+//! Bounds on what a server may send as one answer, checked before the answer is decoded.
 //!
-//! A message of many empty parts takes few bytes on the wire and a hundred times as many in memory. So the parts are counted as the bytes
-//! arrive, and a message that has more of them, or more bytes, than any ledger sends ends its call.
+//! A message with many empty parts takes few bytes on the wire, and a hundred times as many in
+//! memory. So the parts are counted as the bytes arrive. A message with more parts or bytes than
+//! any ledger sends ends its call.
 
 use std::{
     pin::Pin,
@@ -14,15 +15,19 @@ use http_body::{Body, Frame, SizeHint};
 use tonic::Status;
 use tower::ServiceExt;
 
-/// Largest answer that is taken, in bytes: a proof file may have 64 MiB, and a message has a little more.
+/// Largest answer that is accepted, in bytes: a proof file may have 64 MiB, and a message has a
+/// little more.
 pub(crate) const ANSWER_BYTES_MAX: usize = 96 << 20;
-/// Largest answer to a call whose answers are short, and to one that lists all replicas.
+/// Most bytes of keys and values that [`Client::range_all`](crate::Client::range_all) collects: 128
+/// MiB, more than a proof can hold.
+pub const RANGE_BYTES_MAX: usize = 128 << 20;
+/// Largest answer to a call that has short answers, and to one that lists all replicas.
 const SHORT_BYTES_MAX: usize = 1 << 20;
 const LIST_BYTES_MAX: usize = 2 << 20;
 /// Most fields of one message: records, entries of a journal, replicas.
 const FIELDS_MAX: u32 = 1 << 17;
 
-/// The same channel, whose answers are held against these bounds.
+/// Wraps a channel so that its answers are checked against these bounds.
 pub(crate) fn bounded(channel: Channel) -> Channel {
     Channel::new(tower::service_fn(move |request: HttpRequest| {
         let bytes_max = bytes_max(request.uri().path());
@@ -34,7 +39,7 @@ pub(crate) fn bounded(channel: Channel) -> Channel {
     }))
 }
 
-/// By the path of a method.
+/// Largest answer of a method, by its path.
 fn bytes_max(path: &str) -> usize {
     match path.rsplit('/').next().unwrap_or_default() {
         "Head" | "GetHeader" | "OpenSession" | "Stage" | "Discard" | "Pin" | "Unpin" | "TransferLeader" => {
@@ -82,10 +87,10 @@ impl Body for Bounded {
     }
 }
 
-/// Where in a stream of messages the next byte stands.
+/// Where the next byte of a stream of messages belongs.
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// In the five bytes before a message, of which so many came.
+    /// In the five bytes before a message; the number says how many have come.
     Prefix([u8; 5], usize),
     /// In the tag of a field.
     Tag(Varint),
@@ -93,7 +98,7 @@ enum At {
     Number,
     /// In the length of a field.
     Length(Varint),
-    /// In a field that has so many bytes yet.
+    /// In a field with this many bytes left.
     Field(u64),
 }
 
@@ -104,7 +109,7 @@ struct Varint {
 }
 
 impl Varint {
-    /// Takes a byte; gives the number with its last one.
+    /// Takes a byte. Returns the number when its last byte has come.
     fn take(&mut self, byte: u8) -> Result<Option<u64>, &'static str> {
         if self.bits > 63 {
             return Err("a number that is too long");
@@ -115,12 +120,12 @@ impl Varint {
     }
 }
 
-/// Counts the fields of messages as their bytes come.
+/// Counts the fields of messages as their bytes arrive.
 #[derive(Debug)]
 struct Walk {
     bytes_max: usize,
     at: At,
-    /// Bytes of the message that have not come.
+    /// Bytes of the message that have not come yet.
     left: usize,
     fields: u32,
 }
@@ -171,7 +176,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Where the byte after this one stands; what has a length was taken before.
+    /// Where the byte after this one belongs. The length of a field has been counted down before.
     fn after(&mut self, byte: u8) -> Result<At, &'static str> {
         let next = At::Tag(Varint::default());
         Ok(match self.at {

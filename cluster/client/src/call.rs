@@ -1,7 +1,8 @@
-//! One call: attempts with a deadline each, repeated by kind of error while patience lasts.
+//! One call: attempts with a deadline each, repeated by kind of error until patience ends.
 //!
-//! A coordinator that does not answer, or says that it can't, is left alone for a while, and another one is asked. What may be
-//! repeated does not wait for a slow one as long as it would for the only one.
+//! A coordinator that does not answer, or says that it can't, is left alone for a while, and
+//! another one is asked. A call that may be repeated waits only briefly for a slow coordinator if
+//! there are several.
 
 use std::{future::Future, time::Duration};
 
@@ -20,32 +21,33 @@ use crate::{
     routes::{Pick, Routes},
 };
 
-/// The first pause before a repetition, at most; each is about twice the one before.
+/// Longest first pause before a repetition; each pause is about twice the previous one.
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(20);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// How long the first attempt waits for one of several coordinators; each waits twice as long as the one before.
+/// How long the first attempt waits for one of several coordinators. Each attempt waits twice as
+/// long as the previous one.
 const SLOW: Duration = Duration::from_secs(2);
 
 /// What a repetition would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// The same again: reads, and writes that are numbered.
+    /// A repetition is harmless: reads, and batches that are numbered.
     Safe,
-    /// Maybe twice what was asked for: only after a refusal that had no effect.
+    /// A repetition may do the same thing twice, so only a call that had no effect is repeated.
     Unsafe,
 }
 
 /// How long a call waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// For the answer to one attempt.
+    /// Longest wait for the answer to one attempt.
     pub attempt: Duration,
-    /// From the start of the call to the last repetition.
+    /// Longest time from the start of the call to its last repetition.
     pub total: Duration,
 }
 
-/// Calls `attempt` until it answers, is refused for good, or patience ends: one span by the conventions for databases, with those of the
-/// attempts below it.
+/// Calls `attempt` until it succeeds, is refused for good, or patience ends. The call is one span
+/// by the conventions for databases; the spans of the attempts lie below it.
 pub(crate) async fn call<T, F>(
     operation: &'static str,
     routes: &Routes,
@@ -82,7 +84,7 @@ where
     let until = Instant::now() + patience.total;
     let mut pause = PAUSE_MIN;
     let mut attempts = 0;
-    // An attempt may have had its effect, or have it yet.
+    // Whether an attempt may have had its effect, or may still have it.
     let mut unknown = false;
     loop {
         let limit = match repeat {
@@ -102,7 +104,8 @@ where
         };
         match status::kind(&status) {
             ErrorKind::Unavailable | ErrorKind::Fenced => routes.failed(&pick),
-            // It is there, and busy. A quota stays exceeded for longer than this would wait.
+            // The coordinator is there, and busy. A quota stays exceeded for longer than a call
+            // would wait.
             ErrorKind::Exhausted if status::reason(&status) != Some(Reason::QuotaExceeded) => {}
             _ => {
                 routes.succeeded(&pick);
@@ -132,8 +135,8 @@ fn give_up(endpoint: &str, attempts: u32, status: &Status, outcome_unknown: bool
     }
 }
 
-/// The server said that it did nothing, or was never reached: there was no address, no connection, or no handshake, so that nothing
-/// was sent.
+/// Whether the request certainly did nothing. Either the server said so, or it was never reached:
+/// there was no address, no connection or no handshake, so nothing was sent.
 pub(crate) fn had_no_effect(status: &Status) -> bool {
     match status::reason(status) {
         Some(reason) => reason == Reason::NotLeader || reason.kind() == ErrorKind::Exhausted,
@@ -242,14 +245,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_write_that_never_left_had_no_effect_whatever_kept_it_back() {
-        // Nobody listens there; there is no such host.
+        // An address where nobody listens, and a host that does not exist.
         for endpoint in ["http://127.0.0.1:1", "http://no-such-host.invalid:1"] {
             let channel = tonic::transport::Endpoint::from_static(endpoint).connect_lazy();
             let mut ledger = coppice_proto::v1::ledger_client::LedgerClient::new(channel);
             let status = ledger.commit(coppice_proto::v1::CommitRequest::default()).await.expect_err("it is not there");
             assert!(had_no_effect(&status), "{endpoint}: {status:?}");
         }
-        // A server that says so is believed as little as any other that did not say what it did.
+        // These words alone prove nothing: any server can send them.
         assert!(!had_no_effect(&Status::unavailable("Connection refused")));
         assert!(!had_no_effect(&Status::unavailable("broken pipe")));
     }

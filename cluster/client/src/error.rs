@@ -1,4 +1,4 @@
-//! What can go wrong between a client and its ledger.
+//! The errors of a client.
 
 use std::time::Duration;
 
@@ -6,53 +6,54 @@ use coppice_proto::status;
 use coppice_types::{ErrorKind, Reason, causes};
 use coppice_verify::check::{Cause, Failure, Step};
 
-use crate::RANGE_BYTES_MAX;
+use crate::bounds::RANGE_BYTES_MAX;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The endpoint is not one.
-    #[error("`{endpoint}` is no endpoint: {message}")]
+    /// An endpoint is malformed, or does not fit the TLS settings.
+    #[error("`{endpoint}` is not an endpoint: {message}")]
     Endpoint {
-        /// As it was given.
+        /// The endpoint, as it was given.
         endpoint: String,
         /// What is wrong with it.
         message: String,
     },
-    /// Authorities, certificates or keys can't be read, or do not fit each other.
+    /// Authorities, certificates or keys are unreadable, or do not fit each other.
     #[error("certificates: {0}")]
     Tls(String),
-    /// The cluster refused, and said why.
+    /// The cluster refused the request, and said why.
     #[error("{message}")]
     Refused {
-        /// The machine-readable cause; `None` from a server that gives none.
+        /// The machine-readable cause; `None` if the server gave none.
         reason: Option<Reason>,
         /// What the caller can do.
         kind: ErrorKind,
         /// The cluster's words.
         message: String,
-        /// An earlier attempt had no answer, or its proof can't be had: the request may have had its effect, or have it yet.
+        /// Whether the request may have had its effect, or may still have it. Either an earlier
+        /// attempt had no answer, or the proof of a commit is missing.
         outcome_unknown: bool,
     },
-    /// Nothing answered within the patience of the client.
+    /// No coordinator answered within the client's patience.
     #[error("no answer from {endpoint} after {}: {message}", tries(.attempts))]
     Unavailable {
-        /// Who was asked.
+        /// The endpoint of the last attempt.
         endpoint: String,
-        /// How often.
+        /// Number of attempts.
         attempts: u32,
-        /// What the last attempt ended with.
+        /// How the last attempt failed.
         message: String,
-        /// The machine-readable cause of the last attempt, if the cluster gave one.
+        /// The machine-readable cause of the last failure, if the cluster gave one.
         reason: Option<Reason>,
-        /// The request may have had its effect, or have it yet.
+        /// Whether the request may have had its effect, or may still have it.
         outcome_unknown: bool,
     },
-    /// The proof that came with the answer does not hold.
+    /// The proof in the answer does not hold.
     #[error("the proof that came with the answer does not hold, at step {0}")]
     Unproven(Failure),
     /// The proof holds, but it does not prove the answer.
-    #[error("the answer is not to be believed: {0}")]
+    #[error("the answer can't be trusted: {0}")]
     Untrusted(&'static str),
     /// The answer is not one that a ledger gives.
     #[error("the server's answer makes no sense: {0}")]
@@ -64,17 +65,18 @@ fn tries(attempts: &u32) -> String {
 }
 
 impl Error {
-    /// The cluster says that a batch without a number was committed, and could not prove it at that moment.
+    /// The cluster says that it committed an unnumbered batch, but could not prove it at that
+    /// moment.
     pub(crate) fn unproven_commit() -> Self {
         Self::Refused {
             reason: Some(Reason::Unavailable),
             kind: ErrorKind::Unavailable,
-            message: "the cluster made no receipt: it may have committed the batch".to_owned(),
+            message: "the cluster sent no receipt: the batch may be committed".to_owned(),
             outcome_unknown: true,
         }
     }
 
-    /// Nothing has shown for long that the log only grew. What it comes with was proven.
+    /// Nothing has proven for a long time that the log only grew. The answer at hand was proven.
     pub(crate) fn unproven_growth() -> Self {
         Self::Refused {
             reason: Some(Reason::Unavailable),
@@ -94,24 +96,25 @@ impl Error {
         }
     }
 
-    /// More than is collected.
+    /// A range has more than a client collects.
     pub(crate) fn range_too_large() -> Self {
         let message = format!(
-            "the range has more than the {} MiB that are taken at once: read it in parts, with a limit",
+            "the range has more than the {} MiB that are read at once: read it in parts, with a limit",
             RANGE_BYTES_MAX >> 20
         );
         Self::Refused { reason: None, kind: ErrorKind::Invalid, message, outcome_unknown: false }
     }
 
-    /// What the cluster refused, after attempts of which one may have had its effect.
+    /// The cluster's refusal. `outcome_unknown` says whether an earlier attempt may have had its
+    /// effect.
     pub(crate) fn refused(status: &tonic::Status, outcome_unknown: bool) -> Self {
         let (reason, kind, message) = (status::reason(status), status::kind(status), describe(status));
-        // What the cluster says of the number itself holds for every attempt.
+        // What the cluster says about the number itself holds for every attempt.
         let outcome_unknown = outcome_unknown && !matches!(reason, Some(Reason::RolledBack | Reason::SessionMismatch));
         Self::Refused { reason, kind, message, outcome_unknown }
     }
 
-    /// It failed after a commit was answered, when the answer was to be proven: the batch may well be committed.
+    /// An error in proving a commit that was answered: the batch may well be committed.
     pub(crate) fn after_commit(mut self) -> Self {
         if let Self::Refused { outcome_unknown, .. } | Self::Unavailable { outcome_unknown, .. } = &mut self {
             *outcome_unknown = true;
@@ -119,7 +122,8 @@ impl Error {
         self
     }
 
-    /// The request may have had its effect, or have it yet. A numbered batch can be sent again to find out.
+    /// Whether the request may have had its effect, or may still have it. A numbered batch can be
+    /// sent again to find out.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
         match self {
@@ -129,7 +133,7 @@ impl Error {
         }
     }
 
-    /// What the caller can do.
+    /// What the caller can do, for instance try again or change the request.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -140,7 +144,7 @@ impl Error {
         }
     }
 
-    /// The machine-readable cause, if there is one.
+    /// The machine-readable cause, if the cluster gave one.
     #[must_use]
     pub fn reason(&self) -> Option<Reason> {
         match self {
@@ -153,7 +157,7 @@ impl Error {
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
-            // The proof holds: it is that of something else.
+            // The proof holds, but for something else.
             Failure { step: Step::Question, cause: Cause::Rule(rule) } => Self::Untrusted(rule),
             failure => Self::Unproven(failure),
         }
@@ -166,7 +170,7 @@ impl From<tonic::Status> for Error {
     }
 }
 
-/// The status' own words, with those of its sources, which say what the transport met.
+/// The status in words, with its sources, which say what went wrong in the transport.
 pub(crate) fn describe(status: &tonic::Status) -> String {
     let mut words =
         if status.message().is_empty() { status.code().description().to_owned() } else { status.message().to_owned() };
@@ -176,4 +180,70 @@ pub(crate) fn describe(status: &tonic::Status) -> String {
         }
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_types::codec;
+    use tonic::{Code, Status};
+
+    use super::*;
+
+    fn refused(reason: Reason, unknown: bool) -> Error {
+        Error::refused(&status::refuse(reason, "no"), unknown)
+    }
+
+    fn unproven(step: Step) -> Error {
+        Error::from(Failure { step, cause: Cause::Rule("it is of another key") })
+    }
+
+    #[test]
+    fn a_proof_of_something_else_is_untrusted_and_a_broken_one_unproven() {
+        assert!(matches!(unproven(Step::Question), Error::Untrusted("it is of another key")));
+        assert!(matches!(unproven(Step::Format), Error::Unproven(_)));
+        let codec = Failure { step: Step::Question, cause: Cause::Codec(codec::Error::Malformed("key")) };
+        assert!(matches!(Error::from(codec), Error::Unproven(_)));
+    }
+
+    #[test]
+    fn an_answer_that_lies_is_corrupted_and_leaves_the_outcome_open() {
+        for error in [unproven(Step::Question), unproven(Step::Format), Error::Malformed("no record")] {
+            assert_eq!((error.kind(), error.outcome_unknown()), (ErrorKind::Corrupted, true), "{error}");
+            assert_eq!(error.reason(), None);
+        }
+        let endpoint = Error::Endpoint { endpoint: "x".to_owned(), message: "it has no port".to_owned() };
+        for error in [endpoint, Error::Tls("no certificate".to_owned())] {
+            assert_eq!((error.kind(), error.outcome_unknown()), (ErrorKind::Invalid, false), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_a_number_holds_for_earlier_attempts_too() {
+        for &reason in Reason::ALL {
+            let settles = matches!(reason, Reason::RolledBack | Reason::SessionMismatch);
+            assert_eq!(refused(reason, true).outcome_unknown(), !settles, "{reason}");
+            assert!(!refused(reason, false).outcome_unknown(), "{reason}");
+            assert_eq!((refused(reason, false).reason(), refused(reason, false).kind()), (Some(reason), reason.kind()));
+        }
+    }
+
+    #[test]
+    fn a_failure_after_a_commit_leaves_its_outcome_open() {
+        assert!(refused(Reason::Denied, false).after_commit().outcome_unknown());
+        let unavailable = Error::Unavailable {
+            endpoint: "http://a:1".to_owned(),
+            attempts: 1,
+            message: "gone".to_owned(),
+            reason: None,
+            outcome_unknown: false,
+        };
+        assert_eq!(unavailable.to_string(), "no answer from http://a:1 after 1 attempt: gone");
+        assert!(unavailable.after_commit().outcome_unknown());
+    }
+
+    #[test]
+    fn a_status_is_told_in_words_even_if_it_has_none() {
+        assert_eq!(describe(&Status::unavailable("gone")), "gone");
+        assert_eq!(describe(&Status::new(Code::Unavailable, "")), Code::Unavailable.description());
+    }
 }

@@ -1,11 +1,38 @@
-//! Rust client of a ledger.
+//! Rust client of a Coppice ledger.
 //!
-//! A [`Client`] asks a coordinator, and another one when that fails; it tries again, for a bounded time, what may be tried again,
-//! and gives every answer a deadline. A [`Session`] numbers its batches, so that a commit whose answer was lost can be sent again and is still
-//! applied at most once. A client that was given the ledger's public key believes no read that comes without a proof.
+//! A [`Client`] calls the coordinators of one ledger. If one fails, it asks another. It repeats
+//! what may be repeated, for a bounded time, and every answer has a deadline. A [`Session`] numbers
+//! its batches, so a commit whose answer was lost can be sent again and is still applied at most
+//! once. A client that knows the ledger's public key ([`Options::trust`]) accepts no commit and no
+//! read of keys or ranges without a proof.
 //!
-//! Invariants: a batch outside of a session is sent once, unless the server said that it did nothing; no wait and no
-//! repetition is without a bound; a status is turned into an [`Error`] in one place.
+//! ```no_run
+//! use coppice_client::{Client, Options};
+//! use coppice_proto::v1;
+//! use coppice_types::{Batch, Change, Operation, SessionId};
+//!
+//! # async fn first_program() -> Result<(), coppice_client::Error> {
+//! // `coppice dev` prints this endpoint.
+//! let client = Client::new(Options::new("http://127.0.0.1:7401"))?;
+//!
+//! // A random id; keep it to find the session again after a restart.
+//! let mut session = client.open_session(SessionId([7; 16])).await?;
+//! let put = Operation { key: b"alice".to_vec(), change: Change::Put(b"100".to_vec()) };
+//! let batch = Batch { operations: vec![put], ..Batch::default() };
+//! let committed = session.commit(coppice_client::batch(batch), false).await?;
+//! println!("committed as {:?}", committed.stamp);
+//!
+//! let request = v1::GetRequest { key: "alice".into(), read: None };
+//! if let Some(record) = client.get(request).await?.record {
+//!     println!("found: {}, {} bytes", record.found, record.value.len());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Invariants: a batch outside of a session is sent again only if the server said that it did
+//! nothing, or was never reached. Every wait and every repetition has a bound. One place turns a
+//! status into an [`Error`].
 
 #![warn(missing_docs)]
 
@@ -14,8 +41,13 @@ pub mod audit;
 mod bounds;
 mod call;
 mod client;
+mod commit_stream;
 mod convert;
+mod endpoint;
 mod error;
+#[cfg(test)]
+mod fake;
+mod options;
 mod routes;
 mod rules;
 mod session;
@@ -23,9 +55,12 @@ mod stream;
 mod tls;
 mod trust;
 
-pub use client::{Client, Options, RANGE_BYTES_MAX, Stream};
+pub use bounds::RANGE_BYTES_MAX;
+pub use client::Client;
+pub use commit_stream::{Answer, CommitStream};
 pub use convert::{batch, header};
 pub use error::Error;
+pub use options::Options;
 pub use session::Session;
-pub use stream::{Answer, CommitStream};
+pub use stream::Stream;
 pub use tls::{Expected, Role, Tls};

@@ -1,7 +1,8 @@
-//! Which coordinator a call goes to: one that answered last, until it fails.
+//! The choice of a coordinator for a call: the one that answered last, until it fails.
 //!
-//! A coordinator that fails rests, longer with every failure in a row, and with a random part, so that many clients do not come
-//! back at once. While all rest, the one whose rest ends first is asked: a client never gives up by itself.
+//! A coordinator that failed rests. The rest grows with every failure in a row, and part of it is
+//! random, so that many clients do not come back at once. While all coordinators rest, the one
+//! whose rest ends first is asked, so there always is one to ask.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -11,10 +12,10 @@ use std::{
 use coppice_proto::{Channel, v1::ledger_client::LedgerClient};
 use tokio::time::Instant;
 
-/// The first rest of a coordinator that failed; each is twice the one before.
+/// The rest of a coordinator after its first failure; each rest is twice the previous one.
 const REST_MIN: Duration = Duration::from_millis(100);
 const REST_MAX: Duration = Duration::from_secs(10);
-/// Most coordinators that are known.
+/// Most coordinators that a client knows.
 const ROUTES_MAX: usize = 16;
 
 type Ledger = LedgerClient<Channel>;
@@ -29,7 +30,7 @@ struct Route {
 }
 
 #[derive(Debug)]
-struct State {
+struct Table {
     routes: Vec<Route>,
     at: usize,
     random: u64,
@@ -38,10 +39,10 @@ struct State {
 /// The coordinators that a client knows.
 #[derive(Debug)]
 pub(crate) struct Routes {
-    state: Mutex<State>,
+    table: Mutex<Table>,
 }
 
-/// A coordinator to be asked.
+/// The coordinator that was chosen for a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Pick {
     pub address: String,
@@ -49,81 +50,84 @@ pub(crate) struct Pick {
 }
 
 impl Routes {
-    /// At least one coordinator, by address. What is random follows from `seed`.
+    /// The table of these coordinators, by address; there must be at least one. `seed` is the
+    /// source of all randomness.
     pub(crate) fn new(routes: Vec<(String, Ledger)>, seed: u64) -> Self {
         assert!(!routes.is_empty(), "a client has an endpoint");
         let route = |(address, ledger)| Route { address, ledger, failures: 0, rests_until: None };
         let routes = routes.into_iter().take(ROUTES_MAX).map(route).collect();
-        Self { state: Mutex::new(State { routes, at: 0, random: seed | 1 }) }
+        Self { table: Mutex::new(Table { routes, at: 0, random: seed | 1 }) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// More than one is known.
+    /// Whether more than one coordinator is known.
     pub(crate) fn are_several(&self) -> bool {
-        self.state().routes.len() > 1
+        self.table().routes.len() > 1
     }
 
-    /// Whom to ask now.
+    /// Chooses the coordinator to ask now.
     pub(crate) fn pick(&self) -> Pick {
-        let mut state = self.state();
+        let mut table = self.table();
         let now = Instant::now();
         let rests = |route: &Route| route.rests_until.filter(|until| *until > now);
-        if rests(&state.routes[state.at]).is_some() {
-            let count = state.routes.len();
-            let order = (0..count).map(|offset| (state.at + offset) % count);
-            // Of equals the first: those that do not rest at all come before the others.
-            let at = order.min_by_key(|at| rests(&state.routes[*at]));
-            state.at = at.unwrap_or(state.at);
+        if rests(&table.routes[table.at]).is_some() {
+            let count = table.routes.len();
+            let order = (0..count).map(|offset| (table.at + offset) % count);
+            // The first of equals is taken. Coordinators that do not rest come before the others.
+            let at = order.min_by_key(|at| rests(&table.routes[*at]));
+            table.at = at.unwrap_or(table.at);
         }
-        let route = &state.routes[state.at];
+        let route = &table.routes[table.at];
         Pick { address: route.address.clone(), ledger: route.ledger.clone() }
     }
 
-    /// It answered.
+    /// Notes that a coordinator answered.
     pub(crate) fn succeeded(&self, pick: &Pick) {
-        let mut state = self.state();
-        if let Some(route) = state.routes.iter_mut().find(|route| route.address == pick.address) {
+        let mut table = self.table();
+        if let Some(route) = table.routes.iter_mut().find(|route| route.address == pick.address) {
             route.failures = 0;
             route.rests_until = None;
         }
     }
 
-    /// It did not answer, or could not do what it was asked for: others are asked for a while.
+    /// Notes that a coordinator did not answer, or could not serve the call. Others are asked for a
+    /// while.
     pub(crate) fn failed(&self, pick: &Pick) {
-        let mut state = self.state();
-        let part = state.random_part();
-        let Some(route) = state.routes.iter_mut().find(|route| route.address == pick.address) else { return };
+        let mut table = self.table();
+        let part = table.random_part();
+        let Some(route) = table.routes.iter_mut().find(|route| route.address == pick.address) else { return };
         let rest = REST_MIN.saturating_mul(1 << route.failures.min(16)).min(REST_MAX);
         route.failures = route.failures.saturating_add(1);
         route.rests_until = Some(Instant::now() + spread(rest, part));
     }
 
-    /// A pause of about this, so that clients that failed at one moment do not come back at one.
+    /// A pause of between half of `about` and all of it, so that clients that failed at one moment
+    /// come back at different ones.
     pub(crate) fn pause(&self, about: Duration) -> Duration {
-        spread(about, self.state().random_part())
+        spread(about, self.table().random_part())
     }
 
-    /// Adds a coordinator that was not known.
+    /// Adds a coordinator, unless it is known or the table is full.
     pub(crate) fn learn(&self, address: String, ledger: impl FnOnce() -> Ledger) {
-        let mut state = self.state();
-        if state.routes.len() < ROUTES_MAX && state.routes.iter().all(|route| route.address != address) {
-            state.routes.push(Route { address, ledger: ledger(), failures: 0, rests_until: None });
+        let mut table = self.table();
+        if table.routes.len() < ROUTES_MAX && table.routes.iter().all(|route| route.address != address) {
+            table.routes.push(Route { address, ledger: ledger(), failures: 0, rests_until: None });
         }
     }
 
-    /// The addresses that are known.
+    /// The addresses of all known coordinators.
     pub(crate) fn addresses(&self) -> Vec<String> {
-        self.state().routes.iter().map(|route| route.address.clone()).collect()
+        self.table().routes.iter().map(|route| route.address.clone()).collect()
     }
 }
 
-impl State {
-    /// From 0 to 1.
+impl Table {
+    /// A random number from 0 to 1.
     fn random_part(&mut self) -> f64 {
-        // xorshift: no more is asked of it than that clients differ.
+        // xorshift is good enough: clients must only differ from each other.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -131,7 +135,7 @@ impl State {
     }
 }
 
-/// Between half of a time and all of it.
+/// A time between half of `time` and all of it, by `part` from 0 to 1.
 fn spread(time: Duration, part: f64) -> Duration {
     time / 2 + time.mul_f64(part) / 2
 }

@@ -1,5 +1,5 @@
-//! What the messages of a stream must be, one after the other: a server that repeats itself, goes back, or sends more than was asked for is
-//! found out with the first message that does.
+//! Rules for the messages of a stream. A server that repeats itself, goes back, or sends more than
+//! was asked for is caught at the first such message.
 
 use bytes::Bytes;
 use coppice_proto::v1;
@@ -27,7 +27,7 @@ impl Ascending {
         if self.last.as_ref().is_some_and(|last| key <= last) {
             return Err("keys that do not ascend");
         }
-        // A slice of a message would keep all of it.
+        // A copy, because a slice would keep the whole message in memory.
         self.last = Some(Bytes::copy_from_slice(key));
         Ok(())
     }
@@ -42,7 +42,7 @@ fn count_down(left: &mut u64) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Records that ascend, as many as were asked for, and then the end.
+/// Records in ascending order, at most as many as were asked for, and then the end.
 pub(crate) fn range(request: &v1::RangeRequest) -> Rule<v1::RangeResponse> {
     let mut keys = Ascending::new(request.low.clone(), request.high.clone());
     let mut left = limit_of(request.limit);
@@ -59,7 +59,8 @@ pub(crate) fn range(request: &v1::RangeRequest) -> Rule<v1::RangeResponse> {
     })
 }
 
-/// Changes from the newest back, as many as were asked for. The last message may say only that older ones are gone.
+/// Changes from the newest back, at most as many as were asked for. The last message may say only
+/// that older ones are gone.
 pub(crate) fn history(request: &v1::HistoryRequest) -> Rule<v1::HistoryResponse> {
     let mut left = limit_of(request.limit);
     let mut last: Option<u64> = None;
@@ -80,7 +81,7 @@ pub(crate) fn history(request: &v1::HistoryRequest) -> Rule<v1::HistoryResponse>
     })
 }
 
-/// Differences by ascending keys.
+/// Differences in ascending order of their keys.
 pub(crate) fn diff(request: &v1::DiffRequest) -> Rule<v1::DiffResponse> {
     let mut keys = Ascending::new(request.low.clone(), request.high.clone());
     Box::new(move |message| {
@@ -99,7 +100,8 @@ pub(crate) fn diff(request: &v1::DiffRequest) -> Rule<v1::DiffResponse> {
     })
 }
 
-/// Headers whose sequence numbers go up by one; what changed, by ascending keys, may come in parts before the header's last message.
+/// Headers with sequence numbers that rise by one. The changes of a header, in ascending order of
+/// keys, may come in parts before its last message.
 pub(crate) fn heads(request: &v1::WatchHeadsRequest) -> Rule<v1::WatchHeadsResponse> {
     let mut next = Some(Sequence(request.from_sequence));
     let everything = || Ascending::new(Bytes::new(), None);
@@ -121,7 +123,7 @@ pub(crate) fn heads(request: &v1::WatchHeadsRequest) -> Rule<v1::WatchHeadsRespo
     })
 }
 
-/// Anything: whoever reads it holds each message against what it has.
+/// No rule: the auditor checks each message against its book.
 pub(crate) fn journal(_: &v1::JournalRequest) -> Rule<v1::JournalResponse> {
     Box::new(|_| Ok(()))
 }
@@ -138,7 +140,7 @@ mod tests {
         v1::Record { key: key.as_bytes().to_vec().into(), found: true, last_changed, ..Default::default() }
     }
 
-    /// What a rule says of the first message that it does not take.
+    /// Passes messages to a rule until it refuses one.
     fn judged<T>(mut rule: Rule<T>, messages: &[T]) -> Result<(), &'static str> {
         messages.iter().try_for_each(&mut *rule)
     }

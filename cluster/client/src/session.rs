@@ -1,14 +1,15 @@
-//! A client's numbered stream of batches, for at-most-once.
+//! Sessions: numbered batches, applied at most once each.
 
 use coppice_proto::v1;
 use coppice_types::{Reason, SessionId};
 
-use crate::{Client, CommitStream, Error};
+use crate::{Client, Error};
 
-/// A session: batch number n is applied once, however often it is sent.
+/// A session: batch number n is applied at most once, however many times it is sent.
 ///
-/// A refused batch uses no number up. After an error whose outcome is unknown ([`Error::outcome_unknown`]), send the same batch again:
-/// its number is still the next one. A different batch under a number that was committed after all is refused (`SESSION_MISMATCH`).
+/// A refused batch uses up no number. After an error whose outcome is unknown
+/// ([`Error::outcome_unknown`]), send the same batch again: its number is still the next one. If
+/// that number was committed after all, a different batch is refused with `SESSION_MISMATCH`.
 #[derive(Clone, Debug)]
 pub struct Session {
     client: Client,
@@ -17,27 +18,35 @@ pub struct Session {
     batch_hash: Vec<u8>,
 }
 
+impl Client {
+    /// Opens a session, or finds it again. The id should be random; it is the session's only name.
+    pub async fn open_session(&self, id: SessionId) -> Result<Session, Error> {
+        Session::open(self.clone(), id).await
+    }
+}
+
 impl Session {
-    pub(crate) async fn open(client: Client, id: SessionId) -> Result<Self, Error> {
+    async fn open(client: Client, id: SessionId) -> Result<Self, Error> {
         let request = v1::OpenSessionRequest { session_id: id.0.to_vec().into() };
-        let opened = client.open(request).await?;
+        let opened = client.session(request).await?;
         after(opened.highest_number)?;
         Ok(Self { client, id, highest: opened.highest_number, batch_hash: opened.batch_hash.to_vec() })
     }
 
-    /// The name of the session.
+    /// The id of the session.
     #[must_use]
     pub fn id(&self) -> SessionId {
         self.id
     }
 
-    /// The highest number that is known to be committed, 0 for none.
+    /// The highest number that is known to be committed; 0 if there is none.
     #[must_use]
     pub fn highest(&self) -> u64 {
         self.highest
     }
 
-    /// The batch hash of the highest number, as it was when the session was opened.
+    /// The hash of the batch with the highest number, as of the opening of the session. Empty if
+    /// there was none.
     #[must_use]
     pub fn batch_hash(&self) -> &[u8] {
         &self.batch_hash
@@ -51,29 +60,27 @@ impl Session {
         self.highest = self.highest.max(number);
     }
 
-    /// Sends the next batches as a stream, without waiting for each answer.
-    pub fn stream(&mut self, want_receipt: bool) -> CommitStream<'_> {
-        CommitStream::new(self, want_receipt)
-    }
-
-    /// Commits the next batch.
+    /// Commits the next batch. With `want_receipt`, or if a key is trusted, the answer has a
+    /// receipt.
     ///
     /// # Errors
-    /// What the cluster refuses, and what it did not answer in time.
+    /// As [`Client::commit`]. [`Error::outcome_unknown`] tells whether the batch must be sent
+    /// again.
     pub async fn commit(&mut self, batch: v1::Batch, want_receipt: bool) -> Result<v1::CommitResponse, Error> {
         let number = after(self.highest)?;
         let answer = self.commit_as(number, batch, want_receipt).await;
-        // What was committed and then rolled back has used its number up, too.
+        // A batch that was committed and then rolled back has used up its number, too.
         if answer.as_ref().map_or_else(|error| error.reason() == Some(Reason::RolledBack), |_| true) {
             self.highest = number;
         }
         answer
     }
 
-    /// Sends a batch under a number of its own, for instance one that was committed before.
+    /// Sends a batch under a number that the caller chooses, for instance one that was committed
+    /// before.
     ///
     /// # Errors
-    /// What the cluster refuses, and what it did not answer in time.
+    /// As [`Session::commit`].
     pub async fn commit_as(
         &self,
         number: u64,
@@ -86,7 +93,10 @@ impl Session {
     }
 }
 
-/// The number after another one. A session that has none left was never numbered by a client.
+/// The number after `number`. An error if there is none: no client counts that far.
 pub(crate) fn after(number: u64) -> Result<u64, Error> {
     number.checked_add(1).ok_or(Error::Malformed("a session whose numbers are used up"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,12 @@
-//! Whom a client believes, and who it says it is: from memory, or from files that are read anew when they change.
+//! TLS settings: whom a client trusts, and which certificate it shows. They come from memory, or
+//! from files that are read again when they change.
 //!
-//! Once the files hold something else that is a whole, the next call goes over a connection of its own; calls and streams that are under way
-//! end on the one that they have.
+//! Once changed files form a valid whole, the next call opens a new connection. Calls and streams
+//! that are under way end on the old one.
 //!
-//! A server must be a coordinator by its certificate, unless the options say otherwise: the
-//! authority of a cluster also signs for readers, and a reader's certificate may name any host. It
-//! is judged before anything is sent.
+//! The server's certificate must be a coordinator's, unless the options say otherwise. The
+//! authority of a cluster also signs certificates of readers, and a reader's certificate may name
+//! any host. The certificate is judged before anything is sent.
 
 use std::{
     fmt,
@@ -31,31 +32,31 @@ use tonic::{
 };
 use tower::ServiceExt;
 
-/// How long a connection may take to open.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the other end may take to show who it is.
+/// Longest time to open a TCP connection.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest time for the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whom a client believes to be the ledger's server, and who it says it is. All is PEM.
+/// The authorities that a client trusts, and its own certificate. All contents are PEM.
 #[derive(Clone)]
 pub enum Tls {
-    /// As it is.
+    /// Fixed contents.
     Pem {
-        /// The authorities that the server's certificate may come from.
+        /// The authorities that may have issued the server's certificate.
         ca: Vec<u8>,
-        /// The client's certificate and private key, where the server asks for them.
+        /// The client's certificate and private key, if the server asks for them.
         identity: Option<(Vec<u8>, Vec<u8>)>,
     },
-    /// The same in files. When they change, the next calls use what they hold then.
+    /// Contents of files. When the files change, the next calls use the new contents.
     Files {
-        /// The authorities.
+        /// The file of the authorities.
         ca: PathBuf,
-        /// The certificate and the private key.
+        /// The files of the certificate and the private key.
         identity: Option<(PathBuf, PathBuf)>,
     },
 }
 
-/// Without the key.
+/// Leaves out the key.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -69,7 +70,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// Authorities, certificates or keys that are none, or do not fit each other.
+/// Unusable authorities, certificates or keys, or ones that do not fit each other.
 pub(crate) struct Unfit(pub String);
 
 impl fmt::Display for Unfit {
@@ -89,14 +90,14 @@ impl Tls {
         match self {
             Self::Pem { ca, identity } => {
                 let identity = identity.as_ref().map(|(certificate, key)| (&certificate[..], &key[..]));
-                Ok(Live::fixed(client(&ca, identity)?))
+                Ok(Live::fixed(settings(&ca, identity)?))
             }
             Self::Files { ca, identity } => {
                 let paths =
                     std::iter::once(ca).chain(identity.into_iter().flat_map(|(cert, key)| [cert, key])).collect();
                 Live::keep(paths, |contents| match contents {
-                    [ca, certificate, key] => client(ca, Some((certificate, key))),
-                    [ca] => client(ca, None),
+                    [ca, certificate, key] => settings(ca, Some((certificate, key))),
+                    [ca] => settings(ca, None),
                     _ => unreachable!("one file is kept, or three"),
                 })
             }
@@ -104,15 +105,15 @@ impl Tls {
     }
 }
 
-/// What a connection is made with.
-fn client(ca: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<secure::Client, Unfit> {
+/// The settings of a TLS client, from PEM.
+fn settings(ca: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<secure::Client, Unfit> {
     let identity = identity
         .map(|(certificate, key)| Ok::<_, String>((secure::certificates(certificate)?, secure::private_key(key)?)));
     let made = secure::roots(ca).and_then(|roots| secure::Client::new(roots, identity.transpose()?));
     made.map_err(Unfit)
 }
 
-/// A connection that is made with its first call, to what is expected at the endpoint.
+/// A connection that is made with its first call, to the process that is expected at the endpoint.
 fn connect(endpoint: &Endpoint, client: &Arc<secure::Client>, expected: &Expected) -> transport::Channel {
     let mut sockets = HttpConnector::new();
     sockets.set_nodelay(true);
@@ -130,7 +131,8 @@ fn connect(endpoint: &Endpoint, client: &Arc<secure::Client>, expected: &Expecte
     }))
 }
 
-/// A channel that connects with its first call, and anew with the first call after the settings have changed.
+/// A channel that connects with its first call, and again with the first call after the settings
+/// changed.
 pub(crate) fn channel(endpoint: Endpoint, live: Live<secure::Client>, expected: Expected) -> Channel {
     let client = live.now();
     let first = connect(&endpoint, &client, &expected);
@@ -142,7 +144,7 @@ struct Renewed {
     endpoint: Endpoint,
     live: Live<secure::Client>,
     expected: Expected,
-    /// The newest connection, and what it was made with.
+    /// The newest connection, with the settings that it was made with.
     newest: Arc<Mutex<(Arc<secure::Client>, transport::Channel)>>,
 }
 
@@ -173,5 +175,28 @@ impl Service<HttpRequest> for Renewed {
             poll_fn(|task| connection.poll_ready(task)).await?;
             Ok(connection.call(request).await?)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn unusable_certificates_are_refused_before_the_first_call() {
+        let pem = |ca: &[u8], identity| Tls::Pem { ca: ca.to_vec(), identity };
+        for tls in [pem(b"", None), pem(b"no PEM", None), pem(b"", Some((b"certificate".to_vec(), b"key".to_vec())))] {
+            let shown = format!("{tls:?}");
+            assert!(tls.live().is_err(), "{shown}");
+        }
+        let files = Tls::Files { ca: "/nowhere/ca.pem".into(), identity: None };
+        let Err(Unfit(why)) = files.live() else { panic!("there is no such file") };
+        assert!(why.contains("/nowhere/ca.pem"), "{why}");
+    }
+
+    #[test]
+    fn the_private_key_is_never_shown() {
+        let tls = Tls::Pem { ca: b"authority".to_vec(), identity: Some((b"certificate".to_vec(), b"secret".to_vec())) };
+        assert_eq!(format!("{tls:?}"), "Pem { identity: true, .. }");
     }
 }

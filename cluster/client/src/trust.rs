@@ -1,7 +1,8 @@
-//! Answers held against their proofs.
+//! Checks of answers against their proofs.
 //!
-//! A proof alone says that *something* was so; here it must say that the question that was asked has the answer that was
-//! given: the same keys, values and version, or the same range without a gap, or the very batch that was sent.
+//! A proof alone shows that *something* was so. Here it must show that the question that was asked
+//! has the answer that was given: the same keys, values and version, the same range without a gap,
+//! or exactly the batch that was sent.
 
 use std::{
     collections::BTreeMap,
@@ -10,10 +11,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use coppice_proto::v1::{self, operation::Change};
+use coppice_proto::v1;
 use coppice_types::{SessionId, ShardId, Stamp, Version};
 use coppice_verify::{
-    check::{self, Answer, Claim, Question, Record, Subject, Verified},
+    check::{self, Claim, Question, Record, Subject, Verified},
     checkpoint::Checkpoint,
     hash::{self, RecordBody},
     header::Body,
@@ -30,7 +31,7 @@ use crate::Error;
 /// What was asked for: keys in any order, or a range.
 pub(crate) enum Asked<'a> {
     Keys(&'a [bytes::Bytes]),
-    /// `more` is the answer to whether records follow.
+    /// `more` is part of the answer: whether records follow.
     Range {
         low: &'a [u8],
         high: Option<&'a [u8]>,
@@ -39,9 +40,9 @@ pub(crate) enum Asked<'a> {
     },
 }
 
-/// How long a checkpoint that grew may go without a proof that it did nothing else.
+/// How long a log may grow before a proof is requested that it did nothing else.
 const GROWTH_INTERVAL: Duration = Duration::from_secs(10);
-/// How long that proof may be asked for in vain, from when on nothing is believed without it.
+/// How long requests for that proof may fail. After that, no answer is accepted without it.
 const GROWTH_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The ledger's keys, and the newest checkpoint that was seen under them.
@@ -49,18 +50,18 @@ const GROWTH_PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Trust {
     keys: Mutex<Arc<Keys>>,
     newest: Mutex<Option<Newest>>,
-    /// The shards, as genesis has them.
+    /// The shards of the genesis header, once they are known.
     pub(crate) map: OnceLock<ShardMap>,
 }
 
 #[derive(Debug)]
 struct Newest {
     checkpoint: Checkpoint,
-    /// One with which the newest one before it is consistent.
+    /// The last checkpoint that was proven to extend the ones before it.
     proven: Checkpoint,
-    /// When the proof of a newer one was asked for last.
+    /// When a proof of growth was last requested.
     asked_at: Instant,
-    /// When it was asked for first, since one was proven.
+    /// When it was first requested since the last proof.
     asked_since: Option<Instant>,
 }
 
@@ -70,12 +71,12 @@ impl Newest {
     }
 }
 
-/// What is to be shown to be beginnings of one log.
+/// Two checkpoints that must be shown to be beginnings of one log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Growth {
     /// The checkpoint that was proven last.
     pub proven: Checkpoint,
-    /// The newest that was seen.
+    /// The newest checkpoint that was seen.
     pub newest: Checkpoint,
 }
 
@@ -84,16 +85,18 @@ impl Trust {
         Self { keys: Mutex::new(Arc::new(Keys::new(key))), newest: Mutex::default(), map: OnceLock::new() }
     }
 
-    /// The ledger's keys, as far as they are known now. An answer is held against what was known when it was asked for: it may have been
-    /// signed just before a key change that another answer has told of.
+    /// The ledger's keys that are known now. An answer is checked with the keys that were known
+    /// when it was asked for: it may have been signed just before a key change that another answer
+    /// reported.
     pub(crate) fn keys(&self) -> Arc<Keys> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Learns of key changes from a checkpoint that was proven; from then on only the newest key is believed.
+    /// Learns of key changes from a proven checkpoint. From then on only the newest key is trusted.
     ///
     /// # Errors
-    /// If they contradict what is known, or the checkpoint was signed by a key that had been replaced at its size.
+    /// If the changes contradict the known ones, or if the key that signed the checkpoint had been
+    /// replaced before that size.
     fn learn(&self, seen: &Seen) -> Result<(), Error> {
         let mut known = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let joined = known.join(seen.keys.clone()).map_err(Error::Untrusted)?;
@@ -103,15 +106,17 @@ impl Trust {
         Ok(())
     }
 
-    /// Entries of the newest checkpoint that was seen.
+    /// The size of the newest checkpoint that was seen, in entries.
     pub(crate) fn seen(&self) -> u64 {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, |known| known.checkpoint.size)
     }
 
-    /// Notes a checkpoint that was proven. Gives those from which growth is to be proven, if it is time for that.
+    /// Notes a proven checkpoint. Returns the checkpoints whose growth must be proven, if a proof
+    /// is due.
     ///
     /// # Errors
-    /// If the log has had another root at that size: the ledger was forked, and both checkpoints are signed.
+    /// If the log had another root at that size: the ledger was forked, and both checkpoints are
+    /// signed.
     pub(crate) fn note(&self, seen: Seen) -> Result<Option<Growth>, Error> {
         self.learn(&seen)?;
         let seen = seen.checkpoint;
@@ -126,7 +131,7 @@ impl Trust {
         if seen.size > known.checkpoint.size {
             known.checkpoint = seen;
         }
-        // Whoever asks, asks alone, unless it is overdue.
+        // Only one call at a time asks for the proof, unless it is overdue.
         let waited = known.asked_at.elapsed() >= GROWTH_INTERVAL || known.is_overdue();
         let due = known.checkpoint.size > known.proven.size && waited;
         if due {
@@ -136,21 +141,21 @@ impl Trust {
         Ok(due.then(|| Growth { proven: known.proven.clone(), newest: known.checkpoint.clone() }))
     }
 
-    /// It was asked for, and growth was not proven.
+    /// Notes that a request for a proof of growth failed.
     ///
     /// # Errors
-    /// If that goes on for too long.
+    /// If such requests have failed for too long.
     pub(crate) fn unproven(&self) -> Result<(), Error> {
         let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         let overdue = newest.as_ref().is_some_and(Newest::is_overdue);
         if overdue { Err(Error::unproven_growth()) } else { Ok(()) }
     }
 
-    /// Checks the proofs that a log grew from the checkpoint that was proven last, and from the newest that was seen. Whether they show that it is
-    /// one log: their ends can be compared only if they have one size.
+    /// Checks two proofs of growth, from the last proven checkpoint and from the newest one seen.
+    /// Returns whether they show one log: their ends can be compared only if they have one size.
     ///
     /// # Errors
-    /// If they show another log, or nothing.
+    /// If they show different logs, or do not hold.
     pub(crate) fn check_growth(
         &self,
         keys: &Keys,
@@ -181,7 +186,7 @@ impl Trust {
         Ok(tied)
     }
 
-    /// The checkpoint at the end of a standing proof from one that was seen.
+    /// The checkpoint at the end of a proof of growth from `old`.
     fn end_of(&self, keys: &Keys, old: &Checkpoint, standing: &[u8]) -> Result<Checkpoint, Error> {
         let file = ProofFile::decode(standing).map_err(malformed)?;
         let verified = check::verify_known(&file, keys, None, &Question::about(Subject::Growth(old.size)))?;
@@ -192,8 +197,8 @@ impl Trust {
         Ok(seen.checkpoint)
     }
 
-    /// As [`check_receipt`], with the shards as they are known or, before that, as this genesis header has them. They are known once a receipt holds
-    /// with them.
+    /// Like the function [`check_receipt`]. Uses the known shards, or those of this genesis header,
+    /// which are kept once a receipt holds with them.
     pub(crate) fn check_receipt(
         &self,
         keys: &Keys,
@@ -207,7 +212,7 @@ impl Trust {
         }
         let map = map_of(genesis.ok_or(Error::Malformed("genesis header"))?)?;
         let seen = check_receipt(keys, newer, &map, sent, response)?;
-        // Another receipt may have told of them meanwhile: of the same.
+        // If another receipt has set the map meanwhile, it is the same map.
         let _ = self.map.set(map);
         Ok(seen)
     }
@@ -217,31 +222,33 @@ const FORKED: &str = "the log has two roots of one size: keep both checkpoints, 
 
 const LATE: &str = "its checkpoint is signed by a key that the ledger had replaced before: keep it, it is evidence";
 
-/// A checkpoint that was proven, and the keys that are known by it.
+/// A proven checkpoint, and the keys that its proof shows.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub checkpoint: Checkpoint,
     pub keys: Keys,
 }
 
-/// What was answered to a read.
+/// A read with its answer.
 pub(crate) struct Read<'a> {
     pub question: Asked<'a>,
     pub options: &'a v1::ReadOptions,
     pub records: &'a [v1::Record],
     pub read_at: Option<&'a v1::Stamp>,
     pub proof: &'a [u8],
-    /// Entries of the newest checkpoint that was seen before it was asked.
+    /// The size of the newest checkpoint that was seen before the question, in entries.
     pub seen: u64,
 }
 
-/// What the checkpoint of a proof says of its size, whoever signed it; nothing if it is none.
+/// The size that the checkpoint of a proof claims, no matter who signed it. `None` if it is no
+/// checkpoint.
 pub(crate) fn claimed_size(proof: &[u8]) -> Option<u64> {
     let file = ProofFile::decode(proof).ok()?;
     Checkpoint::claimed(&file.proof.log().checkpoint).ok().map(|checkpoint| checkpoint.size)
 }
 
-/// Checks the answer to a read; `newer` joins its checkpoint to a newer one, if that is needed. Gives the checkpoint of its proof.
+/// Checks the answer to a read. If its checkpoint was signed before a key change, `newer` is the
+/// proof of growth to a newer one. Returns the checkpoint of the proof.
 pub(crate) fn check_read(keys: &Keys, newer: Option<&[u8]>, read: &Read<'_>) -> Result<Seen, Error> {
     let file = ProofFile::decode(read.proof).map_err(malformed)?;
     let verified = read.verify(&file, keys, newer)?;
@@ -251,14 +258,15 @@ pub(crate) fn check_read(keys: &Keys, newer: Option<&[u8]>, read: &Read<'_>) -> 
 }
 
 impl Read<'_> {
-    /// Verifies the proof, which must be of the keys, or the range, for which the answer stands.
+    /// Verifies the proof, which must be about the keys that were asked for, or the range that was
+    /// answered.
     fn verify<'f>(&self, file: &ProofFile<'f>, keys: &Keys, newer: Option<&[u8]>) -> Result<Verified<'f>, Error> {
         let cut: Option<Vec<u8>>;
         let subject = match &self.question {
             Asked::Keys(keys) => Subject::Keys(keys.iter().map(AsRef::as_ref).collect()),
             Asked::Range { low, high, more: false, .. } => Subject::Range { low, high: *high },
-            // A limit cut the range short: it is proven as far as it was answered, and only behind
-            // as many records as were asked for.
+            // A limit cut the range short. Then the proof covers the range up to the last record,
+            // and the answer must have as many records as were asked for.
             Asked::Range { low, limit, more: true, .. } => {
                 ensure(*limit > 0 && self.records.len() == *limit as usize, "the range ends below its limit")?;
                 cut = successor(self.records);
@@ -269,7 +277,8 @@ impl Read<'_> {
     }
 }
 
-/// It is the version that was asked for, and no older view of the log than one before the question.
+/// Checks that the answer is of the version that was asked for, and not older than what was known
+/// before the question.
 fn check_place(proof: &Proof<'_>, verified: &Verified<'_>, read: &Read<'_>) -> Result<(), Error> {
     let (Proof::Query(proof), Claim::Query(claim)) = (proof, &verified.claim) else {
         return Err(Error::Untrusted("the proof is of another kind"));
@@ -279,7 +288,7 @@ fn check_place(proof: &Proof<'_>, verified: &Verified<'_>, read: &Read<'_>) -> R
     let asked = match at {
         None => *cosigned || verified.newest.stamp.version == stamp.version,
         Some(at) if *any_epoch => Version(at.version) == stamp.version,
-        // A rollback gives its target another name.
+        // A rollback gives its target a second name, in the new epoch.
         Some(at) => {
             let renamed =
                 |next: &coppice_verify::epochs::Pair| same(Stamp { epoch: next.epoch, version: next.base }, at);
@@ -287,18 +296,19 @@ fn check_place(proof: &Proof<'_>, verified: &Verified<'_>, read: &Read<'_>) -> R
         }
     };
     ensure(asked, "another version was read than was asked for")?;
-    // Witnesses may be behind.
+    // Witnesses may lag behind.
     let fresh = *stale_ok || *cosigned || verified.checkpoint.size >= read.seen;
-    ensure(fresh, "it is older than what this client has seen before it asked")
+    ensure(fresh, "it is older than what this client had seen before it asked")
 }
 
 fn check_claim(verified: &Verified<'_>, read: &Read<'_>) -> Result<(), Error> {
     let Claim::Query(claim) = &verified.claim else { return Err(Error::Untrusted("the proof is of another kind")) };
     let records = read.records;
     match (&claim.answer, &read.question) {
-        (Answer::Keys(proven), Asked::Keys(keys)) => check_keys(proven, keys, records),
-        (Answer::Range { records: proven, .. }, Asked::Range { high, more, .. }) => {
-            // Nothing of the range lies behind the record that ends it.
+        (check::Answer::Keys(proven), Asked::Keys(keys)) => check_keys(proven, keys, records),
+        (check::Answer::Range { records: proven, .. }, Asked::Range { high, more, .. }) => {
+            // The answer says that more records follow, so the range must not end at its last
+            // record.
             let goes_on = !*more || successor(records).as_deref() != *high;
             ensure(goes_on, "the proof ends elsewhere than the answer")?;
             ensure(proven.len() == records.len(), "the answer is not the proven range")?;
@@ -320,13 +330,13 @@ impl<'a> Sent<'a> {
         Ok(Self { session: SessionId::from_slice(session).map(|id| (id, number)), batch })
     }
 
-    /// What a journal says of it.
+    /// The batch's entry in the journal.
     fn entry(&self, map: &ShardMap) -> BatchEntry {
         let mut lists: BTreeMap<ShardId, Vec<(&[u8], RecordBody)>> = BTreeMap::new();
         for operation in &self.batch.operations {
             let body = match &operation.change {
-                Some(Change::Put(value)) => RecordBody::Put {
-                    // No ledger takes one that is longer.
+                Some(v1::operation::Change::Put(value)) => RecordBody::Put {
+                    // No ledger accepts a longer value.
                     value_len: u32::try_from(value.len()).unwrap_or(u32::MAX),
                     value_hash: hash::sha256(value),
                 },
@@ -342,7 +352,8 @@ impl<'a> Sent<'a> {
     }
 }
 
-/// The shards in the genesis header. It is not proven: [`check_receipt`] holds the map against a header that is.
+/// The shards in a genesis header. The header is not proven yet: [`check_receipt`] compares its map
+/// with a proven header.
 pub(crate) fn map_of(genesis: &[u8]) -> Result<ShardMap, Error> {
     match crate::header(genesis)?.body {
         Body::Genesis(genesis) => Ok(genesis.shard_map),
@@ -350,7 +361,7 @@ pub(crate) fn map_of(genesis: &[u8]) -> Result<ShardMap, Error> {
     }
 }
 
-/// Checks that the receipt of a commit is of the batch that was sent; gives its checkpoint.
+/// Checks that the receipt of a commit is for the batch that was sent. Returns its checkpoint.
 pub(crate) fn check_receipt(
     keys: &Keys,
     newer: Option<&[u8]>,
@@ -397,7 +408,7 @@ fn check_record(proven: Option<&Record<'_>>, record: &v1::Record) -> Result<(), 
     ensure(agree, "the answer and its proof disagree")
 }
 
-/// The first key above the last record.
+/// The smallest key above the last record.
 fn successor(records: &[v1::Record]) -> Option<Vec<u8>> {
     records.last().map(|record| [record.key.as_ref(), &[0]].concat())
 }

@@ -1,4 +1,4 @@
-//! The command line as a whole: what no single option tells.
+//! The command line as a whole: rules that no single option can express.
 
 use std::env;
 
@@ -6,14 +6,14 @@ use clap::{Arg, ArgAction, Command, CommandFactory, builder::Resettable};
 
 use super::Arguments;
 
-/// The heading under which help lists how a ledger is reached.
+/// The help heading of the options for reaching a ledger.
 pub(super) const CONNECTION: &str = "Connection";
 
 /// Commands that open no connection.
 const OFFLINE: [&str; 8] = ["dev", "verify", "keygen", "fsck", "completions", "man", "version", "help"];
 
-/// The command line. A variable that is set to nothing counts as not set, for every option. Options of the connection are absent from
-/// commands that open none.
+/// The command line. For every option, a variable that is set to the empty text counts as not set.
+/// Commands that open no connection do not have the options for one.
 #[must_use]
 pub fn command() -> Command {
     let command = unset_empty(Arguments::command());
@@ -23,17 +23,17 @@ pub fn command() -> Command {
         if !OFFLINE.contains(&command.get_name()) {
             return command;
         }
-        // An argument of the same id keeps the global one away.
+        // An argument with the same id keeps the global one away.
         connection.iter().fold(command, |command, arg| command.arg(refused(arg)))
     })
 }
 
-/// An option that is not for a command.
+/// An option that a command does not have: it is hidden, and refused if given.
 fn refused(arg: &Arg) -> Arg {
     let refuse = |_: &str| Err::<String, _>("this command opens no connection");
     let takes_value = arg.get_action().takes_values();
     let arg = arg.clone().global(false).hide(true).env(Resettable::Reset).default_value(Resettable::Reset);
-    // A switch has a value by default, which would be refused although nobody gave it.
+    // A switch has a default value, which would be refused although nobody gave it.
     let arg = if takes_value { arg } else { arg.action(ArgAction::Set).num_args(0..=1).default_missing_value("true") };
     arg.value_parser(refuse)
 }

@@ -1,15 +1,14 @@
-//! A version on the command line.
+//! Names of versions on the command line.
 
 use std::str::FromStr;
 
 use coppice_types::Stamp;
 
-/// A version as it is named on the command line: `17`, or with its epoch `0.17`, as commands print it.
+/// A version as the command line names it: `17`, or with its epoch `0.17`, as commands print it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// The epoch, if it was given; else the one in which the version stands.
+    /// The epoch; `None` means the one in which the version stands.
     pub epoch: Option<u64>,
-    /// The number.
     pub version: u64,
 }
 

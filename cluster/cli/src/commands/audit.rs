@@ -1,4 +1,4 @@
-//! `coppice audit`: does every state root follow from its batches?
+//! `coppice audit`: checks that every state root follows from its batches.
 
 use std::fmt;
 
@@ -18,21 +18,17 @@ use crate::{
     text::{count, safe},
 };
 
-/// `coppice audit`.
-///
-/// # Errors
-/// If anything differs, the ledger keeps no journals, or it does not answer.
 pub async fn audit(client: &Client, args: &args::Audit, trust: Option<&str>, output: Output) -> Result<(), Failure> {
-    let missing = || Failure::usage("whose ledger? There is neither --key nor --trust");
+    let missing = || Failure::usage("no key to trust: set --key or --trust");
     let key = parse_vkey(args.key.as_deref().or(trust).ok_or_else(missing)?)?;
     if args.to.is_some_and(|to| args.from.unwrap_or(0) > to) {
-        return Err(Failure::usage("nothing lies between these versions: --from is above --to"));
+        return Err(Failure::usage("there are no versions to audit: --from is above --to"));
     }
     let audit = Audit { key, from: Version(args.from.unwrap_or(0)), to: args.to.map(Version) };
     let bar = if output.json { ProgressBar::hidden() } else { ProgressBar::no_length() };
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} versions, {rate}, {eta} left") {
         let rate = |state: &ProgressState, text: &mut dyn fmt::Write| {
-            // Nobody is told if a progress bar can't be written.
+            // A progress bar that can't be written is ignored.
             let _ = write!(text, "{:.0}/s", state.per_sec());
         };
         bar.set_style(style.with_key("rate", rate));

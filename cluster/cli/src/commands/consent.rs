@@ -1,4 +1,5 @@
-//! The question before something that can't be taken back, and what would happen, for those who only want to know.
+//! The question before a command that can't be undone, and the dry run that only tells what would
+//! happen.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -6,16 +7,16 @@ use serde_json::Value;
 
 use crate::{args::Consent, failure::Failure, output::Output};
 
-/// Whether it is told first what would happen: to those who ask for that alone, and before a question on a terminal. Without a terminal
-/// nobody can answer, so it is done as given.
+/// Whether to tell first what would happen: for a dry run, and before a question on a terminal.
+/// Without a terminal nobody can answer, so the command runs as given.
 pub(super) fn asks(consent: Consent) -> bool {
     consent.dry_run || (!consent.yes && io::stdin().is_terminal() && io::stderr().is_terminal())
 }
 
-/// Says what would happen, and whether to go on with it.
+/// Tells what would happen. Returns whether to go on.
 ///
 /// # Errors
-/// If the answer can't be read, or standard output is gone.
+/// If the answer is not yes or can't be read, or if standard output is gone.
 pub(super) fn given(consent: Consent, object: &Value, what: &str, output: Output) -> Result<bool, Failure> {
     if consent.dry_run {
         output.result(object, || what.to_owned())?;
@@ -23,7 +24,7 @@ pub(super) fn given(consent: Consent, object: &Value, what: &str, output: Output
     }
     output.note(object, || what.to_owned());
     let mut terminal = io::stderr().lock();
-    // The question goes where the answer comes from, and not into the result.
+    // The question goes to the terminal that gives the answer, and not into the result.
     let asked = terminal.write_all(b"Go on? [y/N] ").and_then(|()| terminal.flush());
     let mut answer = String::new();
     asked
@@ -32,5 +33,5 @@ pub(super) fn given(consent: Consent, object: &Value, what: &str, output: Output
     if matches!(answer.trim(), "y" | "Y" | "yes") {
         return Ok(true);
     }
-    Err(Failure::usage("nothing was done: it was not agreed to").hint("--yes skips the question."))
+    Err(Failure::usage("nothing was done, because the answer was not yes").hint("--yes skips the question."))
 }

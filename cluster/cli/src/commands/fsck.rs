@@ -1,7 +1,8 @@
-//! `coppice fsck`: every replica of a stopped data directory, offline.
+//! `coppice fsck`: checks every replica of a stopped data directory, offline.
 //!
-//! What is not there is not sound: of a directory of `coppice dev`, whose shape says which replicas it has, each is expected
-//! once the groups were formed; a node's directory is expected to have one at least.
+//! A missing replica is not sound. The shape in a directory of `coppice dev` says which replicas it
+//! has: once the groups were formed, all of them are expected. In a node's directory, at least one
+//! replica is expected.
 
 use std::{
     collections::BTreeSet,
@@ -29,10 +30,6 @@ struct Node {
     expected: BTreeSet<GroupId>,
 }
 
-/// `coppice fsck`.
-///
-/// # Errors
-/// If anything is wrong with the directory or missing in it, it is in use, or none.
 pub fn fsck(args: &args::Fsck, output: Output) -> Result<(), Failure> {
     let dir = &args.dir;
     let cold = args.cold_dir.as_deref();
@@ -63,10 +60,10 @@ pub fn fsck(args: &args::Fsck, output: Output) -> Result<(), Failure> {
         .hint("Remove the directory of a damaged replica: it comes back from the others. Without a sound majority, restore a backup."))
 }
 
-/// The nodes of `coppice dev`: those that its shape names, and others that are there.
+/// The nodes of `coppice dev`: those that the shape names, and any others in the directory.
 fn dev_nodes(dir: &Path) -> Result<Vec<Node>, Failure> {
     let shape = home::read_shape(&dir.join("shape.json"))?;
-    // Before the groups were formed, nothing was promised to anybody.
+    // Before the groups were formed, no replica has promised anything.
     let formed = dir.join("formed").is_file();
     let mut groups = BTreeSet::from([GroupId::Root]);
     groups.extend(shape.shard_map()?.shards().iter().map(|shard| GroupId::Shard(shard.id)));
@@ -79,7 +76,7 @@ fn dev_nodes(dir: &Path) -> Result<Vec<Node>, Failure> {
     Ok(names.into_iter().map(node).collect())
 }
 
-/// The node of a process of its own: everything in its directory belongs to it.
+/// The node of a separate process: everything in its directory belongs to it.
 fn process_node(dir: &Path, cold: Option<&Path>) -> Result<Node, Failure> {
     let name = dir.file_name().map_or_else(|| dir.display().to_string(), |name| name.to_string_lossy().into_owned());
     if let Some(cold) = cold {
@@ -97,7 +94,7 @@ fn process_node(dir: &Path, cold: Option<&Path>) -> Result<Node, Failure> {
     Ok(Node { dir: dir.to_owned(), name, expected: BTreeSet::new() })
 }
 
-/// Checks the replicas of a node, and says how much is wrong.
+/// Checks the replicas of a node. Returns the number of findings.
 fn check_node(node: &Node, cold: Option<&Path>, output: Output) -> Result<usize, Failure> {
     let disk = Arc::new(DiskStorage::new(&node.dir));
     let storage: Arc<dyn Storage> = match cold {
@@ -114,11 +111,11 @@ fn check_node(node: &Node, cold: Option<&Path>, output: Output) -> Result<usize,
         let mut report = check(&storage, group);
         if let Some(missing) = report.cold_missing {
             return Err(Failure::new(Code::Unavailable, format!("{} {group}: {missing}", node.name))
-                .hint("Nothing is wrong by that: name the node's cold directory by --cold-dir."));
+                .hint("This is no damage: name the node's cold directory with --cold-dir."));
         }
         if let Some(other) = report.other_format {
             return Err(Failure::new(Code::Refused, format!("{} {group}: {other}", node.name))
-                .hint("Nothing is wrong by that, and nothing was checked."));
+                .hint("This is no damage, but nothing was checked."));
         }
         if report.absent {
             let place = node.dir.join(format!("group-{}", group.number()));
@@ -132,7 +129,7 @@ fn check_node(node: &Node, cold: Option<&Path>, output: Output) -> Result<usize,
     Ok(wrong)
 }
 
-/// Names in a directory that begin so, in order.
+/// The sorted names in a directory that begin with `prefix`.
 fn names(dir: &Path, prefix: &str) -> Result<Vec<String>, Failure> {
     let entries = fs::read_dir(dir).map_err(|error| Failure::file(dir, &error))?;
     let mut names = Vec::new();

@@ -1,4 +1,4 @@
-//! `coppice keygen`: a signing key and its public key.
+//! `coppice keygen`: makes a signing key and its public key.
 
 use std::fs;
 
@@ -7,11 +7,8 @@ use serde_json::json;
 
 use crate::{args, dev::home, failure::Failure, files, output::Output};
 
-/// `coppice keygen`. An existing file is never replaced, also if two commands run at the same moment: one of them has made
-/// the private key, and it alone writes the public one.
-///
-/// # Errors
-/// If a file is there already or cannot be written, or the name cannot be one.
+/// Makes the two files. Existing files are never replaced, even if two commands run at once: only
+/// the command that made the private key writes the public one.
 pub fn keygen(args: &args::Keygen, output: Output) -> Result<(), Failure> {
     let public = args.out.with_extension("vkey");
     if public == args.out {
@@ -25,7 +22,8 @@ pub fn keygen(args: &args::Keygen, output: Output) -> Result<(), Failure> {
     let key = home::new_key(args.name.as_deref(), &mut SystemRng)?;
     home::write_key(&args.out, &key)?;
     if let Err(failure) = files::create(&public, format!("{}\n", key.verifier()).as_bytes(), files::PUBLIC) {
-        // A private key beside another one's public key would mislead; nobody has used it yet. This failure is the one to tell.
+        // A private key next to the public key of another one would mislead, and nobody has used it
+        // yet. The failure to write the public key is the one to report.
         let _ = fs::remove_file(&args.out);
         return Err(failure);
     }

@@ -1,4 +1,4 @@
-//! What the root log says: `head`, `header`, `checkpoint`, `log`, `status`.
+//! Commands that show the root log: `head`, `header`, `checkpoint`, `log`, `status`.
 
 use coppice_client::{Client, Error};
 use coppice_proto::v1::{self, get_header_request::Which};
@@ -19,10 +19,6 @@ use crate::{
     time::moment,
 };
 
-/// `coppice head`.
-///
-/// # Errors
-/// If there is no answer.
 pub async fn head(client: &Client, output: Output) -> Result<(), Failure> {
     let head = client.head().await?;
     let stamp = head.stamp.ok_or(Error::Malformed("no head"))?;
@@ -47,10 +43,6 @@ pub async fn head(client: &Client, output: Output) -> Result<(), Failure> {
     })
 }
 
-/// `coppice header`.
-///
-/// # Errors
-/// If there is no such header.
 pub async fn header(client: &Client, args: &args::Header, output: Output) -> Result<(), Failure> {
     let which = match (args.sequence, args.version) {
         (Some(sequence), _) => Which::Sequence(sequence),
@@ -70,10 +62,6 @@ pub async fn header(client: &Client, args: &args::Header, output: Output) -> Res
     })
 }
 
-/// `coppice log`.
-///
-/// # Errors
-/// If there is no answer.
 pub async fn log(client: &Client, args: &args::Log, output: Output) -> Result<(), Failure> {
     let request =
         v1::WatchHeadsRequest { from_sequence: args.from, follow: args.follow, ..v1::WatchHeadsRequest::default() };
@@ -89,7 +77,8 @@ pub async fn log(client: &Client, args: &args::Log, output: Output) -> Result<()
     table.end()
 }
 
-/// An entry of the log. Who and why are words of others: they are escaped, so that no entry looks like two.
+/// An entry of the log as a row. Principal and reason are written by others: they are escaped, so
+/// that no entry looks like two.
 pub(super) fn log_row(header: &Header) -> [String; 5] {
     let what = match &header.body {
         Body::Genesis(genesis) => format!("origin {}/{}", safe(&genesis.prefix), header.cluster),
@@ -115,7 +104,7 @@ pub(super) fn log_row(header: &Header) -> [String; 5] {
     ]
 }
 
-/// A header as JSON: a function of its bytes alone.
+/// A header as JSON, made from its bytes alone.
 #[must_use]
 pub fn header_json(header: &Header) -> Value {
     let mut object = json!({
@@ -211,7 +200,8 @@ fn genesis_json(genesis: &coppice_verify::header::Genesis) -> Value {
     })
 }
 
-/// A field for people. Only strings may have characters that are to be escaped: JSON has done so in objects.
+/// A field for people. Only strings can have characters to escape: in objects, JSON has escaped
+/// them.
 fn plain(name: &str, value: &Value) -> String {
     match (name, value) {
         ("timestamp_ms", Value::Number(ms)) => {
@@ -222,10 +212,6 @@ fn plain(name: &str, value: &Value) -> String {
     }
 }
 
-/// `coppice checkpoint`.
-///
-/// # Errors
-/// If there is no answer, or a file cannot be read or written.
 pub async fn checkpoint(client: &Client, args: &args::Checkpoint, output: Output) -> Result<(), Failure> {
     let old_size = args.since.as_deref().map(size_of_checkpoint).transpose()?.unwrap_or(0);
     let answer =
@@ -240,14 +226,14 @@ pub async fn checkpoint(client: &Client, args: &args::Checkpoint, output: Output
         "root": lines.next(),
         "note": note,
     });
-    // A note goes into a pipe or a file as it is: it is signed.
+    // A note is signed, so it goes into a pipe or a file unchanged.
     if !(output.json || output.terminal || output.is_aside()) {
         return raw(note.as_bytes());
     }
     output.result(&object, || escape_lines(note.trim_end_matches('\n').as_bytes()).to_string())
 }
 
-/// The size that a note says, or the note of a proof file.
+/// The size in a note, or in the note of a proof file.
 fn size_of_checkpoint(path: &std::path::Path) -> Result<u64, Failure> {
     let bytes = input::read(path)?;
     let note = match ProofFile::decode(&bytes) {
@@ -259,10 +245,7 @@ fn size_of_checkpoint(path: &std::path::Path) -> Result<u64, Failure> {
     size.ok_or_else(|| Failure::usage(format!("{}: neither a checkpoint nor a proof file", text::path(path))))
 }
 
-/// `coppice status`.
-///
-/// # Errors
-/// If there is no answer, or a group lacks a majority: then what is known is shown first.
+/// Shows the state of the cluster. If a group lacks a majority, the command fails after that.
 pub async fn status(client: &Client, output: Output) -> Result<(), Failure> {
     let status = client.status().await?;
     let groups: Vec<Value> = status.groups.iter().map(group_json).collect();
@@ -321,7 +304,7 @@ fn status_text(status: &v1::StatusResponse) -> String {
     text
 }
 
-/// Whether enough voters answered that the group can decide.
+/// Whether enough voters answered for the group to decide.
 fn has_majority(group: &v1::GroupStatus) -> bool {
     let answers = |id: &&u64| group.replicas.iter().any(|it| it.raft_id == **id && it.role != "stopped");
     group.voters.iter().filter(answers).count() > group.voters.len() / 2
@@ -376,7 +359,7 @@ fn group_text(group: &v1::GroupStatus) -> String {
     text
 }
 
-/// Whose votes raft counts.
+/// The voters and learners of a group.
 fn members_text(group: &v1::GroupStatus) -> String {
     let shown = |id: &u64| group.replicas.iter().any(|replica| replica.raft_id == *id);
     let unseen: Vec<String> = group.voters.iter().filter(|id| !shown(id)).map(|id| format!("{id:#x}")).collect();
@@ -385,7 +368,7 @@ fn members_text(group: &v1::GroupStatus) -> String {
     }
     let mut text = count(group.voters.len() as u64, "voter");
     if !group.learners.is_empty() {
-        text.push_str(&format!(" and {} to come", group.learners.len()));
+        text.push_str(&format!(" and {}", count(group.learners.len() as u64, "learner")));
     }
     if !unseen.is_empty() {
         text.push_str(&format!(" (not seen: {})", unseen.join(", ")));

@@ -1,7 +1,7 @@
-//! `coppice log check`: does the log go on from a checkpoint that was saved before?
+//! `coppice log check`: checks that the log extends a checkpoint that was saved before.
 //!
-//! The answer is verified here; what the ledger says is not believed. A verdict other than `fine` leaves the saved checkpoint
-//! as it is.
+//! The answer is verified here, so the ledger's word is not trusted. Any verdict other than `fine`
+//! leaves the saved checkpoint unchanged.
 
 use std::{fs, path::Path};
 
@@ -26,20 +26,20 @@ use crate::{
     text::{self, count, safe},
 };
 
-/// What has become of the log.
+/// The relation of the log to the saved checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It goes on from the saved checkpoint.
+    /// The log extends the saved checkpoint.
     Fine,
-    /// It has fewer entries.
+    /// The log has fewer entries.
     Shrunk,
-    /// It has other entries: two signed checkpoints contradict each other.
+    /// The log has other entries: two signed checkpoints contradict each other.
     Fork,
     /// The saved checkpoint was signed by a key that the ledger had replaced.
     Late,
     /// The ledger gave no proof that holds.
     Unproven,
-    /// It goes on, but too few witnesses have cosigned the newest checkpoint.
+    /// The log extends the saved checkpoint, but too few witnesses have cosigned the newest one.
     NotCosigned,
 }
 
@@ -61,10 +61,6 @@ struct Newest {
     checkpoint: Checkpoint,
 }
 
-/// `coppice log check`.
-///
-/// # Errors
-/// If the log does not go on from the checkpoint, or there is no answer.
 pub async fn check(client: &Client, args: &args::LogCheck, trust: Option<&str>, output: Output) -> Result<(), Failure> {
     let key = args.key.as_deref().or(trust);
     let (key, policy) = key_and_policy(key, args.policy.as_deref())?;
@@ -106,18 +102,18 @@ pub async fn check(client: &Client, args: &args::LogCheck, trust: Option<&str>, 
     }
 }
 
-/// The ledger's key, and the policy, which may name it.
+/// The ledger's key, and the policy. A policy with a single log names the key.
 fn key_and_policy(key: Option<&str>, policy: Option<&Path>) -> Result<(VerifierKey, Option<Policy>), Failure> {
     match policy {
         Some(path) => {
             let policy = parse_policy(path, key)?;
             match policy.logs() {
                 [key] => Ok((key.clone(), Some(policy))),
-                _ => Err(Failure::usage("the policy names several logs: say which by --key")),
+                _ => Err(Failure::usage("the policy names several logs: choose one with --key")),
             }
         }
         None => {
-            let missing = || Failure::usage("whose log? There is neither --key, --policy nor --trust");
+            let missing = || Failure::usage("no key to trust: set --key, --policy or --trust");
             Ok((parse_vkey(key.ok_or_else(missing)?)?, None))
         }
     }
@@ -131,14 +127,15 @@ fn saved(path: &Path) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// A standing proof that tells of all key changes, from the old checkpoint's size if the log has so many entries.
+/// A standing proof that names all key changes. It begins at the old checkpoint's size if the log
+/// has that many entries.
 async fn ask(client: &Client, cosigned: bool, old: &Checkpoint) -> Result<Vec<u8>, Failure> {
     let size = old.size.max(1);
     let answer = if cosigned {
         client.cosigned_checkpoint(size).await?
     } else {
         match client.checkpoint(size).await {
-            // The log may be smaller than it was; its newest checkpoint tells.
+            // The log may have shrunk: its newest checkpoint shows that.
             Err(error) if error.reason() == Some(Reason::InvalidArgument) => client.checkpoint(1).await?,
             answer => answer?,
         }
@@ -151,7 +148,7 @@ fn newest(verified: Verified<'_>, standing: &[u8]) -> Newest {
     Newest { note: note.unwrap_or_default(), checkpoint: verified.checkpoint }
 }
 
-/// What the newest checkpoint, which is proven, says of the old one.
+/// Compares the proven newest checkpoint with the saved one.
 fn judge(
     newest: &Verified<'_>,
     policy: Option<&Policy>,
@@ -184,7 +181,7 @@ fn grown(newest: &Verified<'_>, old: &Checkpoint) -> Verdict {
     match &newest.claim {
         _ if old.size == 0 => Verdict::Fine,
         Claim::Standing(claim) if claim.old_size == old.size => {
-            // The new root commits to another beginning than the one that was signed.
+            // The new root commits to a beginning other than the signed one.
             if claim.old_root == old.root { Verdict::Fine } else { Verdict::Fork }
         }
         _ => Verdict::Unproven,
@@ -200,7 +197,8 @@ fn describe(checkpoint: &Checkpoint, note: &str) -> Value {
     })
 }
 
-/// Writes the new checkpoint aside and renames it: the old one is there until the new one is.
+/// Writes the new checkpoint to another file and renames it, so that the old one stays until the
+/// new one is complete.
 fn replace(path: Option<&Path>, note: &[u8]) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
     if input::is_standard(path) {
@@ -218,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// A log of this many entries; another root for each `kind`.
+    /// A log with this many entries; each `kind` gives another root.
     fn ledger(entries: usize, kind: u64) -> Ledger {
         let map = ShardMap::from_splits(&[]).expect("one shard");
         let mut ledger = Ledger::new("ledger.example", ClusterId([9; 16]), &[1; 32], &Params::default(), map);
@@ -228,7 +226,7 @@ mod tests {
         ledger
     }
 
-    /// What is said of a saved note when the log is this one.
+    /// The verdict on a saved note, if this is the log.
     fn verdict(saved: &[u8], log: &Ledger, from: u64) -> Result<Verdict, note::Error> {
         let size = log.headers.len() as u64;
         let standing = log.standing(from.min(size), size).encode().expect("it fits");

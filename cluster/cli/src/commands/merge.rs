@@ -1,11 +1,14 @@
-//! `merge`: what one version changed against a base, put into another.
+//! `coppice merge`: applies the changes between a base version and a right version to a left one.
 //!
-//! The ledger keeps one line of versions, so the three are any of it; a right one that is older than the base takes back what came
-//! between them. The changes are streamed, and the left version is read a few keys at a time. A client that trusts a key reads
-//! all three with proofs: then no change that is shown is false, but that none was left out is the coordinator's word.
+//! The ledger has one line of versions, and the three may be any of its versions. A right version
+//! older than the base takes back what was written between them. The changes are streamed, and the
+//! left version is read a few keys at a time. A client that trusts a key reads all three versions
+//! with proofs. Then no change that is shown is false, but only the coordinator's word says that
+//! none was left out.
 //!
-//! With `--apply` the changes become one batch, on condition that head has what the left version has of each key that it writes: so it is
-//! written whole, and on what it was made for, or not at all.
+//! With `--apply` the changes become one batch. Its conditions say that head has the left version's
+//! value of each key to write. So the batch is written completely, on the state that it was made
+//! for, or not at all.
 
 use coppice_client::{Client, Error};
 use coppice_proto::v1;
@@ -27,17 +30,13 @@ use crate::{
 
 /// Most keys that are read at once.
 const KEYS_MAX: u32 = 256;
-/// About what a record of an answer takes beside its value, its proof included.
+/// Estimated bytes of a record in an answer, in addition to its value, proof included.
 const RECORD_BYTES: u32 = 4096;
-/// About what the condition of a key takes in a message, beside the key.
+/// Estimated bytes of a key's condition in a message, in addition to the key.
 const CONDITION_BYTES: usize = 64;
-/// Characters of a value that are shown to people.
+/// Characters of a value that people see.
 const SHOWN_CHARS: usize = 72;
 
-/// `coppice merge`.
-///
-/// # Errors
-/// If both sides changed a key in different ways, a read or the batch is refused, or there is no answer.
 pub async fn merge(client: &Client, args: &Merge, trusting: bool, output: Output) -> Result<(), Failure> {
     let Genesis { params, .. } = genesis(client).await?;
     let mut run = Run {
@@ -61,7 +60,8 @@ pub async fn merge(client: &Client, args: &Merge, trusting: bool, output: Output
     if conflicts > 0 {
         let were = if conflicts == 1 { "was" } else { "were" };
         let message = format!("{} {were} changed on both sides, in different ways", text::count(conflicts, "key"));
-        let hint = "Nothing was written. A key that the left version has as the right one is in conflict no more.";
+        let hint =
+            "Nothing was written. A key is no longer in conflict once the left version has the right version's value.";
         return Err(Failure::new(Code::NotFound, message).hint(hint));
     }
     match batch {
@@ -70,7 +70,8 @@ pub async fn merge(client: &Client, args: &Merge, trusting: bool, output: Output
     }
 }
 
-/// The three versions are named in full, so that all that is read is of one state, whatever is rolled back meanwhile.
+/// A merge in progress. The three versions have their full names, so that every read is of the same
+/// state, even if there is a rollback meanwhile.
 struct Run<'c> {
     client: &'c Client,
     output: Output,
@@ -79,7 +80,7 @@ struct Run<'c> {
     left: v1::Stamp,
     right: v1::Stamp,
     keys_max: usize,
-    /// What is to be committed, if anything is.
+    /// The batch to commit, with `--apply`.
     batch: Option<Batch>,
     batch_bytes_left: usize,
     taken: u64,
@@ -93,25 +94,25 @@ struct Trio {
     right: v1::Record,
 }
 
-/// What becomes of a key.
+/// The outcome for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    /// It is on the left as it should be.
+enum Decision {
+    /// The left version has the right value already.
     Stays,
-    /// The right one's is taken.
+    /// The right version's value is taken.
     Taken,
-    /// Both sides changed it.
+    /// Both sides changed the key, in different ways.
     Conflict,
 }
 
-/// What counts is the content: a key put again as it was is not changed.
-fn judge<T: PartialEq>(base: T, left: T, right: T) -> Verdict {
+/// Only the content counts: a key that was put again with the same value is unchanged.
+fn judge<T: PartialEq>(base: T, left: T, right: T) -> Decision {
     if right == base || right == left {
-        Verdict::Stays
+        Decision::Stays
     } else if left == base {
-        Verdict::Taken
+        Decision::Taken
     } else {
-        Verdict::Conflict
+        Decision::Conflict
     }
 }
 
@@ -119,7 +120,7 @@ fn value(record: &v1::Record) -> Option<&[u8]> {
     record.found.then_some(&record.value[..])
 }
 
-/// So many that the answer fits a message, however long their values are.
+/// Number of keys whose answer fits in a message, even with the longest values.
 fn keys_max(params: &Params) -> u32 {
     (params.message_bytes_max / (params.value_bytes_max + params.key_bytes_max + RECORD_BYTES)).clamp(1, KEYS_MAX)
 }
@@ -159,9 +160,9 @@ impl Run<'_> {
         for (key, ((base, right), left)) in keys.iter().zip(bases.into_iter().zip(rights).zip(lefts)) {
             let trio = Trio { base, left, right };
             match judge(value(&trio.base), value(&trio.left), value(&trio.right)) {
-                Verdict::Stays => {}
-                Verdict::Taken => self.take(key, &trio)?,
-                Verdict::Conflict => self.conflict(key, &trio)?,
+                Decision::Stays => {}
+                Decision::Taken => self.take(key, &trio)?,
+                Decision::Conflict => self.conflict(key, &trio)?,
             }
         }
         Ok(())
@@ -205,7 +206,7 @@ impl Run<'_> {
         })
     }
 
-    /// What is shown to people of a side.
+    /// One side of a conflict, for people.
     fn shown(&self, record: &v1::Record) -> Result<String, Failure> {
         let text = value(record).map(|value| self.output.brief(value, SHOWN_CHARS)).transpose()?;
         Ok(text.unwrap_or_else(|| "(not there)".to_owned()))
@@ -228,10 +229,7 @@ impl Run<'_> {
 fn too_large() -> Failure {
     let failure = Failure {
         reason: Some(Reason::LimitExceeded),
-        ..Failure::new(
-            Code::Refused,
-            "with its conditions the merge is larger than a batch may be, and it is not cut into several",
-        )
+        ..Failure::new(Code::Refused, "the merge with its conditions is larger than a batch may be")
     };
     failure.hint(
         "Nothing was written. Merge a right version nearer to the base first; `coppice header 0 --json` has the limit.",
@@ -249,10 +247,10 @@ mod tests {
             for left in values {
                 for right in values {
                     let expected = match (left == base, right == base) {
-                        (_, true) => Verdict::Stays,
-                        (true, false) => Verdict::Taken,
-                        (false, false) if left == right => Verdict::Stays,
-                        (false, false) => Verdict::Conflict,
+                        (_, true) => Decision::Stays,
+                        (true, false) => Decision::Taken,
+                        (false, false) if left == right => Decision::Stays,
+                        (false, false) => Decision::Conflict,
                     };
                     assert_eq!(judge(base, left, right), expected, "{base:?} {left:?} {right:?}");
                 }

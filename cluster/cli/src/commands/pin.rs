@@ -10,16 +10,12 @@ use serde_json::{Value, json};
 
 use crate::{
     args::{Pin, Unpin},
+    bytes,
     failure::Failure,
     output::{Output, Table},
-    text,
     time::moment,
 };
 
-/// `coppice pin`.
-///
-/// # Errors
-/// If the version can't be pinned, or there is no answer.
 pub async fn pin(client: &Client, args: &Pin, output: Output) -> Result<(), Failure> {
     let id = match &args.id {
         Some(id) => parse_id(id)?,
@@ -40,10 +36,6 @@ pub async fn pin(client: &Client, args: &Pin, output: Output) -> Result<(), Fail
     })
 }
 
-/// `coppice unpin`.
-///
-/// # Errors
-/// If there is no answer.
 pub async fn unpin(client: &Client, args: &Unpin, output: Output) -> Result<(), Failure> {
     let id = parse_id(&args.id)?;
     let found = client.unpin(id).await.map_err(Failure::of_write)?;
@@ -52,10 +44,6 @@ pub async fn unpin(client: &Client, args: &Unpin, output: Output) -> Result<(), 
     })
 }
 
-/// `coppice pins`.
-///
-/// # Errors
-/// If there is no answer.
 pub async fn pins(client: &Client, output: Output) -> Result<(), Failure> {
     let mut table = Table::new(output, &["PIN", "VERSION", "UNTIL"]);
     for pin in client.pins().await? {
@@ -73,5 +61,5 @@ fn describe(pin: &v1::VersionPin) -> Value {
 }
 
 fn parse_id(text: &str) -> Result<PinId, Failure> {
-    PinId::from_slice(&text::parse_hex(text)?).ok_or_else(|| Failure::usage("a pin's id has 32 hex digits"))
+    PinId::from_slice(&bytes::parse_hex(text)?).ok_or_else(|| Failure::usage("a pin's id has 32 hex digits"))
 }

@@ -9,18 +9,15 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     args::{At, Diff, Encoding, Get, History, Named, Range},
+    bytes,
     failure::{Code, Failure},
     input,
     output::{Output, Table, file, raw, tell_line},
     text,
 };
 
-/// `coppice get`.
-///
-/// # Errors
-/// If the key is not there, or the read is refused.
 pub async fn get(client: &Client, args: &Get, output: Output) -> Result<(), Failure> {
-    let key = text::parse_key(&args.key)?;
+    let key = bytes::parse_key(&args.key)?;
     let (out, proof) = (args.out.as_deref(), args.proof.as_deref());
     if [out, proof].into_iter().flatten().filter(|file| input::is_standard(file)).count() + usize::from(args.raw) > 1 {
         return Err(Failure::usage("value and proof can't both go to standard output"));
@@ -49,7 +46,7 @@ pub async fn get(client: &Client, args: &Get, output: Output) -> Result<(), Fail
     Err(Failure::new(Code::NotFound, "").silent())
 }
 
-/// A value goes into a pipe or a file as it is. A terminal gets it escaped, with its lines.
+/// Shows a value. Pipes and files get it unchanged, a terminal gets it escaped, line by line.
 fn show_value(value: &[u8], object: &Map<String, Value>, args: &Get, output: Output) -> Result<(), Failure> {
     if let Some(out) = &args.out {
         file(out, value)?;
@@ -64,17 +61,13 @@ fn show_value(value: &[u8], object: &Map<String, Value>, args: &Get, output: Out
     let shown = match output.encoding {
         None if bare => return raw(value),
         None => escape_lines(value).to_string(),
-        Some(Encoding::Utf8) if bare => return text::check(value).and_then(|()| raw(value)),
-        Some(Encoding::Utf8) => text::check(value).map(|()| escape_lines(value).to_string())?,
+        Some(Encoding::Utf8) if bare => return bytes::check(value).and_then(|()| raw(value)),
+        Some(Encoding::Utf8) => bytes::check(value).map(|()| escape_lines(value).to_string())?,
         Some(Encoding::Hex) => output.text(value)?,
     };
     output.result(&Value::Null, || shown)
 }
 
-/// `coppice range`.
-///
-/// # Errors
-/// If the read is refused or breaks off.
 pub async fn range(client: &Client, args: &Range, trusting: bool, output: Output) -> Result<(), Failure> {
     let output = output.beside(args.proof.as_deref());
     let (low, high) = bounds(args)?;
@@ -110,14 +103,15 @@ pub async fn range(client: &Client, args: &Range, trusting: bool, output: Output
     Err(Error::Malformed("the range breaks off").into())
 }
 
-/// LOW and HIGH, or those of a prefix; without HIGH the range goes on to the last key.
+/// The bounds of the range: LOW and HIGH, or those of a prefix. Without HIGH, the range goes to the
+/// last key.
 fn bounds(args: &Range) -> Result<(Vec<u8>, Option<Vec<u8>>), Failure> {
     if let Some(prefix) = &args.prefix {
-        let low = text::parse(prefix)?;
+        let low = bytes::parse(prefix)?;
         let high = after_prefix(&low);
         return Ok((low, high));
     }
-    let part = |bound: &Option<String>| bound.as_deref().map(text::parse).transpose().map(Option::unwrap_or_default);
+    let part = |bound: &Option<String>| bound.as_deref().map(bytes::parse).transpose().map(Option::unwrap_or_default);
     let (low, high) = (part(&args.low)?, part(&args.high)?);
     if !high.is_empty() && low >= high {
         return Err(Failure::usage("the range is empty: LOW must be below HIGH"));
@@ -125,7 +119,7 @@ fn bounds(args: &Range) -> Result<(Vec<u8>, Option<Vec<u8>>), Failure> {
     Ok((low, Some(high).filter(|high| !high.is_empty())))
 }
 
-/// The lowest key above all that begin so; `None` if there is none.
+/// The lowest key above all keys with this prefix; `None` if there is none.
 pub(super) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let end = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
     let mut high = prefix[..=end].to_vec();
@@ -148,7 +142,7 @@ fn range_end(
     });
     let object = json!({ "records": records, "more": next.is_some(), "next_low": next, "epoch": at.epoch, "version": at.version });
     output.note(&object, || {
-        let more = next.map_or_else(String::new, |next| format!("; more follow: their LOW is {next}"));
+        let more = next.map_or_else(String::new, |next| format!("; more records follow, from LOW {next}"));
         format!("{} at version {}{more}", text::count(records, "record"), version(at))
     });
     Ok(())
@@ -165,12 +159,8 @@ fn print_record(record: &v1::Record, keys_only: bool, table: &mut Table, output:
     table.row(&Value::Object(object), || Ok([output.text(&record.key)?, output.text(&record.value)?]))
 }
 
-/// `coppice history`.
-///
-/// # Errors
-/// If the read is refused or breaks off.
 pub async fn history(client: &Client, args: &History, output: Output) -> Result<(), Failure> {
-    let key = text::parse_key(&args.key)?;
+    let key = bytes::parse_key(&args.key)?;
     let request = v1::HistoryRequest {
         key: key.clone().into(),
         limit: args.limit.unwrap_or(0),
@@ -189,7 +179,7 @@ pub async fn history(client: &Client, args: &History, output: Output) -> Result<
     table.end()?;
     if changes == 0 {
         let message = if truncated {
-            "no change in the versions that are kept; what changed before them, if anything did, is not known any more"
+            "no change in the versions that are kept; earlier changes, if there were any, are gone"
         } else {
             "the key was never written"
         };
@@ -197,7 +187,7 @@ pub async fn history(client: &Client, args: &History, output: Output) -> Result<
     }
     if truncated {
         output.note(&json!({ "truncated": true }), || {
-            "versions before those that are kept were pruned, and older changes with them, if there were any".to_owned()
+            "older versions were pruned, and older changes with them, if there were any".to_owned()
         });
     }
     Ok(())
@@ -218,10 +208,6 @@ fn print_change(key: &[u8], change: &v1::Record, table: &mut Table, output: Outp
     })
 }
 
-/// `coppice diff`.
-///
-/// # Errors
-/// If the read is refused or breaks off.
 pub async fn diff(client: &Client, args: &Diff, output: Output) -> Result<(), Failure> {
     let any_epoch = args.from.epoch.is_none();
     if any_epoch != args.to.epoch.is_none() {
@@ -282,7 +268,7 @@ fn read_options(at: &At, want_proof: bool, cosigned: bool) -> Result<v1::ReadOpt
     Ok(v1::ReadOptions { at: named.map(stamp_of), any_epoch, want_proof, stale_ok: false, cosigned })
 }
 
-/// A version on the wire; without an epoch it is meant in any.
+/// A version as a message. Without an epoch, the request must say `any_epoch`.
 fn stamp_of(named: Named) -> v1::Stamp {
     v1::Stamp { epoch: named.epoch.unwrap_or(0), version: named.version }
 }
@@ -290,12 +276,13 @@ fn stamp_of(named: Named) -> v1::Stamp {
 /// The full name of a version that stands.
 ///
 /// # Errors
-/// If it does not stand, or in another epoch than the one that was named, or there is no answer.
+/// If the version does not stand, or stands in an epoch other than the named one.
 pub(super) async fn standing(client: &Client, named: Named) -> Result<v1::Stamp, Failure> {
     let header = coppice_client::header(&client.header(Which::Version(named.version)).await?)?;
     let stamp = header.stamp;
     if stamp.version.0 != named.version {
-        // What is read there would be proven, and be something else than what was asked for.
+        // A read of this stamp could be proven, and still be of another version than the user
+        // named.
         return Err(Error::Untrusted("the header that was shown is of another version").into());
     }
     if named.epoch.is_some_and(|epoch| epoch != stamp.epoch.0) {
@@ -313,7 +300,6 @@ pub(super) fn put_value(object: &mut Map<String, Value>, output: Output, record:
     Ok(())
 }
 
-/// A version by its full name.
 pub(super) fn version(stamp: v1::Stamp) -> Stamp {
     Stamp::new(stamp.epoch, stamp.version)
 }
@@ -323,7 +309,7 @@ fn put_stamp(object: &mut Map<String, Value>, stamp: v1::Stamp) {
     object.insert("version".to_owned(), json!(stamp.version));
 }
 
-/// Writes a proof where the command line says.
+/// Writes a proof to the file that the command line names.
 pub(super) fn save(path: Option<&Path>, proof: &[u8]) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
     if proof.is_empty() {

@@ -1,4 +1,4 @@
-//! `coppice verify`: what a proof file proves, offline.
+//! `coppice verify`: checks a proof file and says what it proves, offline.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
 
 use crate::{
-    args,
+    args, bytes,
     failure::{Code, Failure},
     input,
     output::{Output, tell_line},
@@ -21,10 +21,6 @@ use crate::{
     time::moment,
 };
 
-/// `coppice verify`.
-///
-/// # Errors
-/// If the proof does not hold, or a file cannot be read.
 pub fn verify(args: &args::Verify, output: Output) -> Result<(), Failure> {
     let file = input::read(&args.file)?;
     let newer = args.checkpoint.as_deref().map(input::read).transpose()?;
@@ -34,9 +30,9 @@ pub fn verify(args: &args::Verify, output: Output) -> Result<(), Failure> {
             check::verify_under(&file, &policy, newer.as_deref()).map(|(verified, examined)| (verified, Some(examined)))
         }
         (None, Some(key)) => check::verify(&file, &parse_vkey(key)?, newer.as_deref()).map(|verified| (verified, None)),
-        (None, None) => return Err(Failure::usage("neither --key nor --policy says whom to believe")),
+        (None, None) => return Err(Failure::usage("no key to trust: set --key or --policy")),
     };
-    let expected = Expected::parse(args)?;
+    let expected = Expectation::parse(args)?;
     let answered = verified.and_then(|(verified, examined)| {
         verified.answers(&expected.question())?;
         Ok((verified, examined))
@@ -61,19 +57,19 @@ pub fn verify(args: &args::Verify, output: Output) -> Result<(), Failure> {
     }
 }
 
-/// What the proof must be of, as it was given.
-struct Expected {
+/// What the command line says that the proof must be about.
+struct Expectation {
     keys: Vec<Vec<u8>>,
     range: Option<(Vec<u8>, Vec<u8>)>,
     batch: Option<Digest>,
     version: Option<Version>,
 }
 
-impl Expected {
+impl Expectation {
     fn parse(args: &args::Verify) -> Result<Self, Failure> {
-        let keys = args.expect_key.iter().map(|key| text::parse_key(key)).collect::<Result<_, _>>()?;
+        let keys = args.expect_key.iter().map(|key| bytes::parse_key(key)).collect::<Result<_, _>>()?;
         let range = match args.expect_range.as_slice() {
-            [low, high] => Some((text::parse(low)?, text::parse(high)?)),
+            [low, high] => Some((bytes::parse(low)?, bytes::parse(high)?)),
             _ => None,
         };
         let batch = args.expect_batch.as_deref().map(parse_hash).transpose()?;
@@ -95,16 +91,13 @@ impl Expected {
 }
 
 fn parse_hash(text: &str) -> Result<Digest, Failure> {
-    let bytes = text::parse(&format!("0x{}", text.trim_start_matches("0x")))?;
+    let bytes = bytes::parse(&format!("0x{}", text.trim_start_matches("0x")))?;
     Digest::from_slice(&bytes).ok_or_else(|| Failure::usage("a hash has 64 hex digits"))
 }
 
 /// Reads a public key: the text itself, or `@` and a file with it.
-///
-/// # Errors
-/// If it is none.
 pub fn parse_vkey(argument: &str) -> Result<VerifierKey, Failure> {
-    // What was given is not repeated: it may be a private key.
+    // The argument is never repeated in an error: it may be a private key.
     let (text, given) = match argument.strip_prefix('@') {
         Some(path) => (Zeroizing::new(String::from_utf8_lossy(&input::read(Path::new(path))?).into_owned()), path),
         None => (Zeroizing::new(argument.to_owned()), "the text given"),
@@ -115,17 +108,17 @@ pub fn parse_vkey(argument: &str) -> Result<VerifierKey, Failure> {
     })
 }
 
-/// Reads a policy. A key that is given is the only log that it believes.
+/// Reads a policy. If a key is given, it is the only log that the policy accepts.
 ///
 /// # Errors
-/// If it is none, or names other logs.
+/// If the file is no policy, names other logs than the key's, or names none and no key is given.
 pub fn parse_policy(path: &Path, key: Option<&str>) -> Result<Policy, Failure> {
     let wrong = |what: String| Failure::usage(format!("{}: {what}", text::path(path)));
     let mut policy = Policy::parse(&input::read(path)?).map_err(|error| wrong(error.to_string()))?;
     match key {
         Some(key) if policy.believe_only(&parse_vkey(key)?) => Ok(policy),
-        Some(_) => Err(wrong("it names other logs than the key's".to_owned())),
-        None if policy.logs().is_empty() => Err(wrong("it names no log: say which by --key".to_owned())),
+        Some(_) => Err(wrong("it names logs other than the key's".to_owned())),
+        None if policy.logs().is_empty() => Err(wrong("it names no log: name its key with --key".to_owned())),
         None => Ok(policy),
     }
 }
@@ -135,7 +128,7 @@ fn cosignatures(examined: &Examined) -> Vec<Value> {
     examined.cosignatures.iter().map(one).collect()
 }
 
-/// What was proven, as an object.
+/// The proven facts, as an object.
 fn proven(verified: &Verified<'_>, output: Output) -> Result<Map<String, Value>, Failure> {
     let mut object = Map::new();
     object.insert("valid".to_owned(), json!(true));
@@ -239,12 +232,12 @@ fn put_key(
     Ok(())
 }
 
-/// Records that are named to people; `--json` has all.
+/// Most records that people see; `--json` has all.
 const NAMED_MAX: usize = 20;
-/// Characters of a key or value that are shown to people.
+/// Characters of a key or value that people see.
 const SHOWN_CHARS: usize = 100;
 
-/// What was proven, in a few lines.
+/// The proven facts in a few lines.
 fn describe(verified: &Verified<'_>, examined: Option<&Examined>, output: Output) -> String {
     let what = match &verified.claim {
         Claim::Query(claim) => match &claim.answer {
@@ -313,12 +306,12 @@ fn describe_key(key: &[u8], record: Option<&Record<'_>>, output: Output) -> Stri
     }
 }
 
-/// Bytes that were looked at before: they can be shown.
+/// Bytes that were printed before, so printing them can't fail.
 fn show(bytes: &[u8], output: Output) -> String {
     output.brief(bytes, SHOWN_CHARS).unwrap_or_default()
 }
 
-/// The first lines of a list, and how many follow.
+/// The first lines of a list, and the number of lines left out.
 fn list(lines: impl ExactSizeIterator<Item = String>) -> String {
     let more = lines.len().saturating_sub(NAMED_MAX);
     let shown: String = lines.take(NAMED_MAX).map(|line| format!("\n    {line}")).collect();

@@ -1,4 +1,4 @@
-//! `watch`: the root log as it grows, with what each commit changed.
+//! `coppice watch`: shows the root log as it grows, with the changes of each commit.
 
 use coppice_client::Client;
 use coppice_proto::v1;
@@ -11,12 +11,12 @@ use super::{
 };
 use crate::{
     args::Watch,
+    bytes,
     failure::Failure,
     output::{Output, Table},
-    text,
 };
 
-/// Keys of which changes are shown.
+/// The keys whose changes are shown.
 enum Wanted {
     All,
     Key(Vec<u8>),
@@ -26,9 +26,9 @@ enum Wanted {
 impl Wanted {
     fn parse(args: &Watch) -> Result<Self, Failure> {
         Ok(match (&args.key, &args.prefix) {
-            (Some(key), _) => Self::Key(text::parse_key(key)?),
+            (Some(key), _) => Self::Key(bytes::parse_key(key)?),
             (None, Some(prefix)) => {
-                let low = text::parse(prefix)?;
+                let low = bytes::parse(prefix)?;
                 let high = after_prefix(&low);
                 Self::From(low, high)
             }
@@ -45,10 +45,6 @@ impl Wanted {
     }
 }
 
-/// `coppice watch`.
-///
-/// # Errors
-/// If the log can't be read, or the stream breaks off.
 pub async fn watch(client: &Client, args: &Watch, output: Output) -> Result<(), Failure> {
     let wanted = Wanted::parse(args)?;
     let from_sequence = match args.from {
@@ -107,7 +103,7 @@ fn show_entry(header: &Header, rolled_back: bool, table: &mut Table) -> Result<(
     object["rolled_back"] = json!(rolled_back);
     table.row(&object, || {
         let [_, kind, version, time, what] = log_row(header);
-        let what = if rolled_back { "rolled back: what it changed is not told".to_owned() } else { what };
+        let what = if rolled_back { "rolled back: its changes can't be read".to_owned() } else { what };
         Ok([version, time, "!".to_owned(), kind, what])
     })
 }

@@ -1,4 +1,4 @@
-//! Writes: `commit`, `prune`, `rollback`, `rotate-key`.
+//! Writes: `commit`, `prune`, `rollback`, `rotate-key`, `lead`.
 
 use coppice_client::{Client, Error};
 use coppice_env::{Rng, SystemRng};
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     args::{Commit, Lead, Named, Prune, Rollback, RotateKey},
+    bytes,
     commands::{
         consent,
         read::{standing, version},
@@ -23,13 +24,9 @@ use crate::{
     text,
 };
 
-/// `coppice commit`.
-///
-/// # Errors
-/// If the batch is refused, or there is no answer.
 pub async fn commit(client: &Client, args: &Commit, output: Output) -> Result<(), Failure> {
     let mut batch = parse_batch(args)?;
-    // Before anything is written to the ledger.
+    // The receipt's file is opened before anything is written to the ledger.
     let output = output.beside(args.receipt.as_deref());
     let receipt = args.receipt.as_deref().map(Prepared::new).transpose()?;
     if let Some(Named { epoch, version }) = args.expect_version {
@@ -45,11 +42,9 @@ pub async fn commit(client: &Client, args: &Commit, output: Output) -> Result<()
     commit_batch(client, batch, receipt, output).await
 }
 
-/// Commits a batch and prints its version. It has a session of its own, so that it may be sent again when an answer is lost. A caller that
-/// has its share of sessions commits without one: then a lost answer leaves the outcome open.
-///
-/// # Errors
-/// If the batch is refused, or there is no answer.
+/// Commits a batch and prints its version. The batch has a session of its own, so that it can be
+/// sent again if an answer is lost. A caller with no sessions left in its quota commits without
+/// one: then a lost answer leaves the outcome unknown.
 pub(super) async fn commit_batch(
     client: &Client,
     batch: Batch,
@@ -77,7 +72,7 @@ pub(super) async fn commit_batch(
     if receipt.is_some() {
         object["entry_hash"] = json!(entry_hash(&done.receipt).map(|hash| hash.to_string()));
     }
-    // A reader of the result that has gone away takes no receipt with it.
+    // If the reader of the result has gone away, the receipt is written all the same.
     let told = output.result(&object, || format!("version {}, state root {}", version(stamp), header.state_root));
     let Some(receipt) = receipt else { return told };
     if done.receipt.is_empty() {
@@ -91,8 +86,8 @@ pub(super) async fn commit_batch(
     told
 }
 
-/// The hash of the batch's journal entry, by which `coppice verify --expect-batch` knows its
-/// receipt. `None` if that is no receipt: the batch is committed all the same.
+/// The hash of the batch's journal entry, which `coppice verify --expect-batch` takes. `None` if
+/// the bytes are no receipt: the batch is committed all the same.
 fn entry_hash(receipt: &[u8]) -> Option<Digest> {
     match ProofFile::decode(receipt).ok()?.proof {
         Proof::Receipt(proof) => Some(journal_leaf_hash(&proof.entry)),
@@ -103,21 +98,21 @@ fn entry_hash(receipt: &[u8]) -> Option<Digest> {
 fn parse_batch(args: &Commit) -> Result<Batch, Failure> {
     let mut operations = Vec::new();
     for pair in &args.put {
-        let (key, value) = text::parse_pair(pair)?;
+        let (key, value) = bytes::parse_pair(pair)?;
         operations.push(Operation { key, change: Change::Put(value) });
     }
     for key in &args.delete {
-        operations.push(Operation { key: text::parse_key(key)?, change: Change::Delete });
+        operations.push(Operation { key: bytes::parse_key(key)?, change: Change::Delete });
     }
     let preconditions = parse_preconditions(args)?;
     if operations.is_empty() && preconditions.is_empty() && args.metadata.is_none() && args.expect_version.is_none() {
         return Err(Failure::usage("there is nothing to commit").hint("Use --put KEY=VALUE or --delete KEY."));
     }
     if let Some(key) = repeated_key(&operations) {
-        let key = text::show(key, None)?;
+        let key = bytes::show(key, None)?;
         return Err(Failure::usage(format!("`{key}` is written more than once in one batch")));
     }
-    let metadata = args.metadata.as_deref().map(text::parse).transpose()?.unwrap_or_default();
+    let metadata = args.metadata.as_deref().map(bytes::parse).transpose()?.unwrap_or_default();
     Ok(Batch { operations, preconditions, metadata, exclusive: false, expected_head: None })
 }
 
@@ -130,23 +125,23 @@ fn repeated_key(operations: &[Operation]) -> Option<&[u8]> {
 fn parse_preconditions(args: &Commit) -> Result<Vec<Precondition>, Failure> {
     let mut preconditions = Vec::new();
     for key in &args.if_absent {
-        preconditions.push(Precondition { key: text::parse_key(key)?, condition: Condition::Absent });
+        preconditions.push(Precondition { key: bytes::parse_key(key)?, condition: Condition::Absent });
     }
     for pair in &args.if_value {
-        let (key, value) = text::parse_pair(pair)?;
+        let (key, value) = bytes::parse_pair(pair)?;
         let hash = coppice_verify::hash::sha256(&value);
         preconditions.push(Precondition { key, condition: Condition::ValueHash(hash) });
     }
     for pair in &args.if_value_sha256 {
-        let (key, hash) = text::split_pair(pair)?;
-        let hash = Digest::from_slice(&text::parse_hex(hash)?)
+        let (key, hash) = bytes::split_pair(pair)?;
+        let hash = Digest::from_slice(&bytes::parse_hex(hash)?)
             .ok_or_else(|| Failure::usage(format!("`{}` is no SHA-256: it has 64 hex digits", text::safe(hash))))?;
-        preconditions.push(Precondition { key: text::parse_key(key)?, condition: Condition::ValueHash(hash) });
+        preconditions.push(Precondition { key: bytes::parse_key(key)?, condition: Condition::ValueHash(hash) });
     }
     for pair in &args.if_changed {
-        let (key, stamp) = text::split_pair(pair)?;
+        let (key, stamp) = bytes::split_pair(pair)?;
         let condition = Condition::LastChanged(parse_stamp(stamp)?);
-        preconditions.push(Precondition { key: text::parse_key(key)?, condition });
+        preconditions.push(Precondition { key: bytes::parse_key(key)?, condition });
     }
     Ok(preconditions)
 }
@@ -155,10 +150,6 @@ fn parse_stamp(text: &str) -> Result<Stamp, Failure> {
     text.parse().map_err(|error| Failure::usage(format!("`{}` is {error}", text::safe(text))))
 }
 
-/// `coppice prune`.
-///
-/// # Errors
-/// If the prune is refused, or there is no answer.
 pub async fn prune(client: &Client, args: &Prune, output: Output) -> Result<(), Failure> {
     if consent::asks(args.consent) {
         let head = client.head().await?;
@@ -204,10 +195,6 @@ fn held(pins: u64) -> String {
     format!("{} {}", text::count(pins, "pin"), if pins == 1 { "holds" } else { "hold" })
 }
 
-/// `coppice rollback`.
-///
-/// # Errors
-/// If the rollback is refused, or there is no answer.
 pub async fn rollback(client: &Client, args: &Rollback, output: Output) -> Result<(), Failure> {
     if args.to.epoch.is_some() {
         standing(client, args.to).await?;
@@ -234,7 +221,7 @@ pub async fn rollback(client: &Client, args: &Rollback, output: Output) -> Resul
         if !consent::given(args.consent, &object, &what, output)? {
             return Ok(());
         }
-        // What was agreed to is a rollback of this head.
+        // The user agreed to roll back this head, and no later one.
         expected_head = Some(stamp);
     }
     let request = v1::RollbackRequest {
@@ -251,10 +238,6 @@ pub async fn rollback(client: &Client, args: &Rollback, output: Output) -> Resul
     })
 }
 
-/// `coppice rotate-key`.
-///
-/// # Errors
-/// If the key change is refused, or there is no answer.
 pub async fn rotate_key(client: &Client, args: &RotateKey, output: Output) -> Result<(), Failure> {
     let vkey = super::verify::parse_vkey(&args.key)?.to_string();
     let request = v1::RotateKeyRequest {
@@ -270,10 +253,6 @@ pub async fn rotate_key(client: &Client, args: &RotateKey, output: Output) -> Re
     })
 }
 
-/// `coppice lead`.
-///
-/// # Errors
-/// If the node can't lead the group, or there is no answer.
 pub async fn lead(client: &Client, args: &Lead, output: Output) -> Result<(), Failure> {
     let Lead { group, node } = args;
     client.transfer_leader(group, node).await?;

@@ -1,8 +1,9 @@
 //! Nodes and a coordinator, assembled in one process.
 //!
-//! Whether the groups were ever formed is noted in the file `formed`, once the coordinator leads for the first time. From
-//! then on a replica directory that is missing was lost: its replica comes back under a new raft id, as a learner first
-//! (an empty directory never votes). A crash before the note leaves replicas that have promised nothing to anyone.
+//! When the coordinator leads for the first time, the file `formed` notes that the groups were
+//! formed. From then on, a missing replica directory is a lost one. Its replica comes back under a
+//! new raft id, and as a learner first, because an empty directory must never vote. A crash before
+//! the note leaves replicas that have promised nothing.
 
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 
@@ -24,29 +25,29 @@ use tokio::{
 use super::{listener::Listener, shape::Shape};
 use crate::failure::{Code, Failure};
 
-/// How long the groups may take to elect leaders and the coordinator to take over.
+/// Longest time for the groups to elect leaders and for the coordinator to take over.
 const READY_LIMIT: Duration = Duration::from_secs(60);
-/// How long the coordinator may take to end.
+/// Longest time for the coordinator to end.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a cluster is made of.
+/// The parts and settings of a cluster.
 #[derive(Debug)]
 pub struct Options {
-    /// Its directory.
+    /// The data directory.
     pub storage: Arc<dyn Storage>,
     /// Shards, replicas, capacity.
     pub shape: Shape,
-    /// Signs checkpoints; its name ends in the cluster id.
+    /// The key that signs checkpoints; its name ends in the cluster id.
     pub key: SignerKey,
-    /// The key that it can be changed to.
+    /// A key to which the ledger's key can be changed.
     pub next_key: Option<SignerKey>,
     /// Where the coordinator listens.
     pub listen: Listener,
-    /// Where the root log is served over HTTP, if anywhere.
+    /// Where the root log is served over HTTP, if at all.
     pub http_listen: Option<Listener>,
-    /// Who is asked to cosign checkpoints; a majority of them counts.
+    /// Witnesses to ask for cosignatures of checkpoints; a majority of them counts.
     pub witnesses: Vec<coordinator::Witness>,
-    /// Which versions are kept; all, if nothing is said.
+    /// The versions to keep; `None` keeps all.
     pub retention: Option<coordinator::Retention>,
     /// How replicas pace themselves.
     pub tuning: Tuning,
@@ -64,7 +65,6 @@ pub struct Cluster {
     log_url: Option<String>,
 }
 
-/// The name of a node.
 fn node_name(ordinal: u32) -> String {
     format!("node-{ordinal}")
 }
@@ -73,7 +73,7 @@ impl Cluster {
     /// Starts a cluster and waits until it serves.
     ///
     /// # Errors
-    /// If a replica cannot be started, or no leader is found in time.
+    /// If a replica can't be started, or if there is no leader in time.
     pub async fn start(options: Options) -> Result<Self, Failure> {
         let Options { storage, shape, key, next_key, listen, http_listen, witnesses, retention, tuning } = options;
         let cluster = cluster_id(key.name())?;
@@ -107,7 +107,7 @@ impl Cluster {
             service.ask_witnesses(witnesses, majority).map_err(|error| Failure::usage(error.to_string()))?;
         }
         let service = tokio::spawn(service.run(incoming(listener, None), async {
-            // Also ends when the cluster is dropped.
+            // An error means that the cluster was dropped, which ends the service, too.
             let _ = stopped.await;
         }));
         let mut running = Self {
@@ -146,7 +146,7 @@ impl Cluster {
         }
     }
 
-    /// Replaces replicas whose directories were lost, beside everything else.
+    /// Replaces replicas whose directories were lost, in the background.
     fn bring_back(&self, lost: Vec<(u32, GroupId)>) {
         for (ordinal, group) in lost {
             let node = self.nodes[&ordinal].clone();
@@ -159,13 +159,13 @@ impl Cluster {
         }
     }
 
-    /// Where it listens.
+    /// The URL at which the coordinator listens.
     #[must_use]
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// Where the root log is served over HTTP, if it is.
+    /// The URL of the root log over HTTP, if it is served.
     #[must_use]
     pub fn log_url(&self) -> Option<&str> {
         self.log_url.as_deref()
@@ -183,19 +183,18 @@ impl Cluster {
         &self.nodes
     }
 
-    /// The coordinator.
     #[must_use]
     pub fn coordinator(&self) -> &coordinator::Handle {
         &self.coordinator
     }
 
-    /// Starts a replica that was stopped, from its directory.
+    /// Starts a stopped replica from its directory.
     ///
     /// # Errors
-    /// If it has none, or it cannot be started.
+    /// If the replica has no directory, or can't be started.
     ///
     /// # Panics
-    /// If there is no node of this ordinal.
+    /// If there is no node with this ordinal.
     pub async fn start_replica(&self, ordinal: u32, group: GroupId) -> Result<(), Failure> {
         let node = &self.nodes[&ordinal];
         let identity = replica_home::stored(node.hosted().storage.as_ref(), group).map_err(failed)?;
@@ -210,7 +209,7 @@ impl Cluster {
     /// # Errors
     /// If the coordinator does not end in time.
     pub async fn stop(self) -> Result<(), Failure> {
-        // It may have ended by itself.
+        // The service may have ended by itself.
         let _ = self.shutdown.send(());
         let ended = timeout(STOP_LIMIT, self.service).await;
         let mut stopping = JoinSet::new();
@@ -252,7 +251,7 @@ fn new_coordinator(
     .map_err(|error| Failure::new(Code::Unavailable, error.to_string()))
 }
 
-/// What the nodes of a cluster are started with.
+/// Everything that the start of the nodes needs.
 struct Formation<'a> {
     storage: Arc<dyn Storage>,
     shape: &'a Shape,
@@ -288,7 +287,8 @@ impl Formation<'_> {
         ))
     }
 
-    /// Starts all nodes, with all replicas but those whose directories were lost, which are named.
+    /// Starts all nodes, with all replicas except those whose directories were lost. Returns the
+    /// nodes, and the lost replicas.
     async fn start_nodes(&self, formed: bool) -> Result<(BTreeMap<u32, Handle>, Vec<(u32, GroupId)>), Failure> {
         let mut nodes = BTreeMap::new();
         let mut lost = Vec::new();
@@ -303,7 +303,7 @@ impl Formation<'_> {
             if gone * 2 >= self.shape.replicas as usize {
                 let message = format!("{group} has lost {gone} of {} replica directories", self.shape.replicas);
                 return Err(Failure::new(Code::Unavailable, message)
-                    .hint("Without a majority nothing tells what was committed. Restore the directories."));
+                    .hint("Without a majority, nothing shows what was committed: restore the directories."));
             }
         }
         Ok((nodes, lost))

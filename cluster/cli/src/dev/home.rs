@@ -2,22 +2,25 @@
 //!
 //! ```text
 //! DIR/lock          held while a process uses the directory
-//!     ledger.key    the signing key, C2SP private key text, mode 0600; its name is the log's origin and ends in the cluster id
+//!     ledger.key    the signing key, C2SP private key text, mode 0600; its name is the log's
+//!                   origin and ends in the cluster id
 //!     ledger.vkey   the public key
-//!     next.key      a second key of the same name, if the user put one there: the ledger's key can be changed to it
-//!     shape.json    what was chosen at the first start
-//!     formed        the groups were formed once: from now on an empty replica directory is a lost one
+//!     next.key      a second key of the same name, if the user put one there: the ledger's key
+//!                   can be changed to it
+//!     shape.json    the choices of the first start
+//!     formed        the groups were formed once: an empty replica directory is a lost one now
 //!     metadata/     the embedded metadata store
 //!     node-<n>/     the replicas of one node
 //! ```
 //!
-//! Everything is for its owner alone, but for the public key. Every file is written aside, synced and renamed. They are
-//! made in the order above, and a later one is made only when the earlier ones are there; so a crash at any step of the
-//! first start leaves a directory whose next start goes on with the same key. Nothing is served before all of them are
-//! durable.
+//! Everything except the public key is readable only by its owner. Every file is written under
+//! another name, synced and renamed. Files are made in the order above, each one only when the
+//! earlier ones are there. So a crash at any step of the first start leaves a directory whose next
+//! start goes on with the same key. Nothing is served before all files are durable.
 //!
-//! A key is made for a directory without a ledger, and for no other: a ledger without its key, or with that of another
-//! ledger, is refused. `ledger.vkey` stays what it is, until the ledger has shown that another key is in force.
+//! A key is made only for a directory without a ledger. A ledger without its key, or with the key
+//! of another ledger, is refused. `ledger.vkey` stays unchanged until the ledger has shown that
+//! another key is in force.
 
 use std::{
     fs, io,
@@ -48,7 +51,8 @@ pub struct Home {
     shape: Shape,
     key: SignerKey,
     next_key: Option<SignerKey>,
-    /// `ledger.vkey` is of another key of the same name: the ledger's key may have been changed.
+    /// Whether `ledger.vkey` is another key of the same name: the ledger's key may have been
+    /// changed.
     vkey_differs: bool,
     _lock: Box<dyn Send + Sync>,
 }
@@ -57,12 +61,13 @@ impl Home {
     /// Opens a data directory, or makes it.
     ///
     /// # Errors
-    /// If another process uses it, its shape is another one, its files are damaged, or its key is missing.
+    /// If another process uses the directory, if its shape is another one, if its files are
+    /// damaged, or if its key is missing.
     pub fn open(dir: &Path, wanted: &Wanted, rng: &mut dyn Rng) -> Result<Self, Failure> {
         let file = |error: io::Error| Failure::file(dir, &error);
         let fresh = !dir.join("shape.json").exists();
         if fresh {
-            // Before anything is made: a wrong option leaves no trace.
+            // Options are checked before anything is made, so that a wrong one leaves no trace.
             wanted.shape()?;
             refuse_foreign(dir)?;
         }
@@ -80,10 +85,8 @@ impl Home {
         Ok(Self { dir, shape, key, next_key, vkey_differs, _lock: lock })
     }
 
-    /// Takes note that the ledger has led, and so that its key is in force: `ledger.vkey` becomes the public half.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
+    /// Notes that the ledger has led with this key, so the key is in force: `ledger.vkey` becomes
+    /// its public half.
     pub fn key_is_in_force(&self) -> Result<(), Failure> {
         if self.vkey_differs { write_vkey(&self.dir, self.key.verifier()) } else { Ok(()) }
     }
@@ -98,16 +101,13 @@ impl Home {
         failure.hint(format!("{}: {hint}", self.dir.display()))
     }
 
-    /// What was chosen at the first start.
+    /// The choices of the first start.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Gives up the signing key, and the second one if there is one.
-    ///
-    /// # Errors
-    /// If they cannot be read again.
+    /// Copies of the signing key, and of the second key if there is one.
     pub fn keys(&self) -> Result<(SignerKey, Option<SignerKey>), Failure> {
         let again = |key: &SignerKey| parse_key(&key.to_private_text(), &self.dir);
         Ok((again(&self.key)?, self.next_key.as_ref().map(again).transpose()?))
@@ -119,13 +119,12 @@ impl Home {
         self.key.verifier().to_string()
     }
 
-    /// The directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The directory as the seams see it.
+    /// The directory as the code below sees it.
     #[must_use]
     pub fn storage(&self) -> Arc<dyn Storage> {
         Arc::new(DiskStorage::new(&self.dir))
@@ -135,7 +134,7 @@ impl Home {
 /// Takes the lock of a data directory.
 ///
 /// # Errors
-/// If another process holds it.
+/// [`Code::Refused`] if another process holds it.
 pub fn lock(dir: &Path, file: &str) -> Result<Box<dyn Send + Sync>, Failure> {
     DiskStorage::new(dir).lock(file).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => {
@@ -146,7 +145,7 @@ pub fn lock(dir: &Path, file: &str) -> Result<Box<dyn Send + Sync>, Failure> {
     })
 }
 
-/// A directory that holds something else is left alone.
+/// Refuses a directory that holds something else.
 fn refuse_foreign(dir: &Path) -> Result<(), Failure> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -186,7 +185,7 @@ fn open_key(dir: &Path, vkey: Option<&VerifierKey>, fresh: bool, rng: &mut dyn R
     }
 }
 
-/// A ledger is there, and its signing key is not.
+/// The failure for a ledger without its signing key.
 fn missing_key(dir: &Path, vkey: Option<&VerifierKey>) -> Failure {
     let (path, next) = (dir.join("ledger.key"), dir.join("next.key"));
     let whose = vkey.map_or_else(String::new, |vkey| format!(" of {}", vkey.name()));
@@ -199,7 +198,7 @@ fn missing_key(dir: &Path, vkey: Option<&VerifierKey>) -> Failure {
     failure.hint(hint)
 }
 
-/// The second key, if somebody put one there.
+/// The second key, if the user put one there.
 fn open_next_key(path: &Path, key: &SignerKey) -> Result<Option<SignerKey>, Failure> {
     let Some(next) = read_key(path)? else { return Ok(None) };
     if next.name() != key.name() {
@@ -209,10 +208,8 @@ fn open_next_key(path: &Path, key: &SignerKey) -> Result<Option<SignerKey>, Fail
     Ok(Some(next))
 }
 
-/// Writes the private key to a new file, for its owner alone.
-///
-/// # Errors
-/// If there is such a file, or it cannot be written.
+/// Writes the private key to a new file, readable only by its owner. An existing file is not
+/// replaced.
 pub fn write_key(path: &Path, key: &SignerKey) -> Result<(), Failure> {
     let line = Zeroizing::new([key.to_private_text().as_str(), "\n"].concat());
     files::create(path, line.as_bytes(), files::PRIVATE)
@@ -248,10 +245,10 @@ fn parse_key(text: &str, path: &Path) -> Result<SignerKey, Failure> {
     SignerKey::parse(text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
 }
 
-/// A new key, under a name that is given or that ends in a new cluster id.
+/// A new key with this name, or with a name that ends in a new cluster id.
 ///
 /// # Errors
-/// If the name cannot be one.
+/// If the text can't be a name.
 pub fn new_key(name: Option<&str>, rng: &mut dyn Rng) -> Result<SignerKey, Failure> {
     let (mut cluster, mut seed) = ([0; 16], Zeroizing::new([0; 32]));
     rng.fill(&mut cluster);
@@ -272,10 +269,10 @@ fn open_shape(path: &Path, wanted: &Wanted) -> Result<Shape, Failure> {
     Ok(shape)
 }
 
-/// Reads what was chosen at the first start.
+/// Reads the choices of the first start.
 ///
 /// # Errors
-/// If it cannot be read, or a newer version wrote it.
+/// If the file is unreadable, or a newer version wrote it.
 pub fn read_shape(path: &Path) -> Result<Shape, Failure> {
     let bytes = fs::read(path).map_err(|error| Failure::file(path, &error))?;
     let shape: Shape =
@@ -329,7 +326,7 @@ mod tests {
         assert!(none.is_none());
         let put = |name: Option<&str>| {
             let next = new_key(name, &mut SimRng::new(7)).expect("a key");
-            // Of an earlier attempt.
+            // The file of an earlier attempt may be there.
             let _ = fs::remove_file(dir.path().join("next.key"));
             write_key(&dir.path().join("next.key"), &next).expect("a file can be written");
             next.verifier().to_string()
@@ -404,7 +401,8 @@ mod tests {
         let failure = open(dir.path(), 1).err().expect("it is held");
         assert_eq!(failure.code, Code::Refused);
         drop(held);
-        // A process that another test is just starting has the lock, too, until it runs its own program.
+        // A process that another test is just starting also has the lock, until it runs its own
+        // program.
         let clock = SystemClock::new();
         while let Err(failure) = open(dir.path(), 1) {
             assert!(failure.code == Code::Refused && clock.now() < Duration::from_secs(10), "{failure:?}");

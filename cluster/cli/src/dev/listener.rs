@@ -1,4 +1,5 @@
-//! Addresses that are taken before anything else is done, so that one that cannot be had leaves no trace.
+//! Addresses that are bound before anything else is done, so that an unavailable one leaves no
+//! trace.
 
 use std::{
     io,
@@ -9,7 +10,7 @@ use tokio::net::TcpListener;
 
 use crate::failure::{Code, Failure};
 
-/// The port of a development cluster, unless it is taken or another one is asked for.
+/// The default port of a development cluster.
 pub const DEFAULT_PORT: u16 = 7401;
 
 /// A bound address.
@@ -17,18 +18,12 @@ pub const DEFAULT_PORT: u16 = 7401;
 pub struct Listener(std::net::TcpListener);
 
 impl Listener {
-    /// Takes the address that an option names.
-    ///
-    /// # Errors
-    /// If it cannot be had.
+    /// Binds the address that an option names.
     pub fn bind(address: SocketAddr, option: &str) -> Result<Self, Failure> {
         std::net::TcpListener::bind(address).map(Self).map_err(|error| refused(address, option, &error))
     }
 
-    /// Takes the default port; a free one if it is taken, and says so.
-    ///
-    /// # Errors
-    /// If there is no free port.
+    /// Binds the default port, or a free one if it is taken. Returns whether it was taken.
     pub fn bind_default() -> Result<(Self, bool), Failure> {
         let address = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         match std::net::TcpListener::bind(address(DEFAULT_PORT)) {
@@ -38,7 +33,7 @@ impl Listener {
         }
     }
 
-    /// Listens. Must be called within a tokio runtime.
+    /// Starts to listen. Must be called within a tokio runtime.
     pub(super) fn open(self) -> Result<(TcpListener, SocketAddr), Failure> {
         let open = || {
             self.0.set_nonblocking(true)?;
@@ -61,7 +56,8 @@ mod tests {
 
     #[test]
     fn a_taken_default_port_gives_way_and_a_taken_chosen_one_does_not() {
-        // Whoever has the default port now, this test or another process: it is taken for the next one.
+        // If this test does not get the default port, another process has it: it is taken in any
+        // case.
         let (_first, _) = Listener::bind_default().expect("a port");
         let (second, moved) = Listener::bind_default().expect("a port");
         assert!(moved);

@@ -1,6 +1,7 @@
 //! The command `coppice dev`: a cluster from start to Ctrl-C.
 //!
-//! Whatever can be refused is looked at before the data directory is touched: a refused option leaves nothing behind.
+//! Everything that can be refused is checked before the data directory is touched, so a refused
+//! option leaves nothing behind.
 
 use std::time::Duration;
 
@@ -25,24 +26,22 @@ use crate::{
     output::{self, Output, line, object},
 };
 
-/// On a disk that has not so many times as much free, replicas keep less back for when it is full.
+/// If the free space is below this many times the reserve, the replicas reserve less.
 const SMALL_DISK: u64 = 16;
-/// What is written at once on a small disk.
+/// Size of a flush on a small disk.
 const SMALL_FLUSH_BYTES: u64 = 4 << 20;
-/// What is spare on a small disk: room for the longest message, and for the commands that make room.
+/// Spare space on a small disk: enough for the longest message, and for the commands that free
+/// space.
 const SMALL_SPARE_BYTES: u64 = 16 << 20;
 
 /// Runs a cluster until Ctrl-C or SIGTERM.
-///
-/// # Errors
-/// If it cannot be started, or does not stop cleanly.
 pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
     start_log()?;
     let wanted = Wanted::parse(args)?;
     let witnesses = witnesses(&args.witness)?;
     let (listen, moved) = listen(args)?;
     let http_listen = args.http_listen.map(|address| Listener::bind(address, "--http-listen")).transpose()?;
-    // Before anything is made: the signals stop a start, too.
+    // Signals are caught before anything is made, so that they stop a start, too.
     let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
     let temporary = match args.data_dir {
@@ -70,7 +69,7 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
         _ = terminate.recv() => return Ok(()),
     };
     home.key_is_in_force()?;
-    tell(&Told { cluster: &cluster, home: &home, disk: &disk, moved, exposed: is_exposed(args) }, output)?;
+    tell(&Ready { cluster: &cluster, home: &home, disk: &disk, moved, exposed: is_exposed(args) }, output)?;
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
@@ -83,7 +82,7 @@ fn is_exposed(args: &args::Dev) -> bool {
     args.listen.is_some_and(|address| !address.ip().is_loopback())
 }
 
-/// Takes the address that is asked for, or the default one; and whether that was taken.
+/// Binds the requested address, or the default one. Returns whether the default was taken.
 fn listen(args: &args::Dev) -> Result<(Listener, bool), Failure> {
     match args.listen {
         Some(address) if is_exposed(args) && !args.plaintext => {
@@ -96,7 +95,7 @@ fn listen(args: &args::Dev) -> Result<(Listener, bool), Failure> {
     }
 }
 
-/// What the replicas keep back on the disk.
+/// Disk space that the replicas reserve.
 struct Disk {
     tuning: Tuning,
     free_bytes: u64,
@@ -104,7 +103,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// Keeps less back if the disk is small, at the price of smaller writes.
+    /// Reserves less if the disk is small, at the price of smaller flushes.
     fn of(home: &Home) -> Result<Self, Failure> {
         let free_bytes = home.storage().free_bytes().map_err(|error| Failure::file(home.dir(), &error))?;
         let shape = home.shape();
@@ -122,8 +121,8 @@ impl Disk {
     }
 }
 
-/// What is told of a cluster that serves.
-struct Told<'a> {
+/// The facts to tell once a cluster serves.
+struct Ready<'a> {
     cluster: &'a Cluster,
     home: &'a Home,
     disk: &'a Disk,
@@ -131,7 +130,7 @@ struct Told<'a> {
     exposed: bool,
 }
 
-impl Told<'_> {
+impl Ready<'_> {
     fn event(&self) -> Value {
         json!({
             "event": "ready",
@@ -158,7 +157,7 @@ impl Told<'_> {
             format!("{shards} and the root group, {replicas} each, in {dir}"),
             format!("public key {}", self.home.vkey()),
             format!(
-                "disk       {} MiB kept back for when it is full; {} MiB were free",
+                "disk       {} MiB reserved for when it is full; {} MiB were free",
                 self.disk.reserve_bytes >> 20,
                 self.disk.free_bytes >> 20
             ),
@@ -181,16 +180,16 @@ impl Told<'_> {
 }
 
 /// Prints one event with `--json`; else the ready line, and the rest to standard error.
-fn tell(told: &Told<'_>, output: Output) -> Result<(), Failure> {
+fn tell(ready: &Ready<'_>, output: Output) -> Result<(), Failure> {
     if output.json {
-        return object(&told.event());
+        return object(&ready.event());
     }
-    line(&format!("ready {}", told.cluster.endpoint()))?;
-    output::tell(&guard_but(&told.people(), &['\n']));
+    line(&format!("ready {}", ready.cluster.endpoint()))?;
+    output::tell(&guard_but(&ready.people(), &['\n']));
     Ok(())
 }
 
-/// Logs as the processes of a cluster do.
+/// Starts the log, in the format of the cluster's processes.
 fn start_log() -> Result<(), Failure> {
     let filter = std::env::var("COPPICE_LOG").ok().filter(|filter| !filter.is_empty());
     let log = Log { filter: filter.unwrap_or_else(|| "warn".to_owned()), format: Format::Text };
@@ -202,7 +201,7 @@ fn witnesses(words: &[String]) -> Result<Vec<Witness>, Failure> {
         let [key, url] = pair else { return Err(Failure::usage("--witness takes a key and a URL")) };
         // The key is not repeated: it may be a private one.
         let refuse =
-            |error| Failure::usage(format!("--witness: what stands before {url} is no key of a witness: {error}"));
+            |error| Failure::usage(format!("--witness: the word before {url} is not a witness's key: {error}"));
         Ok(Witness { key: CosignerKey::parse(key).map_err(refuse)?, url: url.clone() })
     };
     let witnesses = words.chunks(2).map(witness).collect::<Result<Vec<_>, _>>()?;

@@ -1,50 +1,48 @@
-//! The shape of a development cluster: what is chosen at the first start and holds from then on.
+//! The shape of a development cluster: choices that are made at the first start and hold from then
+//! on.
 
 use coppice_types::Params;
 use coppice_verify::shard_map::ShardMap;
 use serde::{Deserialize, Serialize};
 
-use crate::{args, failure::Failure, text};
+use crate::{args, bytes, failure::Failure};
 
-/// What is chosen at the first start.
+/// The choices of the first start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shape {
-    /// Version of this record.
+    /// Version of this record's format.
     pub format: u32,
     /// Replicas of each group.
     pub replicas: u32,
-    /// Records at which a partition is frozen.
+    /// Number of records at which a partition is frozen.
     pub partition_capacity: u32,
-    /// The keys at which shards begin, but for the first, in hex.
+    /// The keys at which shards begin, except the first shard, in hex.
     pub splits: Vec<String>,
-    /// Shards keep each version's operation lists.
+    /// Whether shards keep each version's operation lists.
     #[serde(default)]
     pub journals_kept: bool,
 }
 
-/// What the command line asks for; nothing of it needs to be given.
+/// The shape that the command line asks for; every part is optional.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
     /// Number of shards.
     pub shards: Option<u32>,
-    /// The keys at which shards begin, but for the first.
+    /// The keys at which shards begin, except the first shard.
     pub splits: Vec<Vec<u8>>,
     /// Replicas of each group.
     pub replicas: Option<u32>,
-    /// Records at which a partition is frozen.
+    /// Number of records at which a partition is frozen.
     pub partition_capacity: Option<u32>,
-    /// Shards keep each version's operation lists.
+    /// Whether shards keep each version's operation lists.
     pub journals_kept: bool,
 }
 
 impl Wanted {
-    /// As the command line says.
-    ///
-    /// # Errors
-    /// If a key cannot be read.
+    /// Reads the options of the command line.
     pub fn parse(args: &args::Dev) -> Result<Self, Failure> {
-        let mut splits = args.split.iter().map(|split| text::parse_key(split)).collect::<Result<Vec<_>, _>>()?;
+        let mut splits = args.split.iter().map(|split| bytes::parse_key(split)).collect::<Result<Vec<_>, _>>()?;
         splits.sort_unstable();
         if splits.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(Failure::usage("two --split keys are the same"));
@@ -64,7 +62,7 @@ impl Wanted {
             (Some(shards), 0) => Ok(Some(text_splits(shards))),
             (Some(shards), splits) if shards as usize != splits + 1 => {
                 let message = format!("{splits} --split keys make {} shards, not {shards}", splits + 1);
-                Err(Failure::usage(message).hint("Leave --shards out, or give one --split less than shards."))
+                Err(Failure::usage(message).hint("Leave --shards out, or give one --split fewer than shards."))
             }
             _ => Ok(Some(self.splits.clone())),
         }
@@ -73,7 +71,7 @@ impl Wanted {
     /// The shape of a new cluster.
     ///
     /// # Errors
-    /// If what is asked for contradicts itself.
+    /// If the options contradict each other.
     pub fn shape(&self) -> Result<Shape, Failure> {
         let splits = self.splits()?.unwrap_or_else(|| text_splits(2));
         let shape = Shape {
@@ -88,7 +86,7 @@ impl Wanted {
         Ok(shape)
     }
 
-    /// Checks that what is asked for is what there is.
+    /// Checks the options against an existing shape.
     ///
     /// # Errors
     /// Names the first difference.
@@ -111,7 +109,7 @@ impl Wanted {
             return refuse("--partition-capacity", stored.partition_capacity.to_string(), capacity.to_string());
         }
         if self.journals_kept && !stored.journals_kept {
-            return refuse("no journals", "(false)".to_owned(), "--journals".to_owned());
+            return refuse("--journals", "off".to_owned(), "on".to_owned());
         }
         Ok(())
     }
@@ -124,21 +122,22 @@ impl Shape {
         Params { capacity: self.partition_capacity, journals_kept: self.journals_kept, ..Params::default() }
     }
 
-    /// The first shards.
+    /// The shards of the genesis header.
     ///
     /// # Errors
-    /// If the split keys are no such.
+    /// If the split keys are malformed.
     pub fn shard_map(&self) -> Result<ShardMap, Failure> {
-        let splits = self.splits.iter().map(|split| text::parse_hex(split)).collect::<Result<Vec<_>, _>>()?;
+        let splits = self.splits.iter().map(|split| bytes::parse_hex(split)).collect::<Result<Vec<_>, _>>()?;
         ShardMap::from_splits(&splits).map_err(|error| Failure::usage(error.to_string()))
     }
 }
 
-/// Number of small letters.
+/// Number of lower-case letters.
 const LETTERS: u32 = 26;
 
-/// Splits that part keys of text: the small letters in even parts, by the first two of them. Bytes in even parts would leave
-/// all text to one or two shards. At most 64 shards: so no two splits are the same.
+/// Keys that divide texts evenly: the lower-case letters in even parts, by the first two of them.
+/// An even division of the bytes would put all texts into one or two shards. There are at most 64
+/// shards, so no two splits are equal.
 fn text_splits(shards: u32) -> Vec<Vec<u8>> {
     let letter = |index: u32| b'a' + u8::try_from(index % LETTERS).expect("below the number of letters");
     let at = |index: u32| {

@@ -1,7 +1,9 @@
-//! The input, read by a thread: so a slow pipe holds up neither what was read before nor the answers.
+//! The reader of the input, on a thread: so a slow pipe delays neither batches that were read
+//! before nor answers.
 //!
-//! The thread reads at most [`WAITING_MAX`] batches ahead. It ends when the input does, at the first place that is wrong, or
-//! when nobody takes its batches any more. One that waits for a pipe ends with the process.
+//! The thread reads at most [`WAITING_MAX`] batches ahead. It ends at the end of the input, at its
+//! first error, or when nobody takes its batches any more. A thread that waits for a pipe ends with
+//! the process.
 
 use std::{
     io,
@@ -12,39 +14,40 @@ use std::{
 use coppice_types::Params;
 use tokio::sync::mpsc;
 
-use super::{Item, Source, git::Commits, lines::Lines};
+use super::{
+    git::Commits,
+    lines::Lines,
+    source::{Item, Source},
+};
 use crate::{args, failure::Failure};
 
-/// Most batches that are read and not taken.
+/// Most batches that are read but not taken.
 const WAITING_MAX: usize = 2;
 
-/// What the thread tells.
-pub(super) enum Told {
-    /// The input is open, and has so much in it, if that is known.
+/// Messages from the thread.
+pub(super) enum Event {
+    /// The input is open; its total size, if it is known.
     Opened(Option<u64>),
-    /// A batch, and how much of the input was read.
+    /// A batch, and how much of the input has been read.
     Read(Box<Item>, u64),
-    /// There is no more.
+    /// The input has ended.
     Ended(Ended),
 }
 
 /// How the input ended.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
-    /// What is wrong at the place that was reached.
+    /// The error at the place that was reached.
     pub wrong: Option<Failure>,
-    /// What was left out, and why.
+    /// Parts of the input that were left out, with the reasons.
     pub skipped: Vec<String>,
 }
 
 /// An input that is being read.
-pub(super) struct Feed(mpsc::Receiver<Told>);
+pub(super) struct Feed(mpsc::Receiver<Event>);
 
 impl Feed {
-    /// Begins to read the input that the arguments name.
-    ///
-    /// # Errors
-    /// If they name none, or there is no thread.
+    /// Starts to read the input that the arguments name.
     pub(super) fn start(args: &args::Load, params: &Params) -> Result<Self, Failure> {
         let input = match (&args.git, &args.file) {
             (Some(dir), _) => Input::Git(dir.clone()),
@@ -58,10 +61,10 @@ impl Feed {
         Ok(Self(receive))
     }
 
-    /// What comes next. A call that is given up loses nothing.
-    pub(super) async fn next(&mut self) -> Told {
+    /// The next message. A cancelled call loses nothing.
+    pub(super) async fn next(&mut self) -> Event {
         let broken = || Ended { wrong: Some(Failure::usage("the input's reader broke")), ..Ended::default() };
-        self.0.recv().await.unwrap_or_else(|| Told::Ended(broken()))
+        self.0.recv().await.unwrap_or_else(|| Event::Ended(broken()))
     }
 }
 
@@ -78,20 +81,20 @@ impl Input {
         })
     }
 
-    /// Reads it to its end. Nobody may be left to be told.
-    fn read(&self, params: &Params, to: &mpsc::Sender<Told>) {
+    /// Reads the input to its end. It is no error if nobody listens any more.
+    fn read(&self, params: &Params, to: &mpsc::Sender<Event>) {
         let mut source = match self.open(params) {
             Ok(source) => source,
             Err(failure) => {
-                let _ = to.blocking_send(Told::Ended(Ended { wrong: Some(failure), skipped: Vec::new() }));
+                let _ = to.blocking_send(Event::Ended(Ended { wrong: Some(failure), skipped: Vec::new() }));
                 return;
             }
         };
-        let mut told = to.blocking_send(Told::Opened(source.progress().1));
+        let mut told = to.blocking_send(Event::Opened(source.progress().1));
         let mut wrong = None;
         while told.is_ok() {
             told = match source.next() {
-                Ok(Some(item)) => to.blocking_send(Told::Read(Box::new(item), source.progress().0)),
+                Ok(Some(item)) => to.blocking_send(Event::Read(Box::new(item), source.progress().0)),
                 Ok(None) => break,
                 Err(failure) => {
                     wrong = Some(failure);
@@ -99,6 +102,6 @@ impl Input {
                 }
             };
         }
-        let _ = to.blocking_send(Told::Ended(Ended { wrong, skipped: source.skipped().to_vec() }));
+        let _ = to.blocking_send(Event::Ended(Ended { wrong, skipped: source.skipped().to_vec() }));
     }
 }

@@ -1,8 +1,10 @@
-//! The history of a git repository: one commit is one version, key = path, value = file.
+//! The history of a git repository: each commit is one version, key = path, value = file.
 //!
-//! The first-parent history is walked from the oldest commit; a merge is what it changed against its first parent. What no
-//! version can hold is left out and named: files and paths over their limits, submodules. A file that was left out has no
-//! value at that version, not an old one. [`objects`] says why a repository that somebody else made may be read.
+//! The first-parent history is read from the oldest commit on. A merge stands for its changes
+//! against its first parent. Files and paths over their limits, and submodules, can't be in a
+//! version: they are left out and named. A file that was left out has no value at that version,
+//! rather than an old one. [`objects`] says why a repository that somebody else made is safe to
+//! read.
 
 mod objects;
 mod tree;
@@ -13,19 +15,19 @@ use coppice_proto::v1::{self, operation::Change};
 use coppice_types::Params;
 use serde_json::json;
 
-use super::{Item, Source};
+use super::source::{Item, Source};
 use crate::failure::Failure;
 use objects::{Blob, Id, Object, Objects};
 use tree::{Comparison, Kind};
 
-/// How many names of what was left out are kept.
+/// Most names of omitted files that are kept.
 const SKIPPED_MAX: usize = 1000;
 
 /// The commits of a repository, oldest first.
 pub(crate) struct Commits {
     objects: Objects,
     commits: vec::IntoIter<Id>,
-    /// The tree of the commit before.
+    /// The tree of the previous commit.
     before: Option<Id>,
     first: String,
     done: u64,
@@ -34,13 +36,13 @@ pub(crate) struct Commits {
     skipped: Vec<String>,
 }
 
-/// What is read of a commit.
+/// The parts of a commit that a load uses.
 #[derive(Debug, PartialEq, Eq)]
 struct Commit {
     tree: Id,
-    /// The first one.
+    /// The first parent.
     parent: Option<Id>,
-    /// When it was committed; `None` if that is no time.
+    /// The time of the commit; `None` if it is malformed.
     time_ms: Option<u64>,
     subject: String,
 }
@@ -79,9 +81,9 @@ impl Commits {
         let metadata = json!({ "commit": **id, "time_ms": commit.time_ms, "note": commit.subject }).to_string();
         let mut batch_bytes = metadata.len();
         let mut operations = Vec::with_capacity(changes.len());
-        for tree::Change { path, now } in changes {
+        for tree::PathChange { path, now } in changes {
             if path.len() > self.limits.key_bytes || now.as_ref().is_some_and(|now| now.kind == Kind::Directory) {
-                // It never had a value that could go.
+                // The path never had a value, so there is none to delete.
                 if now.is_some() {
                     self.skip(id, &path, "the path is longer than a key may be");
                 }
@@ -99,7 +101,7 @@ impl Commits {
         Ok(v1::Batch { operations, metadata: metadata.into_bytes().into(), exclusive: true, ..v1::Batch::default() })
     }
 
-    /// The content of an entry; `None` for what is left out.
+    /// The content of an entry; `None` if it is left out.
     fn value(&mut self, id: &Id, path: &[u8], entry: &tree::Entry, room: usize) -> Result<Option<Vec<u8>>, Failure> {
         if entry.kind == Kind::Submodule {
             self.skip(id, path, "a submodule");
@@ -146,7 +148,8 @@ impl Source for Commits {
     }
 }
 
-/// The names of the commits from the first one to the one that is checked out, each the first parent of the next.
+/// The names of all commits from the first to the one that is checked out. Each is the first parent
+/// of the next.
 fn history(objects: &mut Objects) -> Result<Vec<Id>, Failure> {
     let Some(mut object) = objects.head()? else {
         return Err(objects.wrong("there is no commit at HEAD"));
@@ -155,7 +158,7 @@ fn history(objects: &mut Objects) -> Result<Vec<Id>, Failure> {
     let mut commits = Vec::new();
     loop {
         let commit = parse(objects, &object)?;
-        // Where a name is not the hash of its object, a history may go round.
+        // If a name is not the hash of its object, a history can be a loop.
         if !seen.insert(Id::clone(&object.id)) {
             return Err(objects.wrong(&format!("commit {} is its own ancestor", object.id)));
         }
@@ -204,7 +207,7 @@ fn time_ms(committer: &[u8]) -> Option<u64> {
     seconds.checked_mul(1000)
 }
 
-/// The first paragraph of a message on one line.
+/// The first paragraph of a message, on one line.
 fn subject(message: &[u8]) -> String {
     let text = String::from_utf8_lossy(message);
     let lines = text.split('\n').map(str::trim_end).skip_while(|line| line.is_empty());

@@ -1,8 +1,8 @@
-//! JSON lines, gzipped or not: one line is one batch.
+//! JSON lines, gzipped or not: each line is one batch.
 //!
-//! Each batch has in its metadata, as `input`, a hash of all lines up to its own: SHA-256 of the hash before (of nothing for the
-//! first line) and the line without the white space around it, in hex. So two inputs have a batch in common only if they are
-//! the same up to it.
+//! Each batch has in its metadata, as `input`, a hash of all lines up to its own, in hex. That is
+//! the SHA-256 of the previous hash (nothing for the first line) and the line without surrounding
+//! white space. So two inputs have a batch in common only if they are equal up to it.
 
 use std::{
     fs::File,
@@ -21,10 +21,10 @@ use flate2::bufread::MultiGzDecoder;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Item, Source};
-use crate::{failure::Failure, text};
+use super::source::{Item, Source};
+use crate::{bytes, failure::Failure};
 
-/// One line, as it is written.
+/// The fields of a line.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -60,7 +60,7 @@ pub(crate) struct Lines {
     so_far: Vec<u8>,
 }
 
-/// Counts the bytes that pass, before they are unpacked.
+/// Counts the bytes that pass, before they are decompressed.
 struct Counted<R> {
     inner: R,
     count: Arc<AtomicU64>,
@@ -90,7 +90,7 @@ impl Lines {
         let gzipped = start.starts_with(&[0x1f, 0x8b]);
         let input: Box<dyn BufRead> =
             if gzipped { Box::new(BufReader::new(MultiGzDecoder::new(input))) } else { Box::new(input) };
-        // JSON writes a byte as up to six characters (`\u0000`), hex as two.
+        // JSON writes a byte in up to six characters (`\u0000`), hex in two.
         let line_bytes_max = u64::from(params.batch_bytes_max) * 6 + (1 << 20);
         Ok(Self { name: path.display().to_string(), input, number: 0, read, total, line_bytes_max, so_far: Vec::new() })
     }
@@ -146,21 +146,21 @@ fn parse(line: &[u8], so_far: &[u8]) -> Result<v1::Batch, Failure> {
     let wrong = |what: String| {
         Failure::usage(format!("no batch: {what}")).hint("`coppice load --help` shows what a line looks like.")
     };
-    // A list would be taken for the fields of an object in their order.
+    // Serde would accept a list as the fields of an object in their order.
     if !line.starts_with(b"{") {
         return Err(wrong("a line is a JSON object, in braces".to_owned()));
     }
     let line: Line = serde_json::from_slice(line).map_err(|error| wrong(error.to_string()))?;
-    let bytes = |text: String| match line.encoding {
+    let decode = |text: String| match line.encoding {
         LineEncoding::Utf8 => Ok(text.into_bytes()),
-        LineEncoding::Hex => text::parse_hex(&text),
+        LineEncoding::Hex => bytes::parse_hex(&text),
     };
     let mut operations = Vec::with_capacity(line.put.len() + line.delete.len());
     for (key, value) in line.put {
-        operations.push(v1::Operation { key: bytes(key)?.into(), change: Some(Change::Put(bytes(value)?.into())) });
+        operations.push(v1::Operation { key: decode(key)?.into(), change: Some(Change::Put(decode(value)?.into())) });
     }
     for key in line.delete {
-        operations.push(v1::Operation { key: bytes(key)?.into(), change: Some(Change::Delete(true)) });
+        operations.push(v1::Operation { key: decode(key)?.into(), change: Some(Change::Delete(true)) });
     }
     if operations.iter().any(|operation| operation.key.is_empty()) {
         return Err(Failure::usage("a key has at least one byte"));

@@ -1,7 +1,8 @@
-//! Rows of a result: objects with `--json`, whole lines separated by tabs into a pipe or a file, aligned under headings on a terminal.
+//! Rows of a result: objects with `--json`, lines with tabs into a pipe or a file, aligned columns
+//! with headings on a terminal.
 //!
-//! Rows come as a stream that may never end, so a terminal's table is laid out in parts. A later part is at least as wide as the one
-//! before it.
+//! The rows are a stream that may never end, so a terminal's table is laid out in parts. The
+//! columns of each part are at least as wide as those of the previous one.
 
 use std::io;
 
@@ -14,9 +15,9 @@ use crate::{failure::Failure, text};
 
 /// Most rows that are laid out together.
 const PART_ROWS_MAX: usize = 200;
-/// Characters of a cell that are looked at where the terminal does not tell its width.
+/// Most characters of a cell, if the terminal does not tell its width.
 const CELL_CHARS_MAX: usize = 72;
-/// Blanks between two columns.
+/// Spaces between two columns.
 const GAP: u16 = 2;
 
 /// Rows under headings.
@@ -24,7 +25,7 @@ pub struct Table {
     output: Output,
     headings: &'static [&'static str],
     rows: Vec<Vec<String>>,
-    /// The width of each column in the part before.
+    /// The widths of the columns in the previous part.
     widths: Vec<u16>,
     part_rows_max: usize,
 }
@@ -36,17 +37,14 @@ impl Table {
         Self { output, headings, rows: Vec::new(), widths: Vec::new(), part_rows_max: PART_ROWS_MAX }
     }
 
-    /// Shows each row as it comes.
+    /// Chooses whether each row is shown at once.
     #[must_use]
     pub fn live(mut self, live: bool) -> Self {
         self.part_rows_max = if live { 1 } else { PART_ROWS_MAX };
         self
     }
 
-    /// Adds a row: the object with `--json`, else its cells, which are escaped already.
-    ///
-    /// # Errors
-    /// If standard output is gone, or a cell can't be shown.
+    /// Adds a row: the object with `--json`, else its cells, which must be escaped already.
     pub fn row<const N: usize>(
         &mut self,
         object: &Value,
@@ -64,9 +62,6 @@ impl Table {
     }
 
     /// Shows the rows that are left.
-    ///
-    /// # Errors
-    /// If standard output is gone.
     pub fn end(mut self) -> Result<(), Failure> {
         self.flush()
     }
@@ -82,16 +77,17 @@ impl Table {
     }
 }
 
-/// What came before a failure is shown, too.
+/// Shows the rows before a failure, too.
 impl Drop for Table {
     fn drop(&mut self) {
-        // A failure of its own would come second.
+        // A failure to print would only hide the first failure.
         let _ = self.flush();
     }
 }
 
-/// A part of a table, and the widths of its columns. Headings stand above the first part, which has no widths before it. The last
-/// column gives way where the terminal is too narrow.
+/// Lays out a part of a table. Returns its text, and the widths of its columns. Only the first
+/// part, which has no widths before it, has headings. If the terminal is too narrow, the last
+/// column is cut.
 fn lay_out(headings: &[&str], rows: Vec<Vec<String>>, before: &[u16], width: Option<u16>) -> (String, Vec<u16>) {
     let mut table = comfy_table::Table::new();
     table.load_style(presets::NOTHING).set_truncation_indicator("…");

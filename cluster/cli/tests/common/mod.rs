@@ -1,4 +1,5 @@
-//! What the tests of the whole share: a `coppice dev` process, the command, real and generated histories, their replay.
+//! Helpers of the tests of the whole: a `coppice dev` process, the command, real and generated
+//! histories, their replay.
 #![expect(dead_code, reason = "each test binary uses a part of it")]
 
 use std::{
@@ -17,10 +18,9 @@ use flate2::read::GzDecoder;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// How long anything may take before a test fails.
+/// Longest time for anything before a test fails.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// The command under test.
 pub fn coppice() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_coppice"));
     command.env_remove("COPPICE_ENDPOINT").stdin(Stdio::null());
@@ -41,7 +41,7 @@ impl Done {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The objects on standard output, one a line.
+    /// The objects on standard output, one per line.
     pub fn lines(&self) -> Vec<Value> {
         self.stdout
             .lines()
@@ -73,7 +73,7 @@ pub fn run(command: &mut Command) -> Done {
     Running::new(child, shown).finish(LIMIT)
 }
 
-/// A command that runs, whose output is collected aside.
+/// A running command whose output is collected.
 pub struct Running {
     child: Child,
     shown: String,
@@ -88,7 +88,7 @@ impl Running {
         Self { child, shown, stdout, stderr }
     }
 
-    /// Whether it ended by itself within the limit.
+    /// How the command ended; `None` if it still runs after `limit`.
     pub fn ends_within(&mut self, limit: Duration) -> Option<Done> {
         match self.stdout.recv_timeout(limit) {
             Ok(stdout) => {
@@ -101,7 +101,7 @@ impl Running {
         }
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the command, and fails the test after `limit`.
     pub fn finish(mut self, limit: Duration) -> Done {
         let done = self.ends_within(limit);
         done.unwrap_or_else(|| panic!("still running after {limit:?}: {}", self.shown))
@@ -110,7 +110,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -135,7 +135,7 @@ pub struct Dev {
     pub dir: PathBuf,
 }
 
-/// The shape that makes a small history cross shards, freeze and merge.
+/// A shape with which a small history crosses shards, freezes and merges.
 pub fn small_shape(split: &str) -> Vec<String> {
     ["--split", split, "--replicas", "3", "--partition-capacity", "128"].map(str::to_owned).to_vec()
 }
@@ -146,13 +146,14 @@ impl Dev {
         Self::try_start(dir, shape).unwrap_or_else(|done| panic!("no ready line: {done:?}"))
     }
 
-    /// Starts a cluster; how it ended, if it does not serve.
+    /// Starts a cluster. An error says how it ended, if it does not serve.
     pub fn try_start(dir: &Path, shape: &[String]) -> Result<Self, Done> {
         let log = dir.with_extension("log");
         let stderr =
             fs::OpenOptions::new().create(true).append(true).open(&log).expect("a log file beside the directory");
         let mut command = coppice();
-        // A port of its own: what talks to a cluster that has stopped must not find that of another test.
+        // Every cluster has its own port: clients of a stopped cluster must not reach that of
+        // another test.
         if !shape.iter().any(|option| option == "--listen") {
             command.args(["dev", "--listen", "127.0.0.1:0"]);
         } else {
@@ -220,7 +221,7 @@ impl Dev {
         self.head()["version"].as_u64().expect("a version")
     }
 
-    /// Where the public key lies.
+    /// The public key's file, as an argument.
     pub fn vkey(&self) -> String {
         format!("@{}", self.dir.join("ledger.vkey").display())
     }
@@ -235,7 +236,7 @@ impl Dev {
         self.child.wait().expect("it is our child")
     }
 
-    /// Ends it as Ctrl-C does.
+    /// Ends the process as Ctrl-C does.
     pub fn stop(self) {
         self.signal(Signal::INT);
         let log = self.dir.with_extension("log");
@@ -243,7 +244,7 @@ impl Dev {
         assert!(status.success(), "{status}: {}", fs::read_to_string(log).unwrap_or_default());
     }
 
-    /// Ends it as a power failure would, but for the disks.
+    /// Ends the process as a power failure would, although the disks keep what was written.
     pub fn kill(self) {
         self.signal(Signal::KILL);
         self.wait();
@@ -252,13 +253,13 @@ impl Dev {
 
 impl Drop for Dev {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// `fsck` of a directory finds nothing.
+/// Checks that `fsck` of a directory finds nothing.
 pub fn assert_sound(dir: &Path) {
     run(coppice().arg("fsck").arg(dir)).expect(0);
 }
@@ -272,7 +273,7 @@ pub struct Line {
     pub hex: bool,
 }
 
-/// A file of the shared data folder; `None`, said loudly, where there is no such folder.
+/// A file of the shared data folder; `None`, with a message, if there is no such folder.
 pub fn shared(name: &str) -> Option<PathBuf> {
     let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let found = above.map(|dir| dir.join("shared/data").join(name)).find(|path| path.is_file());
@@ -282,7 +283,7 @@ pub fn shared(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// Reads a file of JSON lines, gzipped.
+/// Reads a gzipped file of JSON lines.
 pub fn read_history(path: &Path) -> Vec<Line> {
     let file = fs::File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let lines = BufReader::new(GzDecoder::new(file)).lines();
@@ -301,7 +302,7 @@ fn parse(text: &str) -> Line {
     }
 }
 
-/// A history of accounts: `lines` versions over `keys` keys, some of them deleted again.
+/// A history of accounts: `lines` versions over `keys` keys, some of which are deleted again.
 pub fn generated(seed: u64, lines: u64, keys: u64) -> Vec<Line> {
     let mut rng = SimRng::new(seed);
     let mut history = Vec::new();

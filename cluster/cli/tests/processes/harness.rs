@@ -1,4 +1,5 @@
-//! A cluster of real processes on the loopback interface: three nodes, one coordinator with an embedded metadata store.
+//! A cluster of real processes on the loopback interface: three nodes, and one coordinator with an
+//! embedded metadata store.
 
 use std::{
     fs,
@@ -17,40 +18,41 @@ use serde_json::Value;
 
 use crate::common::{self, Done, LIMIT, Running};
 
-/// How often a condition is looked at.
+/// Time between two checks of a condition.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A binary beside the `coppice` command.
+/// A binary in the directory of the `coppice` command.
 pub fn binary(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_BIN_EXE_coppice")).with_file_name(name);
     assert!(path.is_file(), "{}: not there; `make build` or `cargo test --workspace` makes it", path.display());
     path
 }
 
-/// Waits until something is there, within the limit of all tests.
+/// Waits until `look` finds something, within the limit of all tests.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let (pause, nothing) = std::sync::mpsc::channel::<()>();
     for _ in 0..LIMIT.as_millis() / LOOK.as_millis() {
         if let Some(found) = look() {
             return found;
         }
-        // Nobody sends: this waits.
+        // Nobody sends on this channel: it only waits.
         let _ = nothing.recv_timeout(LOOK);
     }
     drop(pause);
     panic!("{what}: not within {LIMIT:?}");
 }
 
-/// The first of so many ports in a row that nobody has now.
+/// The first of `count` consecutive ports that are all free now.
 pub fn free_row(count: u16) -> u16 {
     let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    // Tests that run at the same time begin at different places, below the ports that the system gives to others.
+    // Tests that run at the same time start their search at different ports, below those that the
+    // system hands out.
     let first = 10_000 + u16::try_from(std::process::id() % 400).expect("a small number") * 50;
     let mut rows = (0..400).map(|row| 10_000 + (first - 10_000 + row * 50) % 20_000);
     rows.find(|row| (*row..row + count).all(|port| free(&port))).expect("there are free ports")
 }
 
-/// Ports that nobody has now.
+/// Ports that are free now.
 fn free_ports(count: usize) -> Vec<u16> {
     let listen = |_| TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
     let held: Vec<TcpListener> = (0..count).map(listen).collect();
@@ -62,7 +64,7 @@ pub struct Process {
     name: String,
     child: Child,
     log: PathBuf,
-    /// Where its log began.
+    /// Where the process's part of the log file begins.
     from: usize,
 }
 
@@ -75,18 +77,18 @@ impl Process {
         Self { name: name.to_owned(), child, log, from: usize::try_from(from).expect("a log is short") }
     }
 
-    /// What it has logged since it was started.
+    /// The log since the process was started.
     pub fn log(&self) -> String {
         let bytes = fs::read(&self.log).expect("it was made");
         String::from_utf8_lossy(&bytes[self.from..]).into_owned()
     }
 
-    /// Waits for words in its log.
+    /// Waits for words in the log.
     pub fn says(&mut self, words: &str) {
         self.says_times(1, words);
     }
 
-    /// Waits until words are in its log so often.
+    /// Waits until the log has the words this many times.
     pub fn says_times(&mut self, times: usize, words: &str) {
         until(&format!("{} says {words:?} {times} times", self.name), || {
             let log = self.log();
@@ -104,12 +106,12 @@ impl Process {
         kill_process(pid, signal).expect("it is our child");
     }
 
-    /// Waits for its end.
+    /// Waits for the process to end.
     pub fn ends(&mut self) -> ExitStatus {
         until(&format!("{} ends", self.name), || self.child.try_wait().expect("it is our child"))
     }
 
-    /// Stops it in order; gives how long that took.
+    /// Stops the process in order. Returns how long that took.
     pub fn stop(mut self) -> Duration {
         let since = SystemClock::new();
         self.signal(Signal::TERM);
@@ -118,7 +120,7 @@ impl Process {
         since.now()
     }
 
-    /// Ends it at once.
+    /// Kills the process.
     pub fn kill(mut self) {
         self.signal(Signal::KILL);
         self.ends();
@@ -127,18 +129,18 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The files and addresses of a cluster; processes come and go.
+/// The files and addresses of a cluster; its processes come and go.
 pub struct Cluster {
     pub dir: tempfile::TempDir,
-    /// Ports of the nodes, then of the coordinator, and one that nobody has.
+    /// Ports of the nodes, then of the coordinator, and one that nobody uses.
     ports: Vec<u16>,
-    /// Where they tell how they do.
+    /// Ports of health and metrics.
     health: Vec<u16>,
     tls: bool,
     etcd: Option<Etcd>,
@@ -151,17 +153,17 @@ impl Cluster {
         Self::new(false, false)
     }
 
-    /// A cluster whose connections are by mutual TLS.
+    /// A cluster with mutual TLS.
     pub fn tls() -> Self {
         Self::new(true, false)
     }
 
-    /// A cluster without certificates, whose processes say in an etcd where they are.
+    /// A cluster without certificates, whose processes register in an etcd.
     pub fn registered() -> Self {
         Self::new(false, true)
     }
 
-    /// A cluster whose connections are by mutual TLS, with an etcd: it may have several coordinators.
+    /// A cluster with mutual TLS and an etcd: it may have several coordinators.
     pub fn tls_registered() -> Self {
         Self::new(true, true)
     }
@@ -203,27 +205,27 @@ impl Cluster {
         self.dir.path().join(name)
     }
 
-    /// The authority that signed its certificates.
+    /// The authority that signed the cluster's certificates.
     pub fn authority(&self) -> &Authority {
         self.authority.as_ref().expect("it has certificates")
     }
 
-    /// Where its processes say where they are.
+    /// The etcd in which the processes register.
     pub fn etcd(&self) -> &Etcd {
         self.etcd.as_ref().expect("it has an etcd")
     }
 
-    /// Ends that at once.
+    /// Kills the etcd.
     pub fn kill_etcd(&mut self) {
         self.etcd.as_mut().expect("it has an etcd").kill(0);
     }
 
-    /// Where a node listens; the fourth is the coordinator, and nobody has the fifth.
+    /// The port of a node; the fourth is the coordinator's, and nobody uses the fifth.
     pub fn port_of(&self, ordinal: usize) -> u16 {
         self.ports[ordinal - 1]
     }
 
-    /// The command of a node, with flags behind those that it needs.
+    /// The command of a node, with more flags after the necessary ones.
     pub fn node_command(&self, ordinal: usize, more: &[&str]) -> Command {
         let name = format!("node-{ordinal}");
         let mut command = self.command("coppice-shard-node", &name);
@@ -251,7 +253,7 @@ impl Cluster {
         self.node_with(ordinal, &[], &[])
     }
 
-    /// The same, with further flags and variables.
+    /// Starts a node with more flags and variables.
     pub fn node_with(&self, ordinal: usize, more: &[&str], variables: &[(&str, &str)]) -> Process {
         let name = format!("node-{ordinal}");
         let mut command = self.node_command(ordinal, &["--bootstrap", "new"]);
@@ -259,7 +261,7 @@ impl Cluster {
         Process::spawn(&name, command, self.path(&format!("{name}.log")))
     }
 
-    /// Starts a node at another address than the others were told by the configuration.
+    /// Starts a node at an address other than the configured one.
     pub fn node_elsewhere(&self, ordinal: usize) -> Process {
         let name = format!("node-{ordinal}");
         let address = format!("127.0.0.1:{}", free_ports(1)[0]);
@@ -274,7 +276,7 @@ impl Cluster {
         self.coordinator_with(&[], &[])
     }
 
-    /// The same, with further flags and variables.
+    /// Starts the coordinator with more flags and variables.
     pub fn coordinator_with(&self, more: &[&str], variables: &[(&str, &str)]) -> Process {
         let name = "coordinator-1";
         let mut command = self.command("coppice-coordinator", name);
@@ -291,7 +293,7 @@ impl Cluster {
         Process::spawn(name, command, self.path("coordinator-1.log"))
     }
 
-    /// Starts a second coordinator; gives its address, too.
+    /// Starts a second coordinator. Returns the process and its address.
     pub fn second_coordinator(&self) -> (Process, String) {
         let name = "coordinator-2";
         let address = format!("127.0.0.1:{}", free_ports(1)[0]);
@@ -302,7 +304,8 @@ impl Cluster {
         (Process::spawn(name, command, self.path("coordinator-2.log")), address)
     }
 
-    /// What a process answers on its health port: 1 to 3 for the nodes, 4 for the coordinator; nothing if it does not listen.
+    /// The answer of a process on its health port: 1 to 3 for the nodes, 4 for the coordinator.
+    /// `None` if it does not listen.
     pub fn probe(&self, process: usize, path: &str) -> Option<(u16, Value)> {
         let (code, body) = self.ask(process, path)?;
         Some((code, serde_json::from_str(&body).ok()?))
@@ -325,12 +328,13 @@ impl Cluster {
         Some((head.get(9..12)?.parse().ok()?, body.to_owned()))
     }
 
-    /// Where the coordinator takes calls.
+    /// The coordinator's endpoint.
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports[3])
     }
 
-    /// Waits until a process is not ready for a reason with these words, or is ready if there are none.
+    /// Waits until a process is unready for a reason with these words, or ready if the words are
+    /// empty.
     pub fn until_ready(&self, process: usize, why_not: &str) {
         let code = if why_not.is_empty() { 200 } else { 503 };
         until(&format!("process {process} answers {code} {why_not}"), || {
@@ -345,7 +349,8 @@ impl Cluster {
         (1..=3).map(|ordinal| self.node(ordinal)).collect()
     }
 
-    /// A command for this cluster that shows the certificate of this name; with the name of a role, one that has that role alone.
+    /// A command for this cluster with the certificate of this name. The name of a role stands for
+    /// a certificate with only that role.
     pub fn coppice_as(&self, name: &str, arguments: &[&str]) -> Command {
         let mut command = self.coppice(arguments);
         command.env("COPPICE_CLIENT_CERT", self.path(&format!("{name}.pem")));
@@ -353,7 +358,7 @@ impl Cluster {
         command
     }
 
-    /// A command for this cluster, by a client that has all roles of clients.
+    /// A command for this cluster, by a client with all client roles.
     pub fn coppice(&self, arguments: &[&str]) -> Command {
         let mut command = common::coppice();
         let scheme = if self.tls { "https" } else { "http" };
@@ -416,7 +421,8 @@ impl Cluster {
     }
 }
 
-/// Who gets a certificate in a cluster by TLS: the processes, a client of all roles, one of each, and one of none.
+/// The holders of certificates in a cluster with TLS: the processes, a client with all roles, one
+/// client for each role, and one without roles.
 pub const CERTIFIED: [&str; 11] = [
     "node-1",
     "node-2",
@@ -431,7 +437,7 @@ pub const CERTIFIED: [&str; 11] = [
     "nobody",
 ];
 
-/// What the holder of a certificate is.
+/// The roles of a certificate's holder.
 fn roles_of(name: &str) -> Vec<&str> {
     match name.split_once('-') {
         Some((role, _)) => vec![role],
@@ -461,7 +467,7 @@ impl Authority {
         self.certify_only(dir, name);
     }
 
-    /// Its own certificate.
+    /// The authority's own certificate.
     pub fn pem(&self) -> String {
         self.issuer.pem()
     }

@@ -1,5 +1,5 @@
-//! Real processes over TCP: they start in any order, stop under load without losing anything, come back without their
-//! disks, refuse what is not theirs, and believe only certificates of their cluster.
+//! Real processes over TCP. They start in any order, stop under load without losing anything, come
+//! back without their disks, refuse foreign data, and accept only certificates of their cluster.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -19,7 +19,7 @@ use tonic::{
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
 };
 
-/// A stop in order takes no longer than this, on a machine that is busy with other things.
+/// Longest time to stop in order, on a busy machine.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 
 fn load_file(dir: &Path, lines: u64) -> (String, Vec<common::Line>) {
@@ -29,7 +29,7 @@ fn load_file(dir: &Path, lines: u64) -> (String, Vec<common::Line>) {
     (path.display().to_string(), history)
 }
 
-/// The state at head is that of the whole history.
+/// Checks that the state at head is that of the whole history.
 fn assert_all_there_with(command: impl Fn(&[&str]) -> std::process::Command, history: &[common::Line]) {
     let expected = common::replay(history).pop().expect("the history is not empty");
     let records =
@@ -91,7 +91,7 @@ fn the_health_port_says_who_lives_who_has_started_and_who_serves_his_role() {
     started(4);
     nodes.extend([cluster.node(2), cluster.node(3)]);
     (1..=4).for_each(|process| cluster.until_ready(process, ""));
-    // Without a majority nobody serves, and a restart of who is left would mend nothing.
+    // Without a majority, no node serves, and restarting the remaining one would not help.
     nodes.drain(1..).for_each(harness::Process::kill);
     cluster.until_ready(1, "has no leader");
     cluster.until_ready(4, "root");
@@ -163,7 +163,7 @@ fn a_node_without_its_disk_comes_back_under_a_new_raft_id_however_often_it_is_ki
         assert_ne!(id(before, "node-2"), id(after, "node-2"), "a raft id is never used twice");
         assert_eq!(id(before, "node-1"), id(after, "node-1"));
     }
-    // The old ids are no members: with node-1 gone, the two that are left are a majority.
+    // The old ids are no members: with node-1 gone, the two remaining nodes are a majority.
     nodes.remove(0).kill();
     load.finish(common::LIMIT).expect(0);
     assert_all_there(&cluster, &history);
@@ -186,7 +186,7 @@ fn a_node_that_moves_to_another_port_is_found_without_a_restart_of_anybody_else(
     let moved = cluster.node_elsewhere(2);
     coordinator.says("a node is registered somewhere else now");
     cluster.until_whole();
-    // With node-1 gone it is needed for a majority, by the coordinator and by node-3.
+    // With node-1 gone, this node is needed for a majority, by the coordinator and by node-3.
     nodes.remove(0).kill();
     cluster.until_it_commits("moved=yes");
     drop((coordinator, nodes, moved));
@@ -208,7 +208,7 @@ fn a_new_authority_is_taken_up_without_a_restart_and_open_connections_end_with_t
     let old = fs::read_to_string(cluster.path("ca.pem")).expect("it was made");
     let new = Authority::new();
     fs::write(cluster.path("ca.pem"), old + &new.pem()).expect("a file can be written");
-    // Those who listen and those who connect.
+    // A process logs this twice: for its listener, and for its own connections.
     nodes.iter_mut().for_each(|node| node.says_times(2, words));
     coordinator.says_times(2, words);
     for name in harness::CERTIFIED {
@@ -220,7 +220,8 @@ fn a_new_authority_is_taken_up_without_a_restart_and_open_connections_end_with_t
     cluster.until_it_commits("both=yes");
     until("a stream of before goes on while both are believed", || (lines(&follower) > before).then_some(()));
     fs::write(cluster.path("ca.pem"), new.pem()).expect("a file can be written");
-    // Who starts now believes the new authority alone, and everyone must show a certificate of it.
+    // A process that starts now trusts only the new authority, and everyone must show a certificate
+    // from it.
     nodes.remove(1).kill();
     nodes.insert(1, cluster.node(2));
     cluster.until_whole();
@@ -262,7 +263,7 @@ fn a_client_takes_up_renewed_certificates_while_it_runs() {
     assert!(refused.to_string().contains("writer"), "{refused}");
     own("writer");
     until("the same client writes", || commit().ok());
-    // What is no whole does not count: the certificate of one, the key of another.
+    // A certificate with the key of another one is not a valid pair, so it is ignored.
     fs::copy(cluster.path("reader.key"), cluster.path("own.key")).expect("a file can be written");
     let broken = coppice_client::Client::new(options).expect_err("a client that begins now");
     assert!(broken.to_string().starts_with("certificates: "), "{broken}");
@@ -280,7 +281,7 @@ fn a_process_with_a_foreign_certificate_is_not_let_in_and_nothing_is_spoken_in_t
     nodes.remove(2).kill();
     let theirs = Authority::new();
     theirs.certify_only(cluster.dir.path(), "node-3");
-    // It believes the others, but shows a certificate of somebody else.
+    // The impostor trusts the others, but shows somebody else's certificate.
     let impostor = cluster.node(3);
     nodes[0].says("a connection was refused: TLS");
     cluster.until_it_commits("still=yes");
@@ -297,7 +298,7 @@ fn a_process_with_a_foreign_certificate_is_not_let_in_and_nothing_is_spoken_in_t
     drop((coordinator, nodes));
 }
 
-/// What the coordinator has recorded of denials.
+/// The denials in the coordinator's access log.
 fn denials(cluster: &Cluster) -> Vec<Value> {
     let text = fs::read_to_string(cluster.path("access-log")).unwrap_or_default();
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -312,7 +313,7 @@ fn a_client_may_do_what_its_role_says_and_what_is_denied_changes_nothing_and_is_
     cluster.until_it_commits("held=1");
     cluster.until_whole();
     let roles = ["reader", "writer", "operator", "auditor", "nobody"];
-    // Two of each kind of command, and who may give it.
+    // Two commands of each kind, and the roles that may give them.
     let vkey = fs::read_to_string(cluster.path("ledger.vkey")).expect("it was made");
     let commands: [(&[&str], &str, &[&str]); 10] = [
         (&["get", "held"], "Get", &["reader", "writer", "auditor"]),
@@ -339,7 +340,7 @@ fn a_client_may_do_what_its_role_says_and_what_is_denied_changes_nothing_and_is_
             let known: &[&str] = if *role == "nobody" { &[] } else { &[role] };
             assert_eq!(lines[recorded]["roles"], serde_json::json!(known));
             let path = lines[recorded]["method"].as_str().unwrap_or_default();
-            // Who may nothing fails with the first call that a command makes.
+            // A caller without a role fails on the first call that a command makes.
             assert!(*role == "nobody" || path == format!("/coppice.v1.Ledger/{method}"), "{path} is {method}");
             recorded += 1;
         }
@@ -445,7 +446,7 @@ fn the_signing_key_is_changed_and_who_trusts_the_old_one_follows() {
     drop((coordinator, nodes));
 }
 
-/// A way to a node, by the certificate of this name.
+/// A channel to a node, with the certificate of this name.
 fn connect(cluster: &Cluster, name: &str, node: usize) -> Channel {
     let read = |name: String| fs::read_to_string(cluster.path(&name)).expect("it was made");
     let own = Identity::from_pem(read(format!("{name}.pem")), read(format!("{name}.key")));
@@ -487,7 +488,8 @@ fn clients_of_an_authority_of_their_own_reach_coordinators_and_no_node() {
     let path = |name: &str| cluster.path(name).display().to_string();
     let clients = Authority::new();
     clients.certify_only(cluster.dir.path(), "writer");
-    // Whoever has this authority could name its client so, and still nodes do not believe it.
+    // The holder of this authority could name its client like a coordinator; nodes must not trust
+    // it.
     clients.certify_only(cluster.dir.path(), "coordinator-2");
     fs::write(cluster.path("clients.pem"), clients.pem()).expect("a file can be written");
     let mut nodes = cluster.nodes();
@@ -495,7 +497,7 @@ fn clients_of_an_authority_of_their_own_reach_coordinators_and_no_node() {
     let settings = shown.map(|(key, file)| format!("api_tls.{key}={}", path(file)));
     let flags: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
     let coordinator = cluster.coordinator_with(&flags, &[]);
-    // By a certificate of the cluster's authority, as another coordinator has.
+    // This certificate comes from the cluster's authority, like another coordinator's.
     cluster.until_it_commits("held=1");
     common::run(&mut cluster.coppice_as("writer", &["commit", "--put", "held=2"])).expect(0);
     let denied = common::run(cluster.coppice_as("writer", &["rollback", "--to", "1", "--reason", "x"]).arg("--json"));
@@ -549,7 +551,7 @@ fn old_values_go_to_the_cold_directory_and_a_node_does_not_start_without_it() {
     common::run(common::coppice().arg("fsck").arg(&data).arg("--cold-dir").arg(cold(1))).expect(0);
     let refused = common::run(common::coppice().arg("fsck").arg(&data));
     assert!(refused.expect(4).stderr.contains("the cold directory"));
-    // Without it, nothing of what the node has is thrown away.
+    // Without its cold directory, the node throws none of its data away.
     let mut without = cluster.node(1);
     without.says("lies in the cold directory, which is missing");
     without.kill();

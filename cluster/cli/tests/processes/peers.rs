@@ -1,6 +1,6 @@
-//! The identity of peers, by real processes and mutual TLS: impostors get nothing, one node's key
-//! speaks for no other node, certificates are withdrawn under open connections, and etcd holds what
-//! somebody else wrote.
+//! The identity of peers, with real processes and mutual TLS. Impostors get nothing, one node's key
+//! speaks for no other node, certificates are withdrawn under open connections, and etcd holds
+//! entries that somebody else wrote.
 
 use std::{
     fs,
@@ -29,11 +29,11 @@ use crate::{
     voters_of,
 };
 
-/// Listens where another process is expected, and shows a certificate that the cluster's authority
+/// A listener in place of another process, which shows a certificate that the cluster's authority
 /// signed.
 struct Impostor {
     _runtime: Runtime,
-    /// Connections over which it could have heard something.
+    /// Number of connections over which it could have heard something.
     heard: Arc<AtomicUsize>,
     log: std::path::PathBuf,
 }
@@ -43,7 +43,7 @@ impl Impostor {
         let runtime = Runtime::new().expect("the system gives threads");
         let entered = runtime.enter();
         let log = cluster.path(&format!("impostor-{port}-{name}"));
-        // Lines of an earlier impostor do not count.
+        // Lines of an earlier impostor must not count.
         let _ = fs::remove_file(&log);
         let path = |kind: &str| cluster.path(&format!("{name}.{kind}"));
         let shown = ServerTls { cert: path("pem"), key: path("key"), client_ca: None };
@@ -67,7 +67,7 @@ impl Impostor {
         self.heard.load(Ordering::Relaxed)
     }
 
-    /// Waits until somebody has tried so often, and has gone when it saw the certificate.
+    /// Waits until peers have connected this many times, and left when they saw the certificate.
     fn is_tried(&self, times: usize) {
         until("somebody tries", || {
             let log = fs::read_to_string(&self.log).unwrap_or_default();
@@ -88,7 +88,7 @@ fn an_impostor_at_the_address_of_a_node_that_is_down_gets_nothing() {
         nodes.remove(2).kill();
         let impostor = Impostor::new(&cluster, cluster.port_of(3), name);
         impostor.is_tried(6);
-        // A majority is there, without whatever the impostor would have said.
+        // There is a majority without the impostor's vote.
         cluster.run(&["commit", "--put", &format!("impostor={name}"), "--trust", &vkey]).expect(0);
         cluster.run(&["get", "impostor", "--trust", &vkey]).expect(0);
         assert_eq!(impostor.heard(), 0, "{name} was spoken to");
@@ -128,7 +128,7 @@ fn id_of(cluster: &Cluster) -> ClusterId {
     ClusterId::from_slice(&id).expect("it is an id")
 }
 
-/// The answer of node 1 to an exchange in which a caller claims to be a node.
+/// Node 1's answer to an exchange in which the caller claims to be a node.
 async fn exchange(cluster: &Cluster, certificate: &str, node: &str, raft_id: u64) -> Result<(), Status> {
     let id = id_of(cluster);
     let message = v1::PeerMessage {
@@ -240,7 +240,8 @@ fn a_withdrawn_certificate_ends_its_open_connections_and_is_let_in_no_more() {
     let told = String::from_utf8_lossy(&broken.stderr);
     assert!(told.contains("line 2"), "it names the line: {told}");
 
-    // A node's certificate: the others go on without it, and it comes back with another one.
+    // The certificate of a node is withdrawn: the others go on without it, and it comes back with
+    // another certificate.
     write(&format!("{readers}serial {}\nend\n", serial_of(&cluster, "node-3")));
     nodes[0].says("an open connection ends: its other end is believed no more");
     until("nobody speaks with it", || cluster.replicas().filter(|groups| voters_of(groups, "node-3") == 0).map(drop));
@@ -251,7 +252,7 @@ fn a_withdrawn_certificate_ends_its_open_connections_and_is_let_in_no_more() {
     drop((coordinator, nodes));
 }
 
-/// The metadata store of a cluster, for whoever can reach it.
+/// The metadata store of a cluster, as anybody who reaches it sees it.
 fn store_of(cluster: &Cluster) -> Arc<dyn Metadata> {
     let options = EtcdOptions::new(cluster.etcd().endpoints(), id_of(cluster));
     Arc::new(EtcdStore::connect(options).expect("it is an etcd"))
@@ -277,8 +278,8 @@ fn a_nodes_address_that_somebody_wrote_into_etcd_gets_nothing_and_keeps_no_node_
     coordinator.says("a node is registered somewhere else now");
     nodes[0].says("a node is registered somewhere else now");
     impostor.is_tried(6);
-    // The node can't say where it is: the store is away. It is where the configuration says, and
-    // needed for a majority.
+    // The store is away, so the node can't register. It is at its configured address, and needed
+    // for a majority.
     cluster.kill_etcd();
     nodes.push(cluster.node(3));
     cluster.until_whole();
@@ -298,7 +299,7 @@ fn a_leader_that_somebody_wrote_into_etcd_is_sent_no_write() {
     let port = cluster.port_of(5);
     let impostor = Impostor::new(&cluster, port, "reader");
     let runtime = Runtime::new().expect("the system gives threads");
-    // Somebody is picked once the leader's lease is over, and says that he is a coordinator at the
+    // A stranger is chosen once the leader's lease is over, and registers as a coordinator at the
     // impostor's address.
     let (tenure, hostile) = runtime.block_on(async {
         let store = store_of(&cluster);

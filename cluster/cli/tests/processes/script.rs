@@ -1,4 +1,5 @@
-//! `scripts/local-cluster.sh` as docs/OPERATIONS.md uses it: etcd, three nodes, two coordinators; one of each is killed under load.
+//! `scripts/local-cluster.sh` as docs/OPERATIONS.md uses it: etcd, three nodes, two coordinators;
+//! one of each is killed under load.
 
 use std::{
     path::{Path, PathBuf},
@@ -36,7 +37,7 @@ impl Script {
         ["etcd", "node-1", "node-2", "node-3", "coordinator-1", "coordinator-2"].map(tail).concat()
     }
 
-    /// A command that asks a coordinator, and believes only what is proven.
+    /// A command that asks a coordinator, and accepts only proven answers.
     fn coppice(&self, coordinator: u16, arguments: &[&str]) -> Command {
         let mut command = common::coppice();
         command.env("COPPICE_ENDPOINT", format!("https://127.0.0.1:{}", self.port + 10 + coordinator));
@@ -59,7 +60,7 @@ impl Drop for Script {
         }
         for name in ["coordinator-1", "coordinator-2", "node-1", "node-2", "node-3", "etcd"] {
             let pid = std::fs::read_to_string(self.path(&format!("{name}.pid"))).unwrap_or_default();
-            // What a failed test leaves behind.
+            // Ends processes that a failed test left behind.
             let _ = Command::new("kill").args(["-9", pid.trim()]).status();
         }
     }
@@ -77,7 +78,7 @@ fn the_local_cluster_of_the_documentation_survives_a_killed_node_and_a_killed_co
     common::write_history(&half, &history[..100]);
     common::run(&mut script.coppice(1, &["load", &half.display().to_string(), "--session", "one"])).expect(0);
     script.run("kill", &["node-2", "coordinator-1"]);
-    // The same load goes on where it was, with the coordinator that is left.
+    // The same load goes on where it was, with the remaining coordinator.
     until("the load ends", || {
         let done = common::run(&mut script.coppice(2, &["load", &file, "--session", "one"]));
         (done.code == 0).then_some(())

@@ -1,5 +1,6 @@
-//! What processes tell of themselves: every metric is listed in `docs/METRICS.md`, and everything that is listed is there; the same goes to a
-//! collector; and a commit is one trace, from the client to the state machines.
+//! The telemetry of processes. Every metric of a process is listed in `docs/METRICS.md`, and every
+//! listed metric exists, also at a collector. A commit is one trace, from the client to the state
+//! machines.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,7 +37,7 @@ use tonic::{Request, Response, Status};
 
 use crate::harness::{Cluster, until};
 
-/// Sent at once instead of after seconds, so that the test need not wait.
+/// Spans are sent at once instead of after seconds, so that the test need not wait.
 const AT_ONCE: [(&str, &str); 1] = [("OTEL_BSP_SCHEDULE_DELAY", "100")];
 const NODE: &str = "coppice-shard-node";
 const COORDINATOR: &str = "coppice-coordinator";
@@ -50,7 +51,7 @@ struct Metric {
     processes: BTreeSet<&'static str>,
 }
 
-/// Adds what a process shows, in the text format of Prometheus.
+/// Adds the metrics of a process, in the text format of Prometheus.
 fn read(text: &str, process: &'static str, into: &mut BTreeMap<String, Metric>) {
     let mut families = BTreeSet::new();
     for line in text.lines() {
@@ -79,7 +80,7 @@ fn labels_of(line: &str) -> impl Iterator<Item = String> + '_ {
 }
 
 impl Metric {
-    /// Its line in the document.
+    /// The metric's line in the document.
     fn line(&self, name: &str) -> String {
         let base = name.strip_suffix("_total").unwrap_or(name);
         let unit = [("_bytes", "bytes"), ("_seconds", "seconds")];
@@ -108,7 +109,7 @@ fn with_lines(text: &str, lines: &[String]) -> String {
     before.chain(lines.iter().map(String::as_str)).chain(after).map(|line| format!("{line}\n")).collect()
 }
 
-/// A witness that is not there, in the coordinator's settings.
+/// A witness that does not exist, in the coordinator's settings.
 fn witness(cluster: &Cluster) -> PathBuf {
     let path = cluster.path("witness.toml");
     let key = Cosigner::from_seed("witness.example", &[7; 32]).expect("a name");
@@ -152,7 +153,7 @@ fn every_metric_is_listed_and_everything_listed_is_there() {
     );
 }
 
-/// The sum of a metric's series whose labels hold these words.
+/// The sum of a metric's series whose labels contain these words.
 fn sum(text: &str, metric: &str, words: &[&str]) -> f64 {
     let of = |line: &&str| line.strip_prefix(metric).is_some_and(|rest| rest.starts_with(['{', ' ']));
     let fits = |line: &&str| words.iter().all(|word| line.contains(word));
@@ -160,7 +161,7 @@ fn sum(text: &str, metric: &str, words: &[&str]) -> f64 {
     text.lines().filter(of).filter(fits).map(value).sum()
 }
 
-/// What is known of a cluster that has committed something, and was read from.
+/// Checks the numbers of a cluster that has committed something and was read from.
 fn numbers_are_true(cluster: &Cluster) {
     cluster.until_ready(4, "");
     let coordinator = until("the coordinator has learnt the head", || {
@@ -194,22 +195,22 @@ fn numbers_are_true(cluster: &Cluster) {
     assert_eq!(sum(&node, "coppice_replica_open", &[]), 3.0);
     assert_eq!(sum(&node, "coppice_replica_disk_full", &[]), 0.0);
     assert!(sum(&node, "coppice_raft_log_size_bytes", &[]) > 0.0);
-    // Shards are told what was decided when they are asked again, or after a while.
+    // Shards learn what was decided when they are asked again, or after a while.
     until("the record is decided", || (sum(&cluster.metrics(1), "coppice_engine_records", &[]) >= 1.0).then_some(()));
 }
 
-/// By our own rule, or by the conventions of OpenTelemetry.
+/// Names follow the project's rule, or the conventions of OpenTelemetry.
 fn named_as_they_should(name: &str) -> bool {
     let ours = name.strip_prefix("coppice_").is_some_and(|rest| rest.contains('_'));
     ours || ["target_info", "rpc_server_call_duration_seconds"].contains(&name)
 }
 
-/// A collector that keeps what it is sent.
+/// A collector that keeps what it receives.
 #[derive(Clone, Default)]
 struct Collector {
-    /// With the process and its name.
+    /// Each span with the process that sent it.
     spans: Arc<Mutex<Vec<(String, Span)>>>,
-    /// Names of metrics, by process.
+    /// Names of metrics, with the process.
     metrics: Arc<Mutex<BTreeSet<(String, String)>>>,
 }
 
@@ -253,7 +254,7 @@ impl MetricsService for Collector {
     }
 }
 
-/// Commits once, as an application that traces what it does; gives the trace.
+/// Commits once, as an application that traces its calls. Returns the ids of trace and span.
 async fn commit(endpoint: String) -> (Vec<u8>, Vec<u8>) {
     let exporter = InMemorySpanExporter::default();
     let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
@@ -289,7 +290,7 @@ fn a_commit_is_one_trace_from_the_client_to_the_state_machines() {
 
     let cluster = Cluster::plain();
     let endpoint = format!("telemetry.otlp_endpoint=http://{address}");
-    // Nothing is traced but what the client traces.
+    // Nothing is traced except the client's traces.
     let flags = ["--set", &endpoint, "--set", "telemetry.trace_ratio=0", "--set", "telemetry.metrics_interval_ms=200"];
     let _nodes: Vec<_> = (1..=3).map(|ordinal| cluster.node_with(ordinal, &flags, &AT_ONCE)).collect();
     let _coordinator = cluster.coordinator_with(&flags, &AT_ONCE);
@@ -323,7 +324,8 @@ fn a_commit_is_one_trace_from_the_client_to_the_state_machines() {
     assert_eq!(text_of(&served.attributes, "rpc.response.status_code"), "OK");
     let version = of(COORDINATOR, "version", &served.span_id);
     for name in ["coppice.v1.Shard/Prepare", "coppice.v1.Root/AppendHeader"] {
-        // Whoever does not lead refuses: the call that was answered has the rest below it.
+        // A coordinator that does not lead refuses the call. The answered call has the other spans
+        // below it.
         let asked: Vec<_> =
             spans.iter().filter(|(process, span)| process == COORDINATOR && span.name == name).collect();
         assert!(asked.iter().all(|(_, span)| span.parent_span_id == version.span_id), "{asked:#?}");

@@ -1,4 +1,5 @@
-//! Who did it: the root log and the access logs name the certificate's subject, whatever the caller claims and whichever coordinator it asks.
+//! Attribution: the root log and the access logs name the certificate's subject, whatever the
+//! caller claims and whichever coordinator it asks.
 
 use std::fs;
 
@@ -19,7 +20,7 @@ use crate::{
     harness::{Cluster, until},
 };
 
-/// The lines of an access log on something, once there are so many.
+/// The access-log lines about something, once there are this many.
 fn actions(cluster: &Cluster, file: &str, what: &str, count: usize) -> Vec<Value> {
     until(&format!("{count} lines on {what} in {file}"), || {
         let text = fs::read_to_string(cluster.path(file)).unwrap_or_default();
@@ -29,7 +30,7 @@ fn actions(cluster: &Cluster, file: &str, what: &str, count: usize) -> Vec<Value
     })
 }
 
-/// A client of a coordinator, by the certificate of this name.
+/// A client of a coordinator, with the certificate of this name.
 fn client(cluster: &Cluster, name: &str, address: &str) -> LedgerClient<Channel> {
     let read = |name: String| fs::read_to_string(cluster.path(&name)).expect("it was made");
     let own = Identity::from_pem(read(format!("{name}.pem")), read(format!("{name}.key")));

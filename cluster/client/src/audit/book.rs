@@ -1,4 +1,4 @@
-//! The headers of a log, read whole and held against its checkpoint.
+//! The headers of a log, read completely and checked against its checkpoint.
 
 use coppice_proto::v1;
 use coppice_types::{Digest, Params, Sequence, Stamp, Version, codec};
@@ -13,23 +13,23 @@ use coppice_verify::{
     shard_map::ShardMap,
 };
 
-use super::{Difference, RESUMES_MAX, Stop, may_resume};
+use super::finding::{Difference, RESUMES_MAX, Stop, may_resume};
 use crate::{Client, Error};
 
 /// The versions that stand at a checkpoint.
 #[derive(Debug)]
 pub struct Book {
-    /// Digest parameters.
+    /// The ledger's limits and digest parameters.
     pub params: Params,
-    /// The shards.
+    /// The shards of genesis.
     pub shard_map: ShardMap,
     lines: Vec<Line>,
 }
 
 impl Book {
-    /// Reads the headers under a checkpoint that the newest of the keys signed.
+    /// Reads all headers under a checkpoint that the newest of the keys signed.
     pub async fn read(client: &Client, checkpoint: &Checkpoint, keys: &Keys) -> Result<Self, Stop> {
-        let mut reader = Reader::default();
+        let mut reader = LogReader::default();
         let mut resumes = 0;
         while reader.size < checkpoint.size {
             let before = reader.size;
@@ -50,20 +50,20 @@ impl Book {
         reader.book().ok_or(Stop::Failed(Error::Malformed("the log is empty")))
     }
 
-    /// The book of a log whose first key is this one, as if its checkpoint were signed.
+    /// The book of a log with this first key, as if its checkpoint were signed.
     #[cfg(test)]
     pub fn of(headers: &[Header], key: &coppice_verify::note::VerifierKey) -> Result<Self, Stop> {
         let size = headers.len() as u64;
         let checkpoint = Checkpoint { origin: key.name().to_owned(), size, root: Digest::default() };
         let keys = Keys::new(key.clone());
-        let mut reader = Reader::default();
+        let mut reader = LogReader::default();
         for header in headers {
             reader.take(header.clone(), &checkpoint, &keys)?;
         }
         reader.book().ok_or(Stop::Failed(Error::Malformed("the log is empty")))
     }
 
-    /// What the log says of a version up to head.
+    /// The log's entry for a version up to head.
     pub fn line(&self, version: Version) -> &Line {
         &self.lines[usize::try_from(version.0).expect("versions of the book are counted in memory")]
     }
@@ -75,17 +75,17 @@ impl Book {
 }
 
 #[derive(Default)]
-struct Reader {
+struct LogReader {
     size: u64,
-    /// Roots of complete subtrees, largest first: one for each bit of the size.
+    /// Roots of complete subtrees, largest first: one for each one bit of the size.
     peaks: Vec<Digest>,
     chain: Chain,
     key_changes: Vec<(Sequence, KeyChange)>,
-    /// What genesis says: parameters and shards.
+    /// Parameters and shards from the genesis header.
     founding: Option<(Params, ShardMap)>,
 }
 
-impl Reader {
+impl LogReader {
     async fn read_stream(&mut self, client: &Client, checkpoint: &Checkpoint, keys: &Keys) -> Result<(), Stop> {
         let request = v1::WatchHeadsRequest { from_sequence: self.size, ..v1::WatchHeadsRequest::default() };
         let mut stream = client.watch(request).await?;
@@ -98,15 +98,15 @@ impl Reader {
         Ok(())
     }
 
-    /// An entry of the log that is no header, or breaks a rule of its own: the version before it is
-    /// the last that is known.
+    /// An entry that is no header, or that breaks a rule of its own. The difference names the
+    /// version before it, which is the last one known.
     fn undecodable(&self, error: codec::Error) -> Stop {
         let stamp = self.chain.lines().last().map_or_else(Stamp::default, |line| line.stamp);
         let what = format!("entry {} of its log, after this version: {error}", self.size);
         Stop::Differs(Difference { stamp, shard: None, what })
     }
 
-    /// The log has the key changes that its checkpoint was proven by, and no others.
+    /// Checks that the log has exactly the key changes that its checkpoint was proven by.
     fn check_keys(&self, keys: &Keys) -> Result<(), Stop> {
         let changes = self.key_changes.iter().map(|(sequence, change)| (*sequence, change));
         let found = keys.follow(changes).map_err(Error::Untrusted)?;
@@ -131,7 +131,7 @@ impl Reader {
         peaks.reduce(|right, left| hash::list_node_hash(&left, &right)).unwrap_or_else(merkle::empty_root)
     }
 
-    /// Checks the rules of the log, and keeps what stands.
+    /// Checks the rules of the log, and keeps the versions that stand.
     fn take(&mut self, header: Header, checkpoint: &Checkpoint, keys: &Keys) -> Result<(), Stop> {
         let stamp = header.stamp;
         let broken =

@@ -1,7 +1,7 @@
-//! The state of a version that is trusted, from which an audit goes on.
+//! The state of a trusted version, with which an audit begins.
 //!
-//! It is read in proven ranges. Their proofs show all trees of every shard, and what these come to must be the state root in the header of that
-//! version; so nobody is believed but the header.
+//! The state is read in proven ranges. Their proofs show all trees of every shard, and the trees
+//! must give the state root in the header of that version. So only the header is trusted.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,22 @@ use coppice_verify::{
     check,
     keys::Keys,
     proof::{Proof, ProofFile, QueryProof},
-    replay::{Gathered, LiveForest},
+    replay::Gathered,
 };
 
-use super::{RESUMES_MAX, book::Book, may_resume, state::State};
+use super::{
+    book::Book,
+    finding::{RESUMES_MAX, may_resume},
+    state::State,
+};
 use crate::{Client, Error};
 
-/// Most records of one range; fewer where their values are large.
+/// Most records of one range; fewer are read where values are large.
 const RECORDS_MAX: u32 = 512;
 
 /// Reads the state at a version of the book.
 pub async fn fetch(client: &Client, book: &Book, at: Version, keys: &Keys) -> Result<State, Error> {
-    let mut reader = Reader { client, book, at, keys, parts: BTreeMap::new() };
+    let mut reader = StateReader { client, book, at, keys, parts: BTreeMap::new() };
     let mut limit = RECORDS_MAX;
     let mut low = Some(Vec::new());
     let mut resumes = 0;
@@ -48,7 +52,7 @@ pub async fn fetch(client: &Client, book: &Book, at: Version, keys: &Keys) -> Re
     }
 }
 
-/// What to do where the version can't be read any more.
+/// Adds advice if the version can no longer be read.
 fn told(error: Error, at: Version) -> Error {
     match error {
         Error::Refused { reason: Some(Reason::Pruned), kind, message, outcome_unknown } => {
@@ -61,17 +65,17 @@ fn told(error: Error, at: Version) -> Error {
     }
 }
 
-struct Reader<'a> {
+struct StateReader<'a> {
     client: &'a Client,
     book: &'a Book,
     at: Version,
     keys: &'a Keys,
-    /// The version of each shard, and what has come of its trees.
+    /// The version of each shard, and the parts of its trees that were read.
     parts: BTreeMap<ShardId, (Version, Gathered)>,
 }
 
-impl Reader<'_> {
-    /// Reads a range; gives where the next one begins, if there is one.
+impl StateReader<'_> {
+    /// Reads a range. Returns the low key of the next one; `None` at the end.
     async fn read(&mut self, low: &[u8], limit: u32) -> Result<Option<Vec<u8>>, Error> {
         let line = self.book.line(self.at);
         let at = Some(v1::Stamp { epoch: line.stamp.epoch.0, version: line.stamp.version.0 });
@@ -89,13 +93,10 @@ impl Reader<'_> {
             gathered.take(&shard.trees).map_err(|_| Error::Malformed("proofs of one state that do not fit"))?;
         }
         match records.last() {
-            // The smallest key above it.
+            // The smallest key above the last one.
             Some(last) if end.more => Ok(Some([&last.key[..], &[0]].concat())),
             None if end.more => Err(Error::Malformed("a range without records that goes on")),
             _ => Ok(None),
         }
     }
 }
-
-/// Forests by shard, with the versions at which they stand.
-pub type Forests = BTreeMap<ShardId, (Version, LiveForest)>;

@@ -1,4 +1,5 @@
-//! The replayed state: versions come in parts, are held against what the log commits to, and applied.
+//! The replayed state. Versions arrive in parts, are checked against what the log commits to, and
+//! are then applied to the state.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +15,13 @@ use coppice_verify::{
 };
 
 use super::{
-    Difference, Stop,
     book::{Book, Line},
-    start::Forests,
+    finding::{Difference, Stop},
 };
 use crate::Error;
 
+/// Forests by shard, with the version of each shard.
+pub type Forests = BTreeMap<ShardId, (Version, LiveForest)>;
 type Operations = Vec<(Vec<u8>, RecordBody)>;
 /// Inputs and output of merges.
 type Merges = Vec<(Vec<Digest>, Digest)>;
@@ -38,13 +40,13 @@ struct ShardState {
     digest: Digest,
 }
 
-/// A version whose parts have not all come.
+/// A version with parts still to come.
 struct Pending {
     version: Version,
-    /// The batches of each shard's lists, by their place in the journal, and what these must hash
-    /// to, in order.
+    /// For each shard, the batches that have an operation list there, in order: the batch's place
+    /// in the journal, and the hash of its list.
     wanted: BTreeMap<ShardId, Vec<(usize, Digest)>>,
-    /// Bytes of keys and values of each batch, as far as its lists have come.
+    /// Bytes of keys and values of each batch, in the lists that have come.
     bytes: BTreeMap<usize, u64>,
     merges: BTreeMap<ShardId, Merges>,
     lists: BTreeMap<ShardId, Operations>,
@@ -70,7 +72,7 @@ impl State {
         Self { shards: shards.iter().map(state).collect(), order, pending: None }
     }
 
-    /// The state of these forests; none if they are not those of all shards.
+    /// The state made of these forests; `None` if they are not the forests of all shards.
     pub fn at(book: &Book, mut forests: Forests) -> Option<Self> {
         let mut state = Self::new(book);
         for (id, shard) in &mut state.shards {
@@ -80,12 +82,12 @@ impl State {
         forests.is_empty().then_some(state)
     }
 
-    /// Records in all trees.
+    /// Number of records in all trees.
     pub fn records(&self) -> u64 {
         self.shards.values().map(|shard| shard.forest.records()).sum()
     }
 
-    /// The state leaves, in the order of keys.
+    /// The state leaves, in key order.
     pub fn leaves(&self) -> Vec<StateLeaf> {
         let leaf = |id: &ShardId| {
             let ShardState { shard, version, digest, .. } = &self.shards[id];
@@ -95,12 +97,12 @@ impl State {
         self.order.iter().map(leaf).collect()
     }
 
-    /// Forgets a version that has come in part: the stream begins anew.
+    /// Drops a version that has come in part, because the stream begins again.
     pub fn forget_pending(&mut self) {
         self.pending = None;
     }
 
-    /// Holds the replayed state against the log.
+    /// Compares the state root with the log's.
     pub fn compare(&self, line: &Line) -> Result<(), Stop> {
         let root = state_root(&self.leaves());
         if root == line.state_root {
@@ -109,7 +111,8 @@ impl State {
         Err(differs(line, None, format!("its state root is {}, its batches give {root}", line.state_root)))
     }
 
-    /// Takes a message, of the version that is next; gives the version if it completes it, which is applied then.
+    /// Takes the next message of the stream; `next` is the version that must come next. If the
+    /// message completes the version, applies it and returns its number.
     pub fn take(&mut self, book: &Book, next: Version, message: v1::JournalResponse) -> Result<Option<Version>, Stop> {
         if message.header.is_empty() {
             self.take_lists(book, message)?;
@@ -135,7 +138,8 @@ impl State {
             let moved = "versions were rolled back, or are shown otherwise, since the audit began: audit again";
             return Err(Error::Untrusted(moved).into());
         }
-        // Only versions that stand are streamed: neither events nor rollbacks make a gap.
+        // Only versions that stand are streamed, so neither admin entries nor rollbacks leave a
+        // gap.
         if version != next {
             return Err(Error::Malformed("a stream of journals that leaves a version out or repeats one").into());
         }

@@ -1,4 +1,5 @@
-//! The logs of `cluster/verify/vectors/audits.json`, which lie to an auditor and to nobody else.
+//! The logs of `cluster/verify/vectors/audits.json`: each contains a lie that only an auditor can
+//! see.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use super::*;
 
-/// An entry of a log, and what its ledger tells an auditor of it.
+/// An entry of a log, and what its ledger tells an auditor about it.
 struct Told {
     header: Header,
     entries: Vec<Vec<u8>>,
@@ -35,7 +36,7 @@ fn told(entry: &Value) -> Told {
     }
 }
 
-/// Audits a log as the messages of a ledger would tell it.
+/// Audits a log, fed with the messages that its ledger would send.
 fn audited(log: &[Told]) -> Result<(), Stop> {
     let Body::Genesis(genesis) = &log[0].header.body else { panic!("a log begins with genesis") };
     let name = origin(&genesis.prefix, &log[0].header.cluster);

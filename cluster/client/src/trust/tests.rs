@@ -1,6 +1,7 @@
-//! A model ledger answers honestly, then lies in each way that a proof of something else could cover.
+//! A model ledger answers honestly, then lies in every way that a proof of something else could
+//! cover.
 
-use coppice_types::{Change as Changed, ClusterId, Operation, Params};
+use coppice_types::{Change, ClusterId, Operation, Params};
 use coppice_verify::{
     note::SignerKey,
     replay::{Commit, Ledger},
@@ -13,26 +14,26 @@ struct Scene {
     key: VerifierKey,
 }
 
-/// What each version writes, 0 first.
+/// The batch that each version writes; rounds count from 0.
 fn of_round(round: u8) -> Commit {
-    let put = |key: &[u8]| Operation { key: key.to_vec(), change: Changed::Put(vec![round; 3]) };
+    let put = |key: &[u8]| Operation { key: key.to_vec(), change: Change::Put(vec![round; 3]) };
     let operations = vec![put(b"x"), put(b"a"), put(b"b"), put(&[b'c', round])];
     Commit { operations, ..Commit::default() }
 }
 
 fn in_session(round: u8) -> Commit {
     let session = Some((SessionId([6; 16]), u64::from(round) + 1));
-    let operations = vec![Operation { key: b"gone".to_vec(), change: Changed::Delete }];
+    let operations = vec![Operation { key: b"gone".to_vec(), change: Change::Delete }];
     Commit { session, operations, metadata: vec![round] }
 }
 
-/// The same, as a client sends it.
+/// A batch as a client sends it.
 fn on_the_wire(commit: &Commit) -> v1::Batch {
     let operation = |it: &Operation| v1::Operation {
         key: it.key.clone().into(),
         change: Some(match &it.change {
-            Changed::Put(value) => Change::Put(value.clone().into()),
-            Changed::Delete => Change::Delete(true),
+            Change::Put(value) => v1::operation::Change::Put(value.clone().into()),
+            Change::Delete => v1::operation::Change::Delete(true),
         }),
     };
     v1::Batch {
@@ -72,7 +73,8 @@ impl Scene {
         check_read(&Keys::new(self.key.clone()), None, &read).map(drop)
     }
 
-    /// Asks for `a` with these options after so much of the log was seen, and is answered by the record at `stamp`.
+    /// Reads `a` with these options, after a log of size `seen` was seen. The answer is the record
+    /// at `stamp`.
     fn check_place(&self, options: &v1::ReadOptions, seen: u64, stamp: Stamp) -> Result<(), Error> {
         let proof = self.ledger.prove_keys(stamp, &[b"a"], true).encode().expect("a small file");
         let at = v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 };
@@ -143,7 +145,7 @@ async fn a_log_may_grow_and_nothing_else() {
 
 #[tokio::test(start_paused = true)]
 async fn growth_is_proven_up_to_the_newest_checkpoint_that_was_seen() {
-    // Two ledgers that are one up to some size, and the key that signs both.
+    // Two ledgers that are equal up to some size, and the key that signs both.
     let (Scene { mut ledger, key }, mut fork) = (Scene::new(), Scene::new().ledger);
     let old = ledger.headers.len() as u64;
     for (round, commit) in (5..).zip([of_round, in_session, of_round]) {
@@ -171,7 +173,8 @@ async fn growth_is_proven_up_to_the_newest_checkpoint_that_was_seen() {
         let (proven, proven_size) = check(&ledger, &one, &two).await;
         assert_eq!((proven.ok(), proven_size), (Some(tied), Some(size)), "{ends:?}");
     }
-    // The fork was shown; the other log's growth is proven, or none, or that of each by itself.
+    // The client has seen the fork. The server then proves the growth of the other log, no growth,
+    // or the growth of each log by itself.
     for (from_proven, from_newest) in [
         (proof(&ledger, old, old), proof(&fork, old + 2, old + 2)),
         (proof(&fork, old, old + 1), proof(&fork, old + 2, old + 2)),
@@ -190,7 +193,7 @@ async fn growth_that_stays_unproven_is_an_error_after_a_while() {
     let old = ledger.headers.len() as u64;
     ledger.commit(&[of_round(3)]).expect("a batch");
     let options = crate::Options { patience: Duration::ZERO, trust: Some(key), ..crate::Options::new("") };
-    // Nobody is there.
+    // An address where nobody listens.
     let nobody = tonic::transport::Endpoint::from_static("http://127.0.0.1:1").connect_lazy().into();
     let client = crate::Client::over(vec![("http://127.0.0.1:1".to_owned(), nobody)], 1, &options);
     let trust = client.trust.clone().expect("a key");
@@ -299,7 +302,7 @@ fn lies_about_ranges_are_not_believed() {
         ((b"a", b"c", 0), (b"a", b"c"), false, vec![a.clone()]),
         ((b"a", b"c", 0), (b"a", b"c"), false, vec![b.clone(), a.clone()]),
         ((b"a", b"z", 1), (b"a", b"c"), true, vec![a.clone(), b.clone()]),
-        // Nothing follows, it says, and proves what lies before.
+        // The answer says that nothing follows, and proves only what lies before.
         ((b"a", b"z", 2), (b"a", b"b\0"), false, vec![a.clone(), b.clone()]),
         ((b"a", b"c", 2), (b"a", b"c"), true, vec![a.clone(), b.clone()]),
     ];
@@ -320,7 +323,7 @@ fn head_is_the_newest_version_and_no_older_view_than_was_seen() {
         assert!(matches!(result, Err(Error::Untrusted(_))), "{options:?} {seen} {stamp}: {result:?}");
     };
     untrusted(&head, size, Stamp::new(0, 2));
-    // A view of before what was seen is no linearizable answer, unless that was not asked for.
+    // A view older than what was seen is not linearizable. It is accepted only if that was allowed.
     untrusted(&head, size + 1, Stamp::new(0, 3));
     let named = v1::ReadOptions { at: Some(v1::Stamp { epoch: 0, version: 2 }), ..head };
     untrusted(&named, size + 1, Stamp::new(0, 2));
@@ -372,7 +375,7 @@ fn a_receipt_is_of_the_version_that_was_answered_and_of_the_batch_that_was_sent(
     };
     let (sent, numbered) = (of_round(2), in_session(2));
     check(&sent, &response).expect("an honest receipt");
-    // Whatever is committed instead of it, or in its place in the version.
+    // Other batches that may be committed instead, or stand at that place of the version.
     let mut shorter = sent.clone();
     shorter.operations.pop();
     let mut turned = sent.clone();
@@ -405,7 +408,7 @@ fn a_receipt_is_of_the_version_that_was_answered_and_of_the_batch_that_was_sent(
     assert!(matches!(check(&sent, &response), Err(Error::Unproven(_))));
 }
 
-/// What a client notes of an answer that it asked for when it knew these keys.
+/// What a client notes of an answer, if it knew the keys `asked` when it asked.
 fn answered(trust: &Trust, asked: &Keys, file: &ProofFile<'_>) -> Result<(), Error> {
     let bytes = file.encode().expect("a small file");
     let file = ProofFile::decode(&bytes).expect("a file");
@@ -426,10 +429,10 @@ async fn a_client_follows_key_changes_and_leaves_the_old_key_behind() {
     let new = ledger.standing(1, size);
     answered(&trust, &before, &new).expect("the change is shown");
     assert_eq!(trust.keys().newest(), ledger.key.verifier());
-    // Signed before the change, and asked for before it was known.
+    // Signed before the change, and asked for before the change was known.
     answered(&trust, &before, &old).expect("an answer that was on its way");
     assert!(answered(&trust, &trust.keys(), &old).is_err(), "whoever signs so now has a key that was replaced");
-    // The first key signs beyond its end; the server hides the change.
+    // The first key signs beyond its end, and the server hides the change.
     let mut late = new.clone();
     let Proof::Standing(proof) = &mut late.proof else { panic!("a standing proof") };
     proof.log.key_changes.clear();

@@ -1,9 +1,11 @@
 //! The objects of a git repository, as `git cat-file --batch` gives them.
 //!
-//! Invariant: reading a repository runs nothing of it, and no setting of the user, the system or the repository changes what
-//! is read. Of git there is one process, which gives objects by name and neither converts, compares nor shows anything. It
-//! has an empty environment, so no `GIT_*` variable and no file of settings but the repository's own. Of these, only the
-//! fetching of objects that a partial clone lacks could run a program: it is switched off, and no transport is allowed.
+//! Invariant: reading a repository runs none of its programs, and no setting of the user, the
+//! system or the repository changes what is read. One git process gives objects by name; it
+//! converts, compares and shows nothing. Its environment is empty, so there are no `GIT_*`
+//! variables, and no settings files except the repository's own. Of the repository's settings, only
+//! the fetching of objects that a partial clone lacks could run a program. Fetching is switched
+//! off, and no transport is allowed.
 
 use std::{
     ffi::OsString,
@@ -25,19 +27,19 @@ pub(super) type Id = Arc<str>;
 const OBJECT_BYTES_MAX: usize = 256 << 20;
 /// Longest line before an object, in bytes.
 const HEAD_BYTES_MAX: u64 = 4096;
-/// Longest file that names a repository elsewhere, in bytes.
+/// Longest file that points to a repository elsewhere, in bytes.
 const LINK_BYTES_MAX: u64 = 8192;
-/// So much of what git complains about is kept, in bytes.
+/// Most bytes of git's error output that are kept.
 const COMPLAINT_BYTES_MAX: u64 = 4096;
 
-/// The whole environment of git, but for PATH.
+/// The whole environment of git, except PATH.
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("GIT_CONFIG_NOSYSTEM", "1"),
     ("GIT_CONFIG_SYSTEM", "/dev/null"),
     ("GIT_CONFIG_GLOBAL", "/dev/null"),
     ("GIT_ATTR_NOSYSTEM", "1"),
     ("GIT_NO_REPLACE_OBJECTS", "1"),
-    // Known from git 2.45 on; before, the empty list of transports does it.
+    // Git knows this variable from 2.45 on. Older versions stop at the empty list of transports.
     ("GIT_NO_LAZY_FETCH", "1"),
     ("GIT_ALLOW_PROTOCOL", ""),
     ("GIT_TERMINAL_PROMPT", "0"),
@@ -53,7 +55,7 @@ pub(super) struct Objects {
     complaints: Option<JoinHandle<Vec<u8>>>,
 }
 
-/// An object of the kind that was expected.
+/// An object of the expected kind.
 pub(super) struct Object {
     pub id: Id,
     pub content: Vec<u8>,
@@ -65,14 +67,14 @@ pub(super) enum Blob {
     TooLong(usize),
 }
 
-/// What was answered to a name.
-enum Answer {
+/// The answer to a name.
+enum Reply {
     Found { id: Id, kind: String, content: Blob },
     Missing,
 }
 
 impl Objects {
-    /// Opens the repository at `dir`, or around it.
+    /// Opens the repository at `dir`, or the one that contains it.
     pub(super) fn open(dir: &Path) -> Result<Self, Failure> {
         let repository = find(dir)?;
         let mut place = OsString::from("--git-dir=");
@@ -97,25 +99,25 @@ impl Objects {
     /// The commit that is checked out; `None` if there is none yet.
     pub(super) fn head(&mut self) -> Result<Option<Object>, Failure> {
         match self.ask("HEAD^{commit}", OBJECT_BYTES_MAX)? {
-            Answer::Missing => Ok(None),
-            Answer::Found { id, kind, content } => self.expect("commit", id, &kind, content).map(Some),
+            Reply::Missing => Ok(None),
+            Reply::Found { id, kind, content } => self.expect("commit", id, &kind, content).map(Some),
         }
     }
 
     /// A commit or a tree; `None` if the repository does not have it.
     pub(super) fn get(&mut self, kind: &str, name: &str) -> Result<Option<Object>, Failure> {
         match self.ask(name, OBJECT_BYTES_MAX)? {
-            Answer::Missing => Ok(None),
-            Answer::Found { id, kind: found, content } => self.expect(kind, id, &found, content).map(Some),
+            Reply::Missing => Ok(None),
+            Reply::Found { id, kind: found, content } => self.expect(kind, id, &found, content).map(Some),
         }
     }
 
     /// The content of a file; `None` if the repository does not have it.
     pub(super) fn blob(&mut self, name: &str, bytes_max: usize) -> Result<Option<Blob>, Failure> {
         match self.ask(name, bytes_max)? {
-            Answer::Missing => Ok(None),
-            Answer::Found { kind, content, .. } if kind == "blob" => Ok(Some(content)),
-            Answer::Found { id, kind, .. } => Err(self.wrong(&format!("object {id} is a {kind}, not a blob"))),
+            Reply::Missing => Ok(None),
+            Reply::Found { kind, content, .. } if kind == "blob" => Ok(Some(content)),
+            Reply::Found { id, kind, .. } => Err(self.wrong(&format!("object {id} is a {kind}, not a blob"))),
         }
     }
 
@@ -127,13 +129,13 @@ impl Objects {
         }
     }
 
-    /// The repository holds what no repository should.
+    /// The failure for a repository with malformed content.
     pub(super) fn wrong(&self, what: &str) -> Failure {
         Failure::usage(format!("{}: {}", self.dir.display(), text::shorten(what, 300)))
             .hint("`git fsck` says more about a damaged repository.")
     }
 
-    fn ask(&mut self, name: &str, bytes_max: usize) -> Result<Answer, Failure> {
+    fn ask(&mut self, name: &str, bytes_max: usize) -> Result<Reply, Failure> {
         self.exchange(name, bytes_max).map_err(|error| {
             let mut said = String::new();
             if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe) {
@@ -144,7 +146,7 @@ impl Objects {
         })
     }
 
-    fn exchange(&mut self, name: &str, bytes_max: usize) -> io::Result<Answer> {
+    fn exchange(&mut self, name: &str, bytes_max: usize) -> io::Result<Reply> {
         let ask = self.ask.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         writeln!(ask, "{name}")?;
         ask.flush()?;
@@ -156,13 +158,13 @@ impl Objects {
         let head = String::from_utf8_lossy(&head);
         let words: Vec<&str> = head.split(' ').collect();
         let (id, kind, len) = match words[..] {
-            [.., "missing"] => return Ok(Answer::Missing),
+            [.., "missing"] => return Ok(Reply::Missing),
             [id, kind, len] => (id, kind, len.parse::<usize>().ok()),
             _ => ("", "", None),
         };
         let len = len.ok_or_else(|| io::Error::other(format!("git answers `{head}`")))?;
         let content = if len > bytes_max {
-            // A line end follows the content.
+            // The content is followed by a line feed.
             let left = len as u64 + 1;
             let skipped = io::copy(&mut self.answer.by_ref().take(left), &mut io::sink())?;
             if skipped < left {
@@ -175,10 +177,10 @@ impl Objects {
             content.pop();
             Blob::Content(content)
         };
-        Ok(Answer::Found { id: id.into(), kind: kind.to_owned(), content })
+        Ok(Reply::Found { id: id.into(), kind: kind.to_owned(), content })
     }
 
-    /// What git complained about before it ended.
+    /// Git's error output before it ended.
     fn complaints(&mut self) -> String {
         drop(self.ask.take());
         let said = self.complaints.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
@@ -189,7 +191,7 @@ impl Objects {
 impl Drop for Objects {
     fn drop(&mut self) {
         drop(self.ask.take());
-        // It has no input any more, and is not waited for at length: nothing is left to do if this fails.
+        // Git has no input any more. If killing it fails, there is nothing left to do.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -199,17 +201,18 @@ fn no_git(error: &io::Error) -> Failure {
     Failure::usage(format!("the git command cannot be run: {error}")).hint("Install git, or load a file of JSON lines.")
 }
 
-/// Reads all, and keeps the first bytes.
+/// Reads a pipe to its end, and keeps the first bytes.
 fn first_bytes(mut pipe: impl Read) -> Vec<u8> {
     let mut kept = Vec::new();
-    // A pipe that breaks has ended.
+    // A broken pipe counts as an ended one.
     let _ = pipe.by_ref().take(COMPLAINT_BYTES_MAX).read_to_end(&mut kept);
     let _ = io::copy(&mut pipe, &mut io::sink());
     kept
 }
 
-/// The directory of the repository at `dir` or around it. Git is not asked: whose a repository is does not matter to a reader
-/// that runs nothing of it.
+/// The directory of the repository at `dir`, or of the one that contains it. Git is not asked,
+/// because it would refuse repositories of other users, which are harmless to a reader that runs
+/// nothing.
 fn find(dir: &Path) -> Result<PathBuf, Failure> {
     let start = fs::canonicalize(dir).map_err(|error| Failure::file(dir, &error))?;
     for place in start.ancestors() {
@@ -228,7 +231,7 @@ fn is_repository(dir: &Path) -> bool {
     dir.join("HEAD").symlink_metadata().is_ok() && (dir.join("objects").is_dir() || dir.join("commondir").is_file())
 }
 
-/// Of a second worktree, or a submodule: the file `.git` names the repository.
+/// The repository of a second worktree or of a submodule: there, `.git` is a file that names it.
 fn linked(place: &Path, file: &Path) -> io::Result<PathBuf> {
     let mut content = Vec::new();
     fs::File::open(file)?.take(LINK_BYTES_MAX).read_to_end(&mut content)?;

@@ -3,7 +3,7 @@ use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 use super::*;
 use crate::failure::Code;
 
-/// Runs git as the maker of a repository does: without settings of the machine.
+/// Runs git as the maker of a repository does, without this machine's settings.
 fn git(dir: &Path, arguments: &[&str]) -> String {
     let identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"];
     let mut command = Command::new("git");
@@ -161,7 +161,7 @@ fn a_history_that_is_cut_off_is_refused() {
     assert!(failure.message.contains("is missing") && failure.hint.is_some(), "{failure:?}");
 }
 
-/// A repository of somebody else, whose settings name a program wherever git takes one.
+/// A foreign repository whose settings name a program wherever git takes one.
 #[test]
 fn no_program_of_the_repository_is_run() {
     let dir = repository();
@@ -232,7 +232,8 @@ fn no_program_of_the_repository_is_run() {
     let (batches, _) = read(dir.path(), &Params::default()).expect("a repository");
     assert_eq!(notes(&batches), ["first", "second: with a colon", "empty"]);
     assert!(!ran.exists(), "{}", fs::read_to_string(&ran).unwrap_or_default());
-    // A partial clone has promised objects, which git would fetch by the programs that its settings name.
+    // A partial clone has promised objects. Git would fetch them with the programs that the
+    // settings name.
     git(dir.path(), &["config", "core.repositoryFormatVersion", "1"]);
     git(dir.path(), &["config", "extensions.partialClone", "origin"]);
     git(dir.path(), &["config", "remote.origin.promisor", "true"]);
@@ -261,7 +262,7 @@ fn no_program_of_the_repository_is_run() {
     }
 }
 
-/// Replacements, grafts and an environment change what git shows, and nothing that is read here.
+/// Replacements, grafts and an environment change what git shows, but nothing that is read here.
 #[test]
 fn replacements_and_grafts_change_nothing() {
     let dir = repository();
@@ -274,7 +275,8 @@ fn replacements_and_grafts_change_nothing() {
     assert_eq!(read(dir.path(), &Params::default()).expect("a repository").0, expected);
 }
 
-/// Objects are found by name, so a liar's history may go round, and its trees may hold themselves.
+/// Objects are found by name, so in a forged repository a history can be a loop, and a tree can
+/// contain itself.
 #[test]
 fn histories_and_trees_that_go_round_end() {
     let dir = repository();
@@ -285,7 +287,7 @@ fn histories_and_trees_that_go_round_end() {
             .expect("memory takes it");
         let path = path(id);
         fs::create_dir_all(path.parent().expect("it has one")).expect("a directory can be made");
-        // A loose object is read-only.
+        // Loose objects are read-only files.
         let _ = fs::remove_file(&path);
         fs::write(path, encoder.finish().expect("memory takes it")).expect("a file can be written");
     };
@@ -298,7 +300,7 @@ fn histories_and_trees_that_go_round_end() {
         [b"40000 a\0".as_slice(), &[0x22; 20], b"40000 b\0", &[0x22; 20], b"100644 c\0", &[0x33; 20]].concat();
     forge(&tree, "tree", &entries);
     forge(&ancestor, "commit", commit(&format!("parent {ancestor}\n")).as_bytes());
-    // Git looks at the hash of the commit that is checked out, and of no other.
+    // Git checks the hash of the commit that is checked out, and of no other.
     let reference = dir.path().join(".git").join(git(dir.path(), &["symbolic-ref", "HEAD"]));
     let check_out = |content: String| {
         let file = dir.path().join("commit");

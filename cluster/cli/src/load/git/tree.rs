@@ -1,23 +1,24 @@
-//! What differs between two trees of a git repository.
+//! The differences between two trees of a git repository.
 //!
-//! Objects are found by name, and a hostile repository may hold one whose name is not its hash. So nothing is taken for granted:
-//! trees may name each other in circles, and grow without end along the way. Depth and number of what is looked at are bounded.
+//! Objects are found by name, and a hostile repository can hold an object whose name is not its
+//! hash. So trees may contain each other in a loop, and grow without end on the way down. The depth
+//! and the number of visited entries are bounded.
 
 use std::collections::BTreeMap;
 
 use super::objects::{Id, Objects};
 use crate::failure::{Code, Failure};
 
-/// Most entries that are looked at for one commit.
+/// Most entries that are visited for one commit.
 const ENTRIES_MAX: usize = 1 << 20;
-/// A directory takes as long to read as so many entries to look at.
+/// A directory takes as long to read as this many entries take to visit.
 const DIRECTORY_ENTRIES: usize = 8;
 
-/// What a name in a tree stands for.
+/// The kinds of entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Directory,
-    /// A file, or a link as a file that holds its target.
+    /// A file, or a link, which counts as a file that holds its target.
     File,
     /// A commit of another repository, which has no content here.
     Submodule,
@@ -30,20 +31,20 @@ pub(super) struct Entry {
     pub id: Id,
 }
 
-/// A path that two trees have in different ways.
+/// A path that differs between two trees.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Change {
+pub(super) struct PathChange {
     pub path: Vec<u8>,
-    /// What is there now; `None` if nothing is there any more.
+    /// The new entry; `None` if the path is gone.
     pub now: Option<Entry>,
 }
 
-/// What differs between two trees, in the order of the paths. `path_bytes_max` is that of a key: a directory whose name alone is
-/// longer stands for what is in it.
+/// Compares two trees. Changes are in the order of their paths. `path_bytes_max` is the limit of
+/// keys. A directory whose own path is longer stands for everything in it.
 pub(super) struct Comparison<'a> {
     pub objects: &'a mut Objects,
     pub path_bytes_max: usize,
-    pub changes: Vec<Change>,
+    pub changes: Vec<PathChange>,
     pub looked_at: usize,
 }
 
@@ -53,13 +54,13 @@ impl<'a> Comparison<'a> {
     }
 
     /// Compares two trees; `None` is an empty one.
-    pub(super) fn run(mut self, before: Option<&Id>, now: Option<&Id>) -> Result<Vec<Change>, Failure> {
+    pub(super) fn run(mut self, before: Option<&Id>, now: Option<&Id>) -> Result<Vec<PathChange>, Failure> {
         self.trees(&[], before, now)?;
         self.changes.sort_by(|left, right| left.path.cmp(&right.path));
         Ok(self.changes)
     }
 
-    /// At most as deep as a path has bytes.
+    /// Recurses at most as deep as a path has bytes.
     fn trees(&mut self, path: &[u8], before: Option<&Id>, now: Option<&Id>) -> Result<(), Failure> {
         if before == now {
             return Ok(());
@@ -93,15 +94,15 @@ impl<'a> Comparison<'a> {
                 self.trees(path, old_tree.as_ref(), new_tree.as_ref())?;
             }
         } else if new_tree.is_some() {
-            // Nothing below it can be a key: it is left out under its own name.
-            self.changes.push(Change { path: path.to_owned(), now: now.clone() });
+            // Nothing below this directory can be a key: it is left out under its own name.
+            self.changes.push(PathChange { path: path.to_owned(), now: now.clone() });
         }
         match (before, now) {
             (_, Some(now)) if now.kind != Kind::Directory => {
-                self.changes.push(Change { path: path.to_owned(), now: Some(now) });
+                self.changes.push(PathChange { path: path.to_owned(), now: Some(now) });
             }
             (Some(before), _) if before.kind != Kind::Directory => {
-                self.changes.push(Change { path: path.to_owned(), now: None });
+                self.changes.push(PathChange { path: path.to_owned(), now: None });
             }
             _ => {}
         }
@@ -121,7 +122,7 @@ fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
-/// Reads `MODE NAME\0ID...`; an id has `id_bytes`.
+/// Reads `MODE NAME\0ID...`; an id has `id_bytes` bytes.
 fn parse(mut content: &[u8], id_bytes: usize) -> Option<BTreeMap<Vec<u8>, Entry>> {
     let mut entries = BTreeMap::new();
     while !content.is_empty() {

@@ -1,0 +1,35 @@
+//! The reasons why a replay ends: an error, or a version that is wrong.
+
+use coppice_types::{ErrorKind, ShardId, Stamp};
+
+use crate::Error;
+
+/// How many times in a row a broken stream is resumed without progress.
+pub(super) const RESUMES_MAX: u32 = 5;
+
+/// A version that is not what its batches make it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The version.
+    pub stamp: Stamp,
+    /// The shard that differs, if it is known.
+    pub shard: Option<ShardId>,
+    /// What differs, in words.
+    pub what: String,
+}
+
+/// Why a replay stops.
+pub(super) enum Stop {
+    Failed(Error),
+    Differs(Difference),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+pub(super) fn may_resume(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Fenced | ErrorKind::Conflict)
+}
