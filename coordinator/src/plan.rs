@@ -23,10 +23,10 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-pub use commit::{Admin, BuiltMerge, Commit, LogTail, Plan, ShardPlan};
+pub use commit::{Admin, Commit, LogTail, Plan, ShardPlan};
 pub use epochs::resolve;
 pub use form::{Blocked, Draft, Ground, KeyState, Overlay, Verdict, form, in_reach, keys_to_read, numbers_to_ask};
-pub use map::{Leaves, ShardState};
+pub use map::{Leaves, state_of};
 pub use refusal::Refusal;
 pub use request::{Put, Request, Write, check_key};
 pub use session::{Done, NumberStanding, Sessions};

@@ -1,6 +1,7 @@
 #!/bin/sh
 # `protoc` for the build scripts of dependencies. It is built at its first use, apart from the build
-# that is running. Those scripts inherit variables of their own cargo, which must not reach this one.
+# that is running. Those scripts inherit variables of their own cargo, which must not reach this
+# one.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 target=$root/target/protoc

@@ -114,12 +114,18 @@ pub fn to_stamp(stamp: Stamp) -> v1::Stamp {
     v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 }
 }
 
+/// Reads a stamp that is there.
+#[must_use]
+pub fn from_stamp(stamp: v1::Stamp) -> Stamp {
+    Stamp::new(stamp.epoch, stamp.version)
+}
+
 /// Reads a stamp.
 ///
 /// # Errors
 /// `Missing` if the field is not there.
 pub fn stamp(stamp: Option<v1::Stamp>, field: &'static str) -> Result<Stamp> {
-    need(stamp, field).map(|stamp| Stamp::new(stamp.epoch, stamp.version))
+    need(stamp, field).map(from_stamp)
 }
 
 /// The message of a shard's state.
@@ -182,10 +188,10 @@ pub fn merge(merge: &v1::Merge) -> Result<MergeName> {
 #[must_use]
 pub fn to_operation(operation: Operation) -> v1::Operation {
     let change = match operation.change {
-        Change::Put(value) => v1::operation::Change::Put(value.into()),
+        Change::Put(value) => v1::operation::Change::Put(value),
         Change::Delete => v1::operation::Change::Delete(true),
     };
-    v1::Operation { key: operation.key.into(), change: Some(change) }
+    v1::Operation { key: operation.key, change: Some(change) }
 }
 
 /// Reads an operation. Its bytes are shared, not copied.
@@ -194,11 +200,11 @@ pub fn to_operation(operation: Operation) -> v1::Operation {
 /// `Missing` if it changes nothing, `Value` if it says not to delete.
 pub fn operation(operation: v1::Operation) -> Result<Operation> {
     let change = match need(operation.change, "operation.change")? {
-        v1::operation::Change::Put(value) => Change::Put(value.into()),
+        v1::operation::Change::Put(value) => Change::Put(value),
         v1::operation::Change::Delete(true) => Change::Delete,
         v1::operation::Change::Delete(false) => return Err(Malformed::Value("operation.delete can only be true")),
     };
-    Ok(Operation { key: operation.key.into(), change })
+    Ok(Operation { key: operation.key, change })
 }
 
 fn to_precondition(precondition: Precondition) -> v1::Precondition {

@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use coppice_env::watch;
 use coppice_proto::{
-    Channel,
+    Channel, convert,
     v1::{self, node_client::NodeClient},
 };
 use coppice_types::{Digest, GroupId, Reason};
@@ -21,7 +21,6 @@ use coppice_verify::header::KINDS;
 pub use replica::Replica;
 
 use crate::{
-    convert,
     net::peers::Unreachable,
     refusal::Refusal,
     replica::{ReplicaHandle, Site},
@@ -136,7 +135,7 @@ impl Hosted {
             node: self.node.clone(),
             replicas: replicas.iter().map(|(group, replica)| replica.report(*group, &self.node)).collect(),
             cluster_id: Bytes::copy_from_slice(self.cluster.as_bytes()),
-            ledger: ledger.as_ref().map(convert::to_bytes).unwrap_or_default(),
+            ledger: ledger.as_ref().map(convert::to_digest).unwrap_or_default(),
             pledged: pledged.iter().map(|group| group.number()).collect(),
             started: started.iter().map(|group| group.number()).collect(),
             header_kinds: KINDS.iter().map(|kind| u32::from(*kind)).collect(),

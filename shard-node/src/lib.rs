@@ -34,7 +34,6 @@
 //! disk and agrees on the outcome. An error stops or quarantines one replica; a broken invariant
 //! stops the process.
 
-mod convert;
 mod error;
 pub mod fsck;
 mod hosted;

@@ -1,8 +1,8 @@
 //! A node's life: how it starts and stops its replicas, forms or joins their groups, and reports
 //! its health.
 //!
-//! `handle` starts and stops. [`formation`] and [`membership`] extend [`Handle`], [`claim`] binds the
-//! data directory, and `health` and `metrics` only read.
+//! `handle` starts and stops. [`formation`] and [`membership`] extend [`Handle`], [`claim`] binds
+//! the data directory, and `health` and `metrics` only read.
 
 pub mod claim;
 pub mod formation;

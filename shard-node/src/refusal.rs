@@ -1,6 +1,6 @@
 //! A refusal: an answer that says why a request was not carried out.
 
-use coppice_proto::status;
+use coppice_proto::{convert::Malformed, status};
 use coppice_types::Reason;
 use tonic::Status;
 
@@ -50,5 +50,12 @@ impl From<Refusal> for Status {
             Some(fact) => status::with_metadata(refusal.reason, refusal.message, [fact]),
             None => status::refuse(refusal.reason, refusal.message),
         }
+    }
+}
+
+/// A message that no correct peer sends.
+impl From<Malformed> for Refusal {
+    fn from(error: Malformed) -> Self {
+        Self::new(Reason::InvalidArgument, error.to_string())
     }
 }

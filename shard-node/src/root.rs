@@ -6,5 +6,5 @@ mod messages;
 mod reads;
 
 pub use machine::RootReceiver;
-pub use messages::{append_header, drop_pin, open_session, pin_id, session_id, set_pin, take_over, to_pin};
+pub use messages::{append_header, drop_pin, open_session, set_pin, take_over, to_pin};
 pub use reads::RootMachine;

@@ -18,20 +18,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use coppice_engine::{self as engine, Engine, ForestShape, MergeName, PrepareId, ShardState, StageRequest};
 use coppice_env::bug::{Bug, planted, strikes};
-use coppice_types::{Digest, Reason, Term, Version, codec::Writer};
+use coppice_types::{AdminOperation, Digest, Reason, Term, Version, codec::Writer};
 
 mod cold;
 mod command;
 mod foreseen;
 mod machine;
+pub mod messages;
 mod protocol;
 #[cfg(test)]
 mod tests;
 mod writer;
 
-pub use command::{AdminOperation, Body, Command, Context, Execute, Prepare, decode_journal};
+pub use command::{Body, Command, Context, Execute, Prepare, decode_journal};
 pub use machine::{ShardConfig, ShardReceiver};
 pub use protocol::{Fence, FenceName, Protocol};
 
@@ -105,7 +107,7 @@ impl ShardMachine {
     /// # Errors
     /// If the command is unknown or the engine fails: this replica can't do what the others do, so
     /// it must stop.
-    pub fn apply_command(&mut self, bytes: &[u8]) -> Result<Applied<Outcome>, Error> {
+    pub fn apply_command(&mut self, bytes: &Bytes) -> Result<Applied<Outcome>, Error> {
         self.run_command(&Command::decode(bytes).map_err(Error::UnknownCommand)?)
     }
 
@@ -306,7 +308,7 @@ impl ShardMachine {
         if std::mem::take(&mut self.spoil_next)
             && let Some(first) = operations.first_mut()
         {
-            first.change = coppice_types::Change::Put(b"spoiled".to_vec());
+            first.change = coppice_types::Change::Put(b"spoiled".to_vec().into());
         }
         operations
     }
@@ -386,7 +388,7 @@ impl ShardMachine {
 }
 
 fn prepare_id(context: &Context, prepare: &Prepare) -> PrepareId {
-    PrepareId { term: context.term.0, attempt: prepare.attempt }
+    PrepareId { term: context.term, attempt: prepare.attempt }
 }
 
 /// The refusal of a read whose state is not here.

@@ -44,7 +44,8 @@ async fn cluster() -> (Cluster, coppice_verify::note::VerifierKey) {
 }
 
 fn batch(key: &str, value: u64) -> v1::Batch {
-    let put = Operation { key: key.as_bytes().to_vec(), change: Change::Put(value.to_string().into_bytes()) };
+    let put =
+        Operation { key: key.as_bytes().to_vec().into(), change: Change::Put(value.to_string().into_bytes().into()) };
     coppice_client::batch(Batch { operations: vec![put], ..Batch::default() })
 }
 

@@ -39,7 +39,7 @@ async fn cluster(replicas: u32) -> Cluster {
 }
 
 async fn commit(client: &Client, value: u64) {
-    let put = Operation { key: b"key".to_vec(), change: Change::Put(value.to_string().into_bytes()) };
+    let put = Operation { key: b"key".to_vec().into(), change: Change::Put(value.to_string().into_bytes().into()) };
     let batch = coppice_client::batch(Batch { operations: vec![put], ..Batch::default() });
     client.commit(batch, false).await.expect("it is committed");
 }

@@ -43,8 +43,10 @@ fn client(cluster: &Cluster) -> Client {
 }
 
 fn put(pairs: &[(String, Vec<u8>)]) -> v1::Batch {
-    let operations =
-        pairs.iter().map(|(key, value)| Operation { key: key.as_bytes().to_vec(), change: Change::Put(value.clone()) });
+    let operations = pairs.iter().map(|(key, value)| Operation {
+        key: key.as_bytes().to_vec().into(),
+        change: Change::Put(value.clone().into()),
+    });
     coppice_client::batch(Batch { operations: operations.collect(), ..Batch::default() })
 }
 

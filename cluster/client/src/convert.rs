@@ -62,8 +62,8 @@ mod tests {
         let (changed, hash) = (Stamp::new(1, 7), Digest([3; 32]));
         let message = batch(Batch {
             operations: vec![
-                Operation { key: key(b"put"), change: Change::Put(b"value".to_vec()) },
-                Operation { key: key(b"gone"), change: Change::Delete },
+                Operation { key: key(b"put").into(), change: Change::Put(b"value".to_vec().into()) },
+                Operation { key: key(b"gone").into(), change: Change::Delete },
             ],
             preconditions: vec![
                 Precondition { key: key(b"changed"), condition: Condition::LastChanged(changed) },

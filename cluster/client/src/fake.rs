@@ -231,7 +231,7 @@ pub(crate) fn many<T: Send + 'static>(messages: Vec<T>) -> Many<T> {
 pub(crate) fn ledger() -> Ledger {
     let map = ShardMap::from_splits(&[b"m".to_vec()]).expect("one split");
     let mut ledger = Ledger::new("model", ClusterId([7; 16]), &[1; 32], &Params::default(), map);
-    let put = |key: &[u8]| Operation { key: key.to_vec(), change: Change::Put(key.repeat(3)) };
+    let put = |key: &[u8]| Operation { key: key.to_vec().into(), change: Change::Put(key.repeat(3).into()) };
     let operations = vec![put(b"a"), put(b"b"), put(b"x")];
     ledger.commit(&[Commit { operations, ..Commit::default() }]).expect("a batch");
     ledger
@@ -269,9 +269,9 @@ pub(crate) fn range(ledger: &Ledger, request: &v1::RangeRequest) -> Vec<v1::Rang
 /// Commits a batch, and gives its receipt.
 fn commit(ledger: &mut Ledger, session: &[u8], number: u64, batch: Option<v1::Batch>) -> v1::CommitResponse {
     let operation = |it: v1::Operation| Operation {
-        key: it.key.to_vec(),
+        key: it.key.to_vec().into(),
         change: match it.change {
-            Some(v1::operation::Change::Put(value)) => Change::Put(value.to_vec()),
+            Some(v1::operation::Change::Put(value)) => Change::Put(value.to_vec().into()),
             _ => Change::Delete,
         },
     };

@@ -13,7 +13,8 @@
 //!
 //! Layers, each using only those above it:
 //!
-//! - `description`, `failure`, `broken`, `identity`: name and flags of a process, errors, holders of
+//! - `description`, `failure`, `broken`, `identity`: name and flags of a process, errors, holders
+//!   of
 //!   certificates
 //! - [`config`], `log`, `stop`, `peer`: settings, logs, the request to stop, the other end of a
 //!   connection

@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use bytes::Bytes;
+
 use crate::{
     Digest, Stamp,
     codec::{Error, Reader, Writer},
@@ -11,16 +13,17 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The key has this value from this version on.
-    Put(Vec<u8>),
+    Put(Bytes),
     /// The key has no value from this version on.
     Delete,
 }
 
-/// A change of one key.
+/// A change of one key. Key and value may be parts of a message or of a log entry, which they keep
+/// in memory: a clone copies no bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
     /// The key, of 1 to 512 bytes.
-    pub key: Vec<u8>,
+    pub key: Bytes,
     /// The new state of the key.
     pub change: Change,
 }
@@ -87,15 +90,16 @@ impl Operation {
         1 + 2 + self.key.len() + value
     }
 
-    /// Reads what `encode` wrote.
+    /// Reads what `encode` wrote. `own` makes a key or value of its bytes: it copies them, or takes
+    /// a slice of the [`Bytes`] that `input` reads.
     ///
     /// # Errors
     /// If the bytes are not an operation.
-    pub fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
+    pub fn decode(input: &mut Reader<'_>, own: impl Fn(&[u8]) -> Bytes) -> Result<Self, Error> {
         let kind = input.u8()?;
-        let key = input.str16()?.to_vec();
+        let key = own(input.str16()?);
         let change = match kind {
-            0 => Change::Put(input.str32()?.to_vec()),
+            0 => Change::Put(own(input.str32()?)),
             1 => Change::Delete,
             _ => return Err(Error::Malformed("operation kind")),
         };

@@ -25,6 +25,7 @@ pub mod text;
 
 pub use backoff::Backoff;
 pub use batch::{Batch, Change, Condition, Operation, Precondition};
+pub use bytes::Bytes;
 pub use error::{ErrorKind, Reason, causes, chain};
 pub use ids::{
     ClusterId, Digest, Epoch, GroupId, ParseStamp, PinId, Sequence, SessionId, ShardId, Stamp, Term, Version,

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use coppice_types::{
-    Change, ClusterId, Condition, Digest, ErrorKind, GroupId, Operation, Params, Precondition, Reason, SessionId,
-    ShardId, Stamp, Version, causes, chain,
+    Bytes, Change, ClusterId, Condition, Digest, ErrorKind, GroupId, Operation, Params, Precondition, Reason,
+    SessionId, ShardId, Stamp, Version, causes, chain,
     codec::{Error, Reader, Writer},
 };
 
@@ -54,18 +54,21 @@ fn lengths_beyond_the_bytes_at_hand_are_refused() {
 
 #[test]
 fn operations_survive_encoding() {
-    for change in [Change::Put(b"value".to_vec()), Change::Put(Vec::new()), Change::Delete] {
-        let operation = Operation { key: b"key".to_vec(), change };
+    for change in [Change::Put(b"value".to_vec().into()), Change::Put(Vec::new().into()), Change::Delete] {
+        let operation = Operation { key: b"key".to_vec().into(), change };
         let mut out = Writer::new();
         operation.encode(&mut out);
         let bytes = out.into_bytes();
         assert_eq!(operation.encoded_bytes(), bytes.len());
-        assert_eq!(Operation::decode(&mut Reader::new(&bytes)), Ok(operation));
+        assert_eq!(Operation::decode(&mut Reader::new(&bytes), Bytes::copy_from_slice), Ok(operation));
         for len in 0..bytes.len() {
-            assert!(Operation::decode(&mut Reader::new(&bytes[..len])).is_err());
+            assert!(Operation::decode(&mut Reader::new(&bytes[..len]), Bytes::copy_from_slice).is_err());
         }
     }
-    assert_eq!(Operation::decode(&mut Reader::new(&[2, 0, 0])), Err(Error::Malformed("operation kind")));
+    assert_eq!(
+        Operation::decode(&mut Reader::new(&[2, 0, 0]), Bytes::copy_from_slice),
+        Err(Error::Malformed("operation kind"))
+    );
 }
 
 #[test]

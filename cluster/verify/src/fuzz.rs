@@ -6,7 +6,7 @@
 use alloc::{string::ToString, vec::Vec};
 
 use coppice_types::{
-    Operation, Params,
+    Bytes, Operation, Params,
     codec::{Reader, Writer},
 };
 
@@ -115,7 +115,7 @@ pub fn parameters(bytes: &[u8]) {
 /// Decodes an operation.
 pub fn operation(bytes: &[u8]) {
     let mut input = Reader::new(bytes);
-    if let Ok(operation) = Operation::decode(&mut input) {
+    if let Ok(operation) = Operation::decode(&mut input, Bytes::copy_from_slice) {
         let mut out = Writer::new();
         operation.encode(&mut out);
         let used = bytes.len() - input.remaining();

@@ -203,7 +203,7 @@ pub fn metadata_hash(metadata: &[u8]) -> Digest {
 #[must_use]
 pub fn batch_hash(batch: &Batch) -> Digest {
     let operations =
-        batch.operations.iter().map(|operation| (operation.key.as_slice(), RecordBody::of(&operation.change)));
+        batch.operations.iter().map(|operation| (operation.key.as_ref(), RecordBody::of(&operation.change)));
     batch_hash_of(operations, &batch.preconditions, &batch.metadata)
 }
 

@@ -43,7 +43,7 @@ fn seeds(sample: &Sample) -> Vec<Vec<u8>> {
     Params::default().encode(&mut out);
     seeds.push(out.into_bytes());
     let mut out = Writer::new();
-    Operation { key: b"key".to_vec(), change: Change::Put(b"value".to_vec()) }.encode(&mut out);
+    Operation { key: b"key".to_vec().into(), change: Change::Put(b"value".to_vec().into()) }.encode(&mut out);
     seeds.push(out.into_bytes());
     seeds.push(ledger.key.verifier().to_string().into_bytes());
     let member = |seed| Cosigner::from_seed("member.example/w", &[seed; 32]).expect("a name");

@@ -47,8 +47,8 @@ fn hashes() {
     let operations = [(key, put), (b"other".as_slice(), RecordBody::Tombstone)];
     let batch = Batch {
         operations: vec![
-            Operation { key: key.to_vec(), change: Change::Put(b"value".to_vec()) },
-            Operation { key: b"other".to_vec(), change: Change::Delete },
+            Operation { key: key.to_vec().into(), change: Change::Put(b"value".to_vec().into()) },
+            Operation { key: b"other".to_vec().into(), change: Change::Delete },
         ],
         preconditions: vec![
             Precondition { key: key.to_vec(), condition: Condition::Absent },

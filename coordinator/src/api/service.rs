@@ -5,7 +5,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use bytes::Bytes;
 use coppice_process::access::{Action, Caller, may_also, recorded};
 use coppice_proto::{
-    status,
+    convert, status,
     v1::{self, ledger_server::Ledger},
 };
 use coppice_types::{ErrorKind, GroupId, PinId, Reason, SessionId, Version};
@@ -25,10 +25,7 @@ use super::{
     survey::Survey,
 };
 use crate::{
-    groups::{
-        links::Links,
-        wire::{self, View},
-    },
+    groups::{links::Links, wire::View},
     plan::Refusal,
     quotas,
     read::{
@@ -286,8 +283,8 @@ impl Ledger for Api {
         let header = &view.tail.header;
         Ok(Response::new(v1::HeadResponse {
             cluster_id: Bytes::copy_from_slice(&header.cluster.0),
-            stamp: Some(wire::stamp_out(header.stamp)),
-            state_root: wire::bytes_of(&header.state_root),
+            stamp: Some(convert::to_stamp(header.stamp)),
+            state_root: convert::to_digest(&header.state_root),
             log_size: view.log_size,
             timestamp_ms: header.timestamp_ms,
             pruned_boundary: view.boundary.0,
@@ -453,7 +450,7 @@ impl Ledger for Api {
         let leadership = self.shown.leadership.borrow().clone();
         let last = self.intake.log.last_view();
         let cluster = view.as_ref().or(last.as_ref()).map(|view| view.tail.header.cluster);
-        let told = view.map(|view| (wire::stamp_out(view.head()), view.boundary.0, view.term));
+        let told = view.map(|view| (convert::to_stamp(view.head()), view.boundary.0, view.term));
         let (head, pruned_boundary, term) =
             told.map_or((None, 0, 0), |(head, boundary, term)| (Some(head), boundary, term));
         Ok(Response::new(v1::StatusResponse {
@@ -478,7 +475,7 @@ fn groups_of(view: &View, survey: &Survey) -> Vec<v1::GroupStatus> {
             low: Bytes::copy_from_slice(&leaf.low),
             high: leaf.high.as_deref().map(Bytes::copy_from_slice),
             shard_version: leaf.version.0,
-            digest: wire::bytes_of(&leaf.digest),
+            digest: convert::to_digest(&leaf.digest),
             ..v1::GroupStatus::default()
         };
         survey.group(GroupId::Shard(leaf.shard), known)

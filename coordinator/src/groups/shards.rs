@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
-use coppice_proto::{status, v1};
-use coppice_types::{GroupId, Reason, ShardId};
+use coppice_proto::{convert, status, v1};
+use coppice_types::{GroupId, MergeName, Reason, ShardId, ShardState};
 use tokio::time::Instant;
 use tonic::Status;
 
@@ -14,7 +14,7 @@ use super::{
     root::Root,
     wire,
 };
-use crate::plan::{BuiltMerge, KeyState, ShardState};
+use crate::plan::KeyState;
 
 /// Most repairs within one call. Each brings the shard at least one operation further.
 const REPAIRS_MAX: usize = 3;
@@ -25,7 +25,7 @@ pub struct Shape {
     /// Entries of each tree, the youngest (active) tree first.
     pub entries: Vec<u64>,
     /// The merges that a majority has built.
-    pub ready: Vec<BuiltMerge>,
+    pub ready: Vec<MergeName>,
 }
 
 impl Shape {
@@ -35,7 +35,7 @@ impl Shape {
     /// If it does not parse.
     pub fn read(shape: Option<&v1::ForestShape>) -> Result<Self, Status> {
         let shape = shape.ok_or_else(|| wire::broken("forest shape"))?;
-        let ready = shape.ready.iter().map(wire::merge_in).collect::<Result<_, _>>()?;
+        let ready = wire::read(shape.ready.iter().map(convert::merge).collect())?;
         Ok(Self { entries: shape.entries.clone(), ready })
     }
 
@@ -203,7 +203,7 @@ impl Shards {
         let request = v1::ShardReadRequest {
             group: wire::group_number(shard),
             context: Some(context),
-            state: Some(wire::state_out(state)),
+            state: Some(convert::to_state(state)),
             keys: keys.clone(),
             want_proof: false,
             want_values: false,
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_shard_is_full_when_the_next_write_would_make_a_tree_too_many() {
-        let merge = |inputs: usize| BuiltMerge { inputs: vec![Digest([1; 32]); inputs], output: Digest([2; 32]) };
+        let merge = |inputs: usize| MergeName { inputs: vec![Digest([1; 32]); inputs], output: Digest([2; 32]) };
         let shape = |entries: &[u64], ready: &[usize]| Shape {
             entries: entries.to_vec(),
             ready: ready.iter().map(|inputs| merge(*inputs)).collect(),

@@ -4,17 +4,19 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use coppice_proto::{status, v1};
-use coppice_types::{Digest, Epoch, Reason, Sequence, ShardId, Stamp, Version};
+use coppice_proto::{
+    convert::{self, Malformed},
+    status, v1,
+};
+use coppice_types::{Digest, Epoch, Reason, SessionBatch, ShardId, Stamp, Version};
 use coppice_verify::{
     epochs::{Epochs, Pair},
     hash,
     header::{Body, Genesis, Header},
-    shard_map::StateLeaf,
 };
 use tonic::Status;
 
-use crate::plan::{BuiltMerge, Commit, Done, KeyState, Leaves, LogTail, Refusal, ShardPlan, ShardState, Write};
+use crate::plan::{Commit, Done, KeyState, Leaves, LogTail, Refusal, ShardPlan, Write};
 
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
@@ -31,56 +33,21 @@ pub fn broken(what: &str) -> Status {
     status::refuse(Reason::Internal, format!("a shard-node sent a malformed {what}"))
 }
 
-pub fn stamp_out(stamp: Stamp) -> v1::Stamp {
-    v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 }
-}
-
-pub fn stamp_in(stamp: v1::Stamp) -> Stamp {
-    Stamp::new(stamp.epoch, stamp.version)
-}
-
-pub fn bytes_of(digest: &Digest) -> Bytes {
-    Bytes::copy_from_slice(&digest.0)
+/// Reads a part of an answer.
+pub fn read<T>(part: Result<T, Malformed>) -> Result<T, Status> {
+    part.map_err(|error| status::refuse(Reason::Internal, format!("a shard-node sent a malformed message: {error}")))
 }
 
 pub fn digest_in(bytes: &[u8]) -> Result<Digest, Status> {
-    Digest::from_slice(bytes).ok_or_else(|| broken("digest"))
+    read(convert::digest(bytes, "digest"))
 }
 
 pub fn path_in(path: &v1::HashPath) -> Result<Vec<Digest>, Status> {
-    path.hashes.iter().map(|hash| digest_in(hash)).collect()
-}
-
-pub fn state_out(state: ShardState) -> v1::ShardState {
-    v1::ShardState { version: state.version.0, digest: bytes_of(&state.digest) }
-}
-
-pub fn state_in(state: Option<v1::ShardState>) -> Result<ShardState, Status> {
-    let state = state.ok_or_else(|| broken("shard state"))?;
-    Ok(ShardState { version: Version(state.version), digest: digest_in(&state.digest)? })
-}
-
-pub fn leaf_out(leaf: &StateLeaf) -> v1::StateLeaf {
-    v1::StateLeaf {
-        shard: leaf.shard.0,
-        low: Bytes::copy_from_slice(&leaf.low),
-        high: leaf.high.as_deref().map(Bytes::copy_from_slice),
-        state: Some(state_out(leaf.into())),
-    }
+    read(convert::path(path, "path"))
 }
 
 pub fn leaves_in(leaves: Vec<v1::StateLeaf>) -> Result<Leaves, Status> {
-    let leaf = |leaf: v1::StateLeaf| {
-        let state = state_in(leaf.state)?;
-        Ok(StateLeaf {
-            shard: ShardId(leaf.shard),
-            low: leaf.low.to_vec(),
-            high: leaf.high.map(|high| high.to_vec()),
-            version: state.version,
-            digest: state.digest,
-        })
-    };
-    let leaves = leaves.into_iter().map(leaf).collect::<Result<Vec<_>, Status>>()?;
+    let leaves = read(leaves.into_iter().map(convert::leaf).collect())?;
     Leaves::new(leaves).map_err(|_| broken("list of state leaves"))
 }
 
@@ -96,15 +63,6 @@ pub fn operation_out(write: &Write) -> v1::Operation {
     v1::Operation { key: write.key.clone(), change: Some(change) }
 }
 
-pub fn merge_out(merge: &BuiltMerge) -> v1::Merge {
-    v1::Merge { inputs: merge.inputs.iter().map(bytes_of).collect(), output: bytes_of(&merge.output) }
-}
-
-pub fn merge_in(merge: &v1::Merge) -> Result<BuiltMerge, Status> {
-    let inputs = merge.inputs.iter().map(|input| digest_in(input)).collect::<Result<_, _>>()?;
-    Ok(BuiltMerge { inputs, output: digest_in(&merge.output)? })
-}
-
 /// The prepare of one shard.
 pub fn prepare_out(
     shard: ShardId,
@@ -116,10 +74,10 @@ pub fn prepare_out(
     v1::PrepareRequest {
         group: group_number(shard),
         context: Some(context),
-        stamp: Some(stamp_out(stamp)),
+        stamp: Some(convert::to_stamp(stamp)),
         attempt,
-        base: Some(state_out(plan.base)),
-        merges: plan.merge.iter().map(merge_out).collect(),
+        base: Some(convert::to_state(plan.base)),
+        merges: plan.merge.iter().map(convert::to_merge).collect(),
         operations: plan.writes.iter().map(operation_out).collect(),
         journal: plan.journal.iter().map(|list| Bytes::copy_from_slice(list)).collect(),
     }
@@ -127,39 +85,25 @@ pub fn prepare_out(
 
 /// The append of one header.
 pub fn append_out(commit: &Commit, term: u64) -> v1::AppendHeaderRequest {
-    let session = |&(id, number, batch_hash, journal_index): &_| v1::SessionCommit {
-        session_id: session_out(id),
-        number,
-        batch_hash: bytes_of(&batch_hash),
-        journal_index,
-    };
     v1::AppendHeaderRequest {
         term,
         header: Bytes::copy_from_slice(&commit.header),
-        changed_leaves: commit.changed.iter().map(leaf_out).collect(),
+        changed_leaves: commit.changed.iter().map(convert::to_leaf).collect(),
         journal: commit.journal.iter().map(|entry| Bytes::copy_from_slice(entry)).collect(),
-        sessions: commit.sessions.iter().map(session).collect(),
+        sessions: commit.sessions.iter().map(convert::to_session_commit).collect(),
     }
 }
 
-fn session_out(id: coppice_types::SessionId) -> Bytes {
-    Bytes::copy_from_slice(&id.0)
-}
-
 pub fn done_in(batch: &v1::SessionBatch) -> Result<Done, Status> {
-    Ok(Done {
-        batch_hash: digest_in(&batch.batch_hash)?,
-        sequence: Sequence(batch.sequence),
-        journal_index: batch.journal_index,
-        rolled_back: batch.rolled_back,
-    })
+    let SessionBatch { batch_hash, sequence, journal_index, rolled_back, .. } = read(convert::session_batch(batch))?;
+    Ok(Done { batch_hash, sequence, journal_index, rolled_back })
 }
 
 pub fn key_state_in(record: &v1::ShardRecord) -> Result<KeyState, Status> {
     if !record.found {
         return Ok(KeyState::Absent);
     }
-    let last_changed = stamp_in(record.last_changed.ok_or_else(|| broken("record"))?);
+    let last_changed = read(convert::stamp(record.last_changed, "last_changed"))?;
     Ok(KeyState::Live { last_changed, value_hash: digest_in(&record.value_sha256)? })
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use coppice_types::{Digest, SessionId, ShardId, Stamp, Version, codec::Writer};
+use coppice_types::{Digest, MergeName, SessionCommit, ShardId, ShardState, Stamp, Version, codec::Writer};
 use coppice_verify::{
     epochs::Epochs,
     hash::{self, RecordBody},
@@ -15,18 +15,9 @@ use coppice_verify::{
 
 use super::{
     form::fold,
-    map::{Leaves, ShardState},
+    map::{Leaves, state_of},
     request::{Request, Write},
 };
-
-/// A merge that a majority of a shard's replicas has built.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BuiltMerge {
-    /// Digests of the merged trees, youngest first.
-    pub inputs: Vec<Digest>,
-    /// Digest of the tree that replaces them.
-    pub output: Digest,
-}
 
 /// The content of one shard's prepare.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +25,7 @@ pub struct ShardPlan {
     /// The state on which the version builds.
     pub base: ShardState,
     /// A merge to install first.
-    pub merge: Option<BuiltMerge>,
+    pub merge: Option<MergeName>,
     /// The folded writes, in key order.
     pub writes: Vec<Write>,
     /// Encoded operation lists of the batches, if journals are kept.
@@ -76,7 +67,7 @@ pub struct Commit {
     /// Encoded journal entries.
     pub journal: Vec<Vec<u8>>,
     /// Session, number, batch hash and journal index of each batch that has a session.
-    pub sessions: Vec<(SessionId, u64, Digest, u32)>,
+    pub sessions: Vec<SessionCommit>,
 }
 
 /// A rollback or prune.
@@ -106,7 +97,7 @@ impl Plan {
         stamp: Stamp,
         batches: Vec<Arc<Request>>,
         leaves: &Leaves,
-        merges: &BTreeMap<ShardId, BuiltMerge>,
+        merges: &BTreeMap<ShardId, MergeName>,
         journals_kept: bool,
     ) -> Self {
         let mut shards = BTreeMap::new();
@@ -118,7 +109,7 @@ impl Plan {
             let journal = if journals_kept { lists.iter().map(|list| encode_list(list)).collect() } else { Vec::new() };
             let writes = fold(lists.into_iter());
             let merge = merges.get(&leaf.shard).cloned();
-            shards.insert(leaf.shard, ShardPlan { base: leaf.into(), merge, writes, journal });
+            shards.insert(leaf.shard, ShardPlan { base: state_of(leaf), merge, writes, journal });
         }
         let routed = batches.iter().flat_map(|batch| batch.writes.keys()).all(|shard| shards.contains_key(shard));
         assert!(routed, "batches are routed by the leaves in force");
@@ -167,9 +158,10 @@ impl Plan {
         self.batches.iter().map(batch).chain(self.shards.iter().filter_map(merge)).collect()
     }
 
-    fn sessions(&self) -> Vec<(SessionId, u64, Digest, u32)> {
+    fn sessions(&self) -> Vec<SessionCommit> {
         let entry = |(index, batch): (usize, &Arc<Request>)| {
-            batch.session.map(|(id, number)| (id, number, batch.batch_hash, count(index)))
+            let (session, number) = batch.session?;
+            Some(SessionCommit { session, number, batch_hash: batch.batch_hash, journal_index: count(index) })
         };
         self.batches.iter().enumerate().filter_map(entry).collect()
     }

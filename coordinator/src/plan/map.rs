@@ -2,24 +2,14 @@
 
 use std::sync::Arc;
 
-use coppice_types::{Digest, ShardId, Version};
+use coppice_types::{Digest, ShardId, ShardState};
 use coppice_verify::shard_map::{StateLeaf, state_root};
 
 use super::refusal::Refusal;
 
-/// The name of one state of a shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShardState {
-    /// The newest version that touched the shard.
-    pub version: Version,
-    /// The digest of the shard's forest at that version.
-    pub digest: Digest,
-}
-
-impl From<&StateLeaf> for ShardState {
-    fn from(leaf: &StateLeaf) -> Self {
-        Self { version: leaf.version, digest: leaf.digest }
-    }
+/// The state that a leaf names.
+pub fn state_of(leaf: &StateLeaf) -> ShardState {
+    ShardState { version: leaf.version, digest: leaf.digest }
 }
 
 /// The state leaves of one version: ascending ranges that cover the key space once.
@@ -64,7 +54,7 @@ impl Leaves {
     /// A shard's state.
     #[must_use]
     pub fn state(&self, shard: ShardId) -> Option<ShardState> {
-        self.0.iter().find(|leaf| leaf.shard == shard).map(ShardState::from)
+        self.0.iter().find(|leaf| leaf.shard == shard).map(state_of)
     }
 
     /// The indices of the shards that hold keys of a range.
@@ -81,7 +71,7 @@ impl Leaves {
         let mut changed = Vec::new();
         for leaf in &mut leaves {
             if let Some(state) = states(leaf.shard)
-                && state != ShardState::from(&*leaf)
+                && state != state_of(leaf)
             {
                 leaf.version = state.version;
                 leaf.digest = state.digest;

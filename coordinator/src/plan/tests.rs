@@ -5,7 +5,9 @@ use std::{
 
 use bytes::Bytes;
 use coppice_proto::v1;
-use coppice_types::{ClusterId, Digest, Epoch, Params, Reason, Sequence, SessionId, ShardId, Stamp, Version};
+use coppice_types::{
+    ClusterId, Digest, Epoch, MergeName, Params, Reason, Sequence, SessionCommit, SessionId, ShardId, Stamp, Version,
+};
 use coppice_verify::{
     epochs::Epochs,
     hash,
@@ -394,7 +396,7 @@ fn what_is_known_of_a_session_that_may_have_ended_is_asked_for_again() {
 #[test]
 fn headers_follow_the_rules_of_the_log() {
     let tail = tail();
-    let merge = BuiltMerge { inputs: vec![Digest([3; 32]), Digest([4; 32])], output: Digest([5; 32]) };
+    let merge = MergeName { inputs: vec![Digest([3; 32]), Digest([4; 32])], output: Digest([5; 32]) };
     let waiting = vec![in_session(batch([put("a", "1")], []), 1), admit(batch([put("a", "2")], []))];
     let merges = BTreeMap::from([(ShardId(0), merge.clone()), (ShardId(1), merge)]);
     let plan = Plan::new(tail.next_stamp(), waiting.clone(), &tail.leaves, &merges, false);
@@ -410,7 +412,8 @@ fn headers_follow_the_rules_of_the_log() {
     assert!(matches!(entries[..], [Entry::Batch(_), Entry::Batch(_), Entry::Merge(_)]), "batches, then events");
     let hashes: Vec<Digest> = entries.iter().map(Entry::hash).collect();
     assert_eq!(header.journal_root, merkle::mth(&hashes));
-    assert_eq!(commit.sessions, [(SESSION, 1, waiting[0].batch_hash, 0)]);
+    let batch_hash = waiting[0].batch_hash;
+    assert_eq!(commit.sessions, [SessionCommit { session: SESSION, number: 1, batch_hash, journal_index: 0 }]);
     // A version may touch no shard.
     let empty = Plan::new(commit.tail.next_stamp(), vec![admit(batch([], []))], &commit.tail.leaves, &merges, false);
     let second = empty.commit(&BTreeMap::new(), &commit.tail, 2_000);

@@ -8,7 +8,7 @@
 use std::{borrow::Cow, collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use coppice_proto::{status, v1};
+use coppice_proto::{convert, status, v1};
 use coppice_types::{ErrorKind, Params, Reason, Stamp};
 use coppice_verify::{header::Body, proof::Query, shard_map::StateLeaf};
 use tokio::{sync::mpsc, time::Instant};
@@ -26,7 +26,7 @@ use crate::{
         wire::{self, View},
     },
     metrics::Metrics,
-    plan::{Leaves, Refusal, check_key, resolve},
+    plan::{Leaves, Refusal, check_key, resolve, state_of},
     shown::Shown,
 };
 
@@ -58,7 +58,7 @@ impl Located {
         v1::ShardContext {
             term: self.view.term,
             admin_sequence: self.view.tail.header.admin_sequence,
-            decided: self.view.tail.leaves.state(leaf.shard).map(wire::state_out),
+            decided: self.view.tail.leaves.state(leaf.shard).map(convert::to_state),
         }
     }
 }
@@ -125,7 +125,7 @@ impl Reads {
         } else {
             (view, None)
         };
-        let located = self.locate_in(view, read.at.map(wire::stamp_in), read.any_epoch).await?;
+        let located = self.locate_in(view, read.at.map(convert::from_stamp), read.any_epoch).await?;
         Ok(Located { checkpoint, ..located })
     }
 
@@ -272,7 +272,7 @@ impl Reads {
         let record = |key: &Bytes| found.get(key).cloned().map(|record| wire::record_out(record, true));
         Ok(v1::BatchGetResponse {
             records: keys.iter().map(|key| record(key).ok_or_else(missing)).collect::<Result<_, _>>()?,
-            read_at: Some(wire::stamp_out(located.stamp)),
+            read_at: Some(convert::to_stamp(located.stamp)),
             proof,
         })
     }
@@ -289,7 +289,7 @@ impl Reads {
         let request = v1::ShardReadRequest {
             group: wire::group_number(leaf.shard),
             context: Some(located.shard_context(leaf)),
-            state: Some(wire::state_out(leaf.into())),
+            state: Some(convert::to_state(state_of(leaf))),
             keys,
             want_proof,
             want_values: true,

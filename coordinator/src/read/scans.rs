@@ -8,7 +8,7 @@ use std::{borrow::Cow, time::Duration};
 
 use bytes::Bytes;
 use coppice_proto::{
-    status,
+    convert, status,
     v1::{self, shard_scan_request::Scan},
 };
 use coppice_types::{ErrorKind, Params, Reason, Version};
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     groups::wire,
-    plan::{Refusal, check_key},
+    plan::{Refusal, check_key, state_of},
 };
 
 impl Reads {
@@ -75,7 +75,7 @@ impl Reads {
         } else {
             Bytes::new()
         };
-        let end = v1::RangeEnd { read_at: Some(wire::stamp_out(located.stamp)), more, proof };
+        let end = v1::RangeEnd { read_at: Some(convert::to_stamp(located.stamp)), more, proof };
         send(sink, v1::RangeResponse { records: Vec::new(), end: Some(end) }).await
     }
 
@@ -184,7 +184,7 @@ impl Reads {
     pub async fn diff(&self, request: &v1::DiffRequest, sink: &Sink<v1::DiffResponse>) -> Result<(), Status> {
         let view = self.log.view().await?;
         check_range(&request.low, request.high.as_deref(), &view.genesis.params)?;
-        let (from, to) = (request.from.map(wire::stamp_in), request.to.map(wire::stamp_in));
+        let (from, to) = (request.from.map(convert::from_stamp), request.to.map(convert::from_stamp));
         let from = self.locate_in(view.clone(), from, request.any_epoch).await?;
         let to = self.locate_in(view, to, request.any_epoch).await?;
         let backwards = from.stamp.version > to.stamp.version;
@@ -218,12 +218,12 @@ impl Reads {
         for index in newer.leaves.overlapping(low, high) {
             let leaf = &newer.leaves.all()[index];
             let from = older.leaves.state(leaf.shard).ok_or_else(|| wire::broken("list of state leaves"))?;
-            if from == leaf.into() {
+            if from == state_of(leaf) {
                 continue;
             }
             let (low, high) = clip(leaf, low, high);
             let scan = v1::DiffScan {
-                from: Some(wire::state_out(from)),
+                from: Some(convert::to_state(from)),
                 low: Bytes::copy_from_slice(low),
                 high: high.map(Bytes::copy_from_slice),
             };
@@ -323,7 +323,7 @@ fn scan_request(located: &Located, leaf: &StateLeaf, scan: Scan) -> v1::ShardSca
     v1::ShardScanRequest {
         group: wire::group_number(leaf.shard),
         context: Some(located.shard_context(leaf)),
-        state: Some(wire::state_out(leaf.into())),
+        state: Some(convert::to_state(state_of(leaf))),
         scan: Some(scan),
     }
 }

@@ -12,8 +12,8 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
 use coppice_env::bug::{Bug, planted};
-use coppice_proto::{status, v1};
-use coppice_types::{Digest, Reason, SessionId};
+use coppice_proto::{convert, status, v1};
+use coppice_types::{Digest, Reason, SessionCommit, SessionId};
 use opentelemetry::context::FutureExt;
 use tokio::{sync::oneshot, time::Instant};
 use tonic::Status;
@@ -85,13 +85,13 @@ impl Deciding {
     pub fn start(self, log: Arc<RootLog>, metrics: Arc<Metrics>, term: u64, overlay: Overlay) -> InFlight {
         let (send, outcome) = oneshot::channel();
         let sequence = self.commit.tail.header.sequence;
-        let done = |&(id, number, batch_hash, journal_index): &(SessionId, u64, Digest, u32)| {
-            (id, number, Done { batch_hash, sequence, journal_index, rolled_back: false })
+        let done = |&SessionCommit { session, number, batch_hash, journal_index }: &_| {
+            (session, number, Done { batch_hash, sequence, journal_index, rolled_back: false })
         };
         let in_flight = InFlight {
             tail: self.commit.tail.clone(),
             overlay,
-            numbers: self.commit.sessions.iter().map(|(id, number, ..)| (*id, *number)).collect(),
+            numbers: self.commit.sessions.iter().map(|commit| (commit.session, commit.number)).collect(),
             commits: self.commit.sessions.iter().map(done).collect(),
             outcome,
         };
@@ -170,7 +170,7 @@ async fn answer_committed(
     let mut with_receipt = Vec::new();
     for (index, entry) in (0_u32..).zip(entries) {
         let answer = v1::CommitResponse {
-            stamp: Some(wire::stamp_out(stamp)),
+            stamp: Some(convert::to_stamp(stamp)),
             header: header.clone(),
             journal_index: index,
             checkpoint: checkpoint.clone(),
@@ -247,7 +247,7 @@ pub async fn replay(log: &RootLog, done: Done, want_receipt: bool) -> Result<v1:
         Bytes::new()
     };
     Ok(v1::CommitResponse {
-        stamp: Some(wire::stamp_out(parsed.stamp)),
+        stamp: Some(convert::to_stamp(parsed.stamp)),
         header,
         journal_index: done.journal_index,
         checkpoint: log.signed(view).await?.1,

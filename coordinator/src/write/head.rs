@@ -6,15 +6,12 @@
 
 use std::collections::BTreeSet;
 
-use coppice_proto::v1;
+use coppice_proto::{convert, v1};
 use coppice_types::{SessionId, ShardId, Stamp};
 use tokio::time::Instant;
 
 use super::answer::{InFlight, Outcome};
-use crate::{
-    groups::wire,
-    plan::{LogTail, Overlay},
-};
+use crate::plan::{LogTail, Overlay};
 
 /// The state of the log under one term.
 #[derive(Debug)]
@@ -128,7 +125,7 @@ impl Head {
         v1::ShardContext {
             term: self.term,
             admin_sequence: self.decided.header.admin_sequence,
-            decided: self.decided.leaves.state(shard).map(wire::state_out),
+            decided: self.decided.leaves.state(shard).map(convert::to_state),
         }
     }
 }

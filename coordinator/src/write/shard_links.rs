@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use coppice_proto::v1;
-use coppice_types::{Params, ShardId};
+use coppice_proto::{convert, v1};
+use coppice_types::{MergeName, Params, ShardId, ShardState};
 use tokio::{sync::mpsc, time::Instant};
 use tonic::Status;
 
@@ -20,7 +20,7 @@ use crate::{
         shards::Shape,
         wire::{self, Digests},
     },
-    plan::{BuiltMerge, Leaves, ShardState},
+    plan::Leaves,
 };
 
 /// How long a shard that did not answer is left alone.
@@ -139,7 +139,7 @@ impl ShardLinks {
     }
 
     /// The merges that can be installed on `tip`.
-    pub fn merges(&self, tip: &Leaves) -> BTreeMap<ShardId, BuiltMerge> {
+    pub fn merges(&self, tip: &Leaves) -> BTreeMap<ShardId, MergeName> {
         let installable = |(shard, link): (&ShardId, &ShardLink)| {
             let merge = link.shape.ready.first().filter(|_| link.shape_of == tip.state(*shard))?;
             Some((*shard, merge.clone()))
@@ -215,7 +215,8 @@ impl ShardLinks {
         link.busy = false;
         match answer {
             Ok(answer) => {
-                let state = wire::state_in(answer.decided).map_err(|error| Exit::Reset(error.to_string()))?;
+                let state = wire::read(convert::state(answer.decided.as_ref(), "decided"))
+                    .map_err(|error| Exit::Reset(error.to_string()))?;
                 if link.standing != Standing::Up || Some(state) == tip {
                     link.shape = Shape::read(answer.shape.as_ref()).map_err(|error| Exit::Reset(error.to_string()))?;
                     link.shape_of = Some(state);

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use coppice_types::{Digest, Params, Reason, Sequence, ShardId, Stamp};
+use coppice_types::{Digest, MergeName, Params, Reason, Sequence, ShardId, ShardState, Stamp};
 use tokio::time::Instant;
 
 use super::{
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     groups::{shards::Shape, wire::Digests},
-    plan::{BuiltMerge, Done, Leaves, LogTail, Overlay, Plan, Refusal, ShardState},
+    plan::{Done, Leaves, LogTail, Overlay, Plan, Refusal, state_of},
     quotas::Slot,
 };
 
@@ -86,10 +86,10 @@ impl Base {
     }
 
     /// The merges that can be installed on the base.
-    pub fn merges(&self, links: &ShardLinks) -> BTreeMap<ShardId, BuiltMerge> {
+    pub fn merges(&self, links: &ShardLinks) -> BTreeMap<ShardId, MergeName> {
         let installable = |leaf: &coppice_verify::shard_map::StateLeaf| {
             let (of, shape) = self.shape(leaf.shard, links);
-            let merge = shape.ready.first().filter(|_| of == Some(ShardState::from(leaf)))?;
+            let merge = shape.ready.first().filter(|_| of == Some(state_of(leaf)))?;
             Some((leaf.shard, merge.clone()))
         };
         self.leaves.all().iter().filter_map(installable).collect()

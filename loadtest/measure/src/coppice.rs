@@ -11,13 +11,13 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use coppice_consensus::{Beside, Group, Options as RaftOptions, Payload, Position, RaftId, Role, Writing};
+use coppice_consensus::{Beside, Group, Options as RaftOptions, Payload, RaftId, Role, Writing};
 use coppice_engine::{
-    ACTIVE_HASH_BYTES, Engine, MergePace, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, Staged, View,
+    ACTIVE_HASH_BYTES, Engine, MergePace, MergeProgress, Options, Position, PrepareId, StageRequest, Staged, View,
     Writes,
 };
 use coppice_env::{Clock, DiskStorage, SimRng, Storage, SystemClock, TieredStorage, Workers};
-use coppice_types::{Change, ClusterId, GroupId, Operation, Params, ShardId, Stamp, Version, codec::Writer};
+use coppice_types::{Change, ClusterId, GroupId, Operation, Params, ShardId, Stamp, Term, Version, codec::Writer};
 use coppice_verify::{
     check::{Answer, verify_trees},
     proof::{Query, TreeList},
@@ -177,7 +177,7 @@ impl Coppice {
 
     fn begin_flush(&mut self) -> Result<()> {
         self.end_writes()?;
-        let position = RaftPosition { index: self.applied.index, term: self.applied.term };
+        let position = Position { index: self.applied.index, term: self.applied.term };
         let flush = self.engine.begin_flush(position, b"")?;
         self.begin_writes(flush)
     }
@@ -368,7 +368,7 @@ fn stage(engine: &mut Engine, operations: &[Operation]) -> Result<Staged, coppic
     let merges: Vec<_> = engine.built_merges().into_iter().take(1).collect();
     engine.stage(&StageRequest {
         stamp: Stamp { epoch: engine.epoch(), version },
-        prepare_id: PrepareId { term: 1, attempt: version.0 },
+        prepare_id: PrepareId { term: Term(1), attempt: version.0 },
         base: engine.decided(),
         merges: &merges,
         operations,
@@ -431,7 +431,7 @@ fn is_proven(view: &View<'_>, key: &[u8], file: &[u8]) -> Result<bool> {
 
 impl System for Coppice {
     fn put(&mut self, batch: Vec<Record>) -> Result<()> {
-        let operation = |record: Record| Operation { key: record.key, change: Change::Put(record.value) };
+        let operation = |record: Record| Operation { key: record.key.into(), change: Change::Put(record.value.into()) };
         let mut operations: Vec<Operation> = batch.into_iter().map(operation).collect();
         operations.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         // Merges that were due after the last batch, as far as there was no time for them.

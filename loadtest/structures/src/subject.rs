@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use coppice_engine::{Engine, MergeName, MergeProgress, Options, PrepareId, ShardState, StageRequest, View};
 use coppice_env::DiskStorage;
-use coppice_types::{Change as EngineChange, Digest, Operation, Params, ShardId, Stamp, Version};
+use coppice_types::{Change as EngineChange, Digest, Operation, Params, ShardId, Stamp, Term, Version};
 use coppice_verify::{
     check::{Answer, verify_trees},
     hash::sha256,
@@ -328,7 +328,7 @@ impl Tpbf {
         let (base, stamp) = self.states[base];
         self.attempts += 1;
         let stamp = Stamp { version: Version(stamp.version.0 + 1), ..stamp };
-        let prepare_id = PrepareId { term: 1, attempt: self.attempts };
+        let prepare_id = PrepareId { term: Term(1), attempt: self.attempts };
         let request = StageRequest { stamp, prepare_id, base, merges, operations };
         let staged = self.engine.stage(&request)?;
         self.states.push((staged.state, stamp));

@@ -164,8 +164,8 @@ fn link(field: Field<'_>) -> Result<Option<Link>> {
     })
 }
 
-/// Ethereum's hex-prefix encoding of a path. The first half byte has the kind and whether the length
-/// is odd; before an even path there is another half byte, which is zero.
+/// Ethereum's hex-prefix encoding of a path. The first half byte has the kind and whether the
+/// length is odd; before an even path there is another half byte, which is zero.
 fn compact(path: &[u8], leaf: bool) -> Vec<u8> {
     let flag = if leaf { 2 } else { 0 };
     let odd = path.len() % 2;

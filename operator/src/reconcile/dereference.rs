@@ -209,8 +209,8 @@ async fn certificates(
     for role in Role::ALL.into_iter().filter(|role| facts.count(*role) > 0).collect::<Vec<_>>() {
         let mut names = facts.tls_secrets(role);
         if role == Role::Coordinator && facts.count(Role::Etcd) > 0 {
-            // Coordinators mount this secret, too. They are replaced when it changes, and the stages
-            // of etcd's authority wait for that.
+            // Coordinators mount this secret, too. They are replaced when it changes, and the
+            // stages of etcd's authority wait for that.
             names.extend(facts.etcd_client_secret());
         }
         let mut shown = Vec::new();

@@ -6,6 +6,7 @@ use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2};
 use crate::{
     Membership, RaftId,
     error::{Error, Result},
+    ids::is_legal,
     width::len8,
 };
 
@@ -83,7 +84,7 @@ pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Vec<Change>, DecodeErr
         });
     }
     reader.finish()?;
-    if changes.is_empty() || changes.len() > CHANGES_MAX || changes.iter().any(|change| !change.id().legal()) {
+    if changes.is_empty() || changes.len() > CHANGES_MAX || changes.iter().any(|change| !is_legal(change.id())) {
         return Err(DecodeError::Malformed("changes"));
     }
     Ok(changes)
@@ -108,7 +109,7 @@ pub(crate) fn check(changes: &[Change], membership: &Membership, leader: RaftId)
     }
     for (at, change) in changes.iter().enumerate() {
         let id = change.id();
-        if !id.legal() || changes[..at].iter().any(|before| before.id() == id) {
+        if !is_legal(id) || changes[..at].iter().any(|before| before.id() == id) {
             return Err(Error::Invalid("each replica may be changed once"));
         }
         match change {

@@ -219,7 +219,7 @@ impl Group {
         if self.is_leader() {
             return Ok(());
         }
-        Err(Error::NotLeader { leader: RaftId::of(self.raw.raft.leader_id) })
+        Err(Error::NotLeader { leader: RaftId::from_raw(self.raw.raft.leader_id) })
     }
 
     /// Lets one tick pass.
@@ -324,7 +324,7 @@ impl Group {
     }
 
     fn role_change(&self) -> RoleChange {
-        RoleChange { role: self.role(), leader: RaftId::of(self.raw.raft.leader_id), term: self.raw.raft.term }
+        RoleChange { role: self.role(), leader: RaftId::from_raw(self.raw.raft.leader_id), term: self.raw.raft.term }
     }
 
     /// The status of this replica and, on a leader, of the others.
@@ -347,7 +347,7 @@ impl Group {
         Status {
             id: self.options.id,
             role: self.role(),
-            leader: RaftId::of(raft.leader_id),
+            leader: RaftId::from_raw(raft.leader_id),
             term: raft.term,
             commit: raft.raft_log.committed,
             applied: self.applied,

@@ -1,8 +1,9 @@
 //! Names of replicas, positions in the log, and memberships.
 
-use std::fmt;
-
-use coppice_types::codec::{Error as DecodeError, Reader, Writer};
+use coppice_types::{
+    Position, RaftId,
+    codec::{Error as DecodeError, Reader, Writer},
+};
 use raft::eraftpb::ConfState;
 
 use crate::width::len8;
@@ -13,72 +14,20 @@ pub(crate) const NUMBER_MAX: u64 = u64::MAX >> 2;
 /// Most replicas that one list of a membership may name.
 const REPLICAS_MAX: usize = 64;
 
-/// The name of one replica of a group: the node's ordinal, and how often the node has started
-/// without its disk. An id is never used again once its directory is lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RaftId(pub u64);
-
-impl RaftId {
-    /// The id of an ordinal and an incarnation. Incarnations count from 1.
-    #[must_use]
-    pub const fn new(ordinal: u32, incarnation: u32) -> Self {
-        Self((ordinal as u64) << 32 | incarnation as u64)
-    }
-
-    #[must_use]
-    pub const fn ordinal(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-
-    #[must_use]
-    pub const fn incarnation(self) -> u32 {
-        self.0 as u32
-    }
-
-    /// Whether raft accepts the id: it has no use for zero.
-    pub(crate) fn legal(self) -> bool {
-        self.0 != 0
-    }
-
-    /// Raft's form of an id; zero means `None`.
-    pub(crate) fn of(raw: u64) -> Option<Self> {
-        (raw != 0).then_some(Self(raw))
-    }
+/// Whether raft accepts the id: it has no use for zero.
+pub(crate) fn is_legal(id: RaftId) -> bool {
+    id.0 != 0
 }
 
-impl fmt::Display for RaftId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.ordinal(), self.incarnation())
-    }
+/// Appends a position: 16 bytes.
+pub(crate) fn put_position(writer: &mut Writer, position: Position) {
+    writer.u64(position.index);
+    writer.u64(position.term);
 }
 
-/// A place in a group's log. Entries of two replicas are equal if and only if their positions are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Position {
-    /// The entry's index. The first entry of a new group has index 2.
-    pub index: u64,
-    /// The raft term in which the entry was proposed.
-    pub term: u64,
-}
-
-impl Position {
-    /// Where the state machine of a new group starts, before any entry.
-    pub const START: Self = Self { index: 1, term: 1 };
-
-    pub(crate) fn encode(self, writer: &mut Writer) {
-        writer.u64(self.index);
-        writer.u64(self.term);
-    }
-
-    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { index: number(reader)?, term: number(reader)? })
-    }
-}
-
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}", self.index, self.term)
-    }
+/// Reads a position, whose numbers are small enough to be added to others.
+pub(crate) fn take_position(reader: &mut Reader<'_>) -> Result<Position, DecodeError> {
+    Ok(Position { index: number(reader)?, term: number(reader)? })
 }
 
 /// Reads a number that is small enough to be added to others.
@@ -162,7 +111,7 @@ impl Membership {
         let disjoint = |a: &[RaftId], b: &[RaftId]| a.iter().all(|id| !b.contains(id));
         let lists = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
         let sorted = lists.iter().all(|list| list.windows(2).all(|pair| pair[0] < pair[1]));
-        let legal = lists.iter().all(|list| list.len() <= REPLICAS_MAX && list.iter().all(|id| id.legal()));
+        let legal = lists.iter().all(|list| list.len() <= REPLICAS_MAX && list.iter().all(|id| is_legal(*id)));
         let ok = sorted
             && legal
             && !self.voters.is_empty()

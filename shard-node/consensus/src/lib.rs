@@ -38,9 +38,10 @@ mod group;
 mod store;
 
 pub use change::Change;
+pub use coppice_types::{Position, RaftId};
 pub use error::{Error, Result};
 pub use group::Group;
-pub use ids::{Membership, Position, RaftId};
+pub use ids::Membership;
 pub use message::Message;
 pub use options::Options;
 pub use output::{

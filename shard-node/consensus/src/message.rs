@@ -16,7 +16,7 @@ use raft::eraftpb::{Entry, Message as RaftMessage, MessageType, Snapshot};
 
 use crate::{
     Membership, Position, RaftId,
-    ids::{NUMBER_MAX, number},
+    ids::{NUMBER_MAX, is_legal, number, put_position, take_position},
     log::batch::{entry_data, kind_byte, kind_of, make_entry},
     width::len32,
 };
@@ -125,14 +125,14 @@ impl Message {
         writer.u32(len32(raft.entries.len()));
         for entry in &raft.entries {
             writer.u8(kind_byte(entry.get_entry_type()));
-            Position { index: entry.index, term: entry.term }.encode(&mut writer);
+            put_position(&mut writer, Position { index: entry.index, term: entry.term });
             writer.str32(entry_data(entry));
         }
         writer.flag(self.is_snapshot());
         if self.is_snapshot() {
             let snapshot = raft.get_snapshot();
             let metadata = snapshot.get_metadata();
-            Position { index: metadata.index, term: metadata.term }.encode(&mut writer);
+            put_position(&mut writer, Position { index: metadata.index, term: metadata.term });
             Membership::from_raft(metadata.get_conf_state()).encode(&mut writer);
             writer.str32(&snapshot.data);
         }
@@ -182,14 +182,14 @@ fn decode_entries(reader: &mut Reader<'_>) -> Result<Vec<Entry>, DecodeError> {
     let mut entries = Vec::new();
     for _ in 0..count {
         let kind = kind_of(reader.u8()?)?;
-        let position = Position::decode(reader)?;
+        let position = take_position(reader)?;
         entries.push(make_entry(kind, position, Bytes::copy_from_slice(reader.str32()?)));
     }
     Ok(entries)
 }
 
 fn decode_snapshot(reader: &mut Reader<'_>) -> Result<Snapshot, DecodeError> {
-    let position = Position::decode(reader)?;
+    let position = take_position(reader)?;
     let membership = Membership::decode(reader)?;
     let manifest = reader.str32()?;
     if position.index == 0 || position.term == 0 || membership.is_empty() || manifest.len() > MANIFEST_BYTES_MAX {
@@ -213,7 +213,7 @@ fn check(raft: &RaftMessage) -> Result<(), DecodeError> {
     let ensure = |holds: bool, field: &'static str| if holds { Ok(()) } else { Err(DecodeError::Malformed(field)) };
     let kind = raft.get_msg_type();
     let reads = matches!(kind, MessageType::MsgReadIndex | MessageType::MsgReadIndexResp);
-    ensure(RaftId(raft.from).legal() && RaftId(raft.to).legal() && raft.from != raft.to, "sender or receiver")?;
+    ensure(is_legal(RaftId(raft.from)) && is_legal(RaftId(raft.to)) && raft.from != raft.to, "sender or receiver")?;
     // Raft takes a message of term zero for one of its own. Only a read's request has no term.
     ensure((raft.term == 0) == (kind == MessageType::MsgReadIndex), "term")?;
     let metadata = raft.get_snapshot().get_metadata();

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use coppice_engine::{ColdStep, Engine, MergePace, Options, PrepareId, RaftPosition, StageRequest};
+use coppice_engine::{ColdStep, Engine, MergePace, Options, Position, PrepareId, StageRequest};
 use coppice_env::{Clock, DiskStorage, Rng, SimRng, SystemClock, TieredStorage};
 use coppice_types::{Change, Operation, Params, ShardId, Stamp, Version};
 
@@ -74,7 +74,7 @@ impl Bench {
         let mut operations: Vec<Operation> = (first..first + BATCH)
             .map(|number| {
                 let value = (0..128).flat_map(|_| self.rng.next_u64().to_le_bytes()).collect();
-                Operation { key: key(number), change: Change::Put(value) }
+                Operation { key: key(number).into(), change: Change::Put(value) }
             })
             .collect();
         operations.sort_unstable_by(|one, other| one.key.cmp(&other.key));
@@ -93,7 +93,7 @@ impl Bench {
         };
         engine.merge_step(records)?;
         if flush {
-            engine.flush(RaftPosition { index: self.version, term: 1 }, b"")?;
+            engine.flush(Position { index: self.version, term: 1 }, b"")?;
         }
         drop(engine);
         self.written.store(first + BATCH, Ordering::Relaxed);

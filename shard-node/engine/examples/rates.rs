@@ -22,9 +22,9 @@ use std::{
     time::Duration,
 };
 
-use coppice_engine::{Counters, Engine, MergeProgress, Options, PrepareId, RaftPosition, StageRequest, Writes};
+use coppice_engine::{Counters, Engine, MergeProgress, Options, Position, PrepareId, StageRequest, Writes};
 use coppice_env::{Clock, DiskStorage, Rng, SimRng, SystemClock, Workers};
-use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp, Version};
+use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp, Term, Version};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -196,7 +196,7 @@ impl Bench {
             let version = self.version + 1;
             let mut operations: Vec<Operation> = (0..self.config.batch)
                 .map(|_| next(&mut self.rng))
-                .map(|number| Operation { key: key(number), change: Change::Put(value(number, version)) })
+                .map(|number| Operation { key: key(number).into(), change: Change::Put(value(number, version).into()) })
                 .collect();
             operations.sort_by(|a, b| a.key.cmp(&b.key));
             operations.dedup_by(|a, b| a.key == b.key);
@@ -243,7 +243,7 @@ impl Bench {
         let merges: Vec<_> = self.engine.built_merges().into_iter().take(1).collect();
         let request = StageRequest {
             stamp: Stamp { epoch: self.engine.epoch(), version: Version(self.version) },
-            prepare_id: PrepareId { term: 1, attempt: self.version },
+            prepare_id: PrepareId { term: Term(1), attempt: self.version },
             base: self.engine.decided(),
             merges: &merges,
             operations,
@@ -290,7 +290,7 @@ impl Bench {
     fn begin_flush(&mut self, times: &mut Times) -> Outcome {
         self.end_writes(times)?;
         let start = self.now()?;
-        self.thread = Some(spawn(self.engine.begin_flush(RaftPosition { index: self.version, term: 1 }, b"")?)?);
+        self.thread = Some(spawn(self.engine.begin_flush(Position { index: self.version, term: 1 }, b"")?)?);
         times.flush.add(start, self.now()?);
         Ok(())
     }

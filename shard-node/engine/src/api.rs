@@ -1,7 +1,7 @@
 //! The plain data that callers pass in and get back: options, names and shapes.
 
 use coppice_env::Workers;
-use coppice_types::{Digest, Operation, Stamp, Version};
+use coppice_types::{MergeName, Operation, PrepareId, ShardState, Stamp};
 
 /// An engine's use of memory and disk. Digests do not depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,38 +56,6 @@ impl Default for Options {
             workers: Workers::of_this_machine(),
         }
     }
-}
-
-/// Identifies one state of a shard exactly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ShardState {
-    pub version: Version,
-    pub digest: Digest,
-}
-
-/// Identifies one attempt to prepare a version.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PrepareId {
-    /// Term of the leader.
-    pub term: u64,
-    /// Number of the leader's attempt.
-    pub attempt: u64,
-}
-
-/// An entry of the raft log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RaftPosition {
-    pub index: u64,
-    pub term: u64,
-}
-
-/// Identifies a merge by its inputs and its output.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MergeName {
-    /// Digests of neighbouring frozen trees, youngest first.
-    pub inputs: Vec<Digest>,
-    /// Digest of the output.
-    pub output: Digest,
 }
 
 /// What a leader needs to plan merges.

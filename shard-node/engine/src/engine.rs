@@ -22,8 +22,8 @@ use coppice_types::{Epoch, Params, ShardId, Stamp, Version};
 use coppice_verify::hash;
 
 use crate::{
-    Counters, DiskUsage, Error, ForestShape, MergeName, Options, PrepareId, RaftPosition, Result, ShardState,
-    StagedInfo, View,
+    Counters, DiskUsage, Error, ForestShape, MergeName, Options, Position, PrepareId, Result, ShardState, StagedInfo,
+    View,
     check::scrub::Scrub,
     files::{
         dir::{is_ours, lock},
@@ -138,7 +138,7 @@ impl Engine {
         storage.sync_dir("").map_err(Error::io("sync", "the directory"))?;
         let first = Superblock {
             generation: 1,
-            position: RaftPosition::default(),
+            position: Position::default(),
             meta_file: 1,
             meta_len: log.len,
             meta_chain: log.chain,

@@ -52,12 +52,10 @@ mod hostile;
 #[cfg(test)]
 mod testing;
 
-pub use api::{
-    DiskUsage, ForestShape, MergeName, MergePace, MergeProgress, Options, PrepareId, RaftPosition, ShardState,
-    StageRequest, Staged, StagedInfo,
-};
+pub use api::{DiskUsage, ForestShape, MergePace, MergeProgress, Options, StageRequest, Staged, StagedInfo};
 pub use cache::lists::ACTIVE_HASH_BYTES;
 pub use check::{Finding, Report, fsck};
+pub use coppice_types::{MergeName, Position, PrepareId, ShardState};
 pub use counters::Counters;
 pub use engine::{Engine, journals::KeptJournal, writes::Writes};
 pub use error::{Error, Result};

@@ -473,7 +473,7 @@ fn stands_in(merge: &MergeRecord, trees: &[Tree]) -> bool {
 #[cfg(test)]
 mod tests {
     use coppice_env::SimStorage;
-    use coppice_types::{Change, Operation, Stamp};
+    use coppice_types::{Change, Operation, Stamp, Term};
 
     use super::*;
     use crate::{Engine, Options, PrepareId, StageRequest, place::space::Limbo, testing};
@@ -482,7 +482,7 @@ mod tests {
     fn with_staged(sim: &SimStorage) -> Engine {
         let mut engine = Engine::create(sim.storage(), ShardId(0), Params::default(), Options::default())
             .expect("an empty directory");
-        let put = |byte| vec![Operation { key: b"key".to_vec(), change: Change::Put(vec![byte; 300]) }];
+        let put = |byte| vec![Operation { key: b"key".to_vec().into(), change: Change::Put(vec![byte; 300].into()) }];
         testing::commit(&mut engine, 1, put(1));
         testing::stage(&mut engine, 2, put(2));
         engine
@@ -531,7 +531,7 @@ mod tests {
         assert!(engine.rollback(max, Epoch(1)).is_err() && engine.rollback(Version(0), Epoch(NUMBER_MAX)).is_err());
         assert!(engine.prune(max).is_err() && engine.prune(Version(NUMBER_MAX)).is_err());
         for stamp in [Stamp::new(0, NUMBER_MAX), Stamp::new(NUMBER_MAX, 3)] {
-            let prepare_id = PrepareId { term: 2, attempt: 1 };
+            let prepare_id = PrepareId { term: Term(2), attempt: 1 };
             let request = StageRequest { stamp, prepare_id, base: decided, merges: &[], operations: &[] };
             assert!(engine.stage(&request).is_err());
         }

@@ -19,7 +19,7 @@ use coppice_env::{
 use coppice_types::codec::{Error as CodecError, Reader, Writer};
 
 use crate::{
-    Error, RaftPosition, Result,
+    Error, Position, Result,
     check::check_superblock,
     files::{
         dir::{is_ours, lock},
@@ -42,7 +42,7 @@ pub struct Manifest {
     /// Number of the sender's pin.
     pub id: u64,
     /// The last raft entry in the snapshot.
-    pub position: RaftPosition,
+    pub position: Position,
     /// Names and lengths in bytes.
     pub files: Vec<(String, u64)>,
     pub(crate) superblock: Superblock,
@@ -119,7 +119,7 @@ fn decode(bytes: &[u8]) -> std::result::Result<Manifest, CodecError> {
     }
     let id = input.u64()?;
     let generation = input.u64()?;
-    let position = RaftPosition { index: input.u64()?, term: input.u64()? };
+    let position = Position { index: input.u64()?, term: input.u64()? };
     let superblock = Superblock {
         generation,
         position,

@@ -447,10 +447,11 @@ mod tests {
     use coppice_types::{Change, ErrorKind, Operation, Params, ShardId, Version};
 
     use super::*;
-    use crate::{Engine, Options, RaftPosition, testing};
+    use crate::{Engine, Options, Position, testing};
 
     fn commit(engine: &mut Engine, version: u64, numbers: std::ops::Range<u64>) {
-        let put = |n: u64| Operation { key: format!("{n:04}").into_bytes(), change: Change::Put(vec![1; 9]) };
+        let put =
+            |n: u64| Operation { key: format!("{n:04}").into_bytes().into(), change: Change::Put(vec![1; 9].into()) };
         testing::commit(engine, version, numbers.map(put).collect());
     }
 
@@ -462,9 +463,9 @@ mod tests {
         let mut engine = Engine::create(sim.storage(), ShardId(0), Params::default(), Options::default())
             .expect("an empty directory");
         commit(&mut engine, 1, 0..100);
-        engine.flush(RaftPosition { index: 1, term: 1 }, b"").expect("room");
+        engine.flush(Position { index: 1, term: 1 }, b"").expect("room");
         commit(&mut engine, 2, 0..1);
-        engine.flush(RaftPosition { index: 2, term: 1 }, b"").expect("room");
+        engine.flush(Position { index: 2, term: 1 }, b"").expect("room");
         drop(engine);
         let mut engine = Engine::open(sim.storage(), Options::default()).expect("a directory");
         let tree = engine.meta.tip().trees[0].clone();

@@ -1,6 +1,6 @@
 //! Helpers for unit tests of the engine.
 
-use coppice_types::{Operation, Stamp};
+use coppice_types::{Operation, Stamp, Term};
 
 use crate::{Engine, PrepareId, StageRequest, Staged};
 
@@ -9,7 +9,7 @@ pub(crate) fn stage(engine: &mut Engine, version: u64, mut operations: Vec<Opera
     operations.sort_by(|a, b| a.key.cmp(&b.key));
     let request = StageRequest {
         stamp: Stamp::new(0, version),
-        prepare_id: PrepareId { term: 1, attempt: version },
+        prepare_id: PrepareId { term: Term(1), attempt: version },
         base: engine.decided(),
         merges: &engine.built_merges(),
         operations: &operations,

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use coppice_engine::{Engine, Error, MergeProgress, Options, PrepareId, RaftPosition, ShardState, StageRequest, fsck};
+use coppice_engine::{Engine, Error, MergeProgress, Options, Position, PrepareId, ShardState, StageRequest, fsck};
 use coppice_env::{DiskStorage, OpenMode, SimStorage, Storage};
-use coppice_types::{Change, Operation, Params, ShardId, Stamp, Version};
+use coppice_types::{Change, Operation, Params, ShardId, Stamp, Term, Version};
 use twox_hash::XxHash3_64;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v5-ranges");
@@ -43,7 +43,7 @@ fn commit(engine: &mut Engine, version: u64, operations: &[Operation]) -> ShardS
     let merges = engine.built_merges();
     let request = StageRequest {
         stamp: Stamp::new(0, version),
-        prepare_id: PrepareId { term: 1, attempt: version },
+        prepare_id: PrepareId { term: Term(1), attempt: version },
         base: engine.decided(),
         merges: &merges,
         operations,
@@ -54,11 +54,11 @@ fn commit(engine: &mut Engine, version: u64, operations: &[Operation]) -> ShardS
 }
 
 fn put(key: &str, value: &[u8]) -> Operation {
-    Operation { key: key.into(), change: Change::Put(value.to_vec()) }
+    Operation { key: key.to_owned().into(), change: Change::Put(value.to_vec().into()) }
 }
 
 fn delete(key: &str) -> Operation {
-    Operation { key: key.into(), change: Change::Delete }
+    Operation { key: key.to_owned().into(), change: Change::Delete }
 }
 
 /// A directory with everything that the formats have: values in leaves, and in the log with and
@@ -76,22 +76,22 @@ fn build(sim: &SimStorage) -> (Engine, Vec<ShardState>) {
         operations.sort_by(|a, b| a.key.cmp(&b.key));
         states.push(commit(&mut engine, version, &operations));
         while engine.merge_step(5).expect("sound pages") == MergeProgress::Working {}
-        engine.flush(RaftPosition { index: version, term: 1 }, b"machine state").expect("room");
+        engine.flush(Position { index: version, term: 1 }, b"machine state").expect("room");
     }
     engine.prune(Version(3)).expect("usable");
     let base = engine.decided();
     for attempt in 1..=2 {
         let request = StageRequest {
             stamp: Stamp::new(0, 7),
-            prepare_id: PrepareId { term: 2, attempt },
+            prepare_id: PrepareId { term: Term(2), attempt },
             base,
             merges: &[],
             operations: &[put("staged", &[attempt as u8; 20])],
         };
         engine.stage(&request).expect("it follows on the decided state");
     }
-    engine.abort(Version(7), PrepareId { term: 2, attempt: 1 });
-    engine.flush(RaftPosition { index: 10, term: 2 }, b"machine state").expect("room");
+    engine.abort(Version(7), PrepareId { term: Term(2), attempt: 1 });
+    engine.flush(Position { index: 10, term: 2 }, b"machine state").expect("room");
     (engine, states)
 }
 
@@ -162,8 +162,8 @@ fn the_golden_files_are_opened_and_answer() {
     assert_eq!((report.findings, report.versions), (vec![], 5));
     let mut engine = Engine::open(sim.storage(), Options::default()).expect("a sound directory");
     assert_eq!((engine.shard(), engine.params()), (ShardId(2), &params()));
-    assert_eq!(engine.durable_position(), RaftPosition { index: 10, term: 2 });
-    assert_eq!(engine.fallback_position(), RaftPosition { index: 6, term: 1 });
+    assert_eq!(engine.durable_position(), Position { index: 10, term: 2 });
+    assert_eq!(engine.fallback_position(), Position { index: 6, term: 1 });
     assert_eq!((engine.machine_state(), engine.boundary()), (b"machine state".as_slice(), Version(3)));
     let (_, states) = build(&SimStorage::new());
     for state in &states[2..] {
@@ -191,5 +191,5 @@ fn commit_again(engine: &mut Engine) {
     let staged = engine.staged()[0].state;
     engine.settle(&staged).expect("staged");
     commit(engine, 8, &[put("k1", b"new")]);
-    engine.flush(RaftPosition { index: 11, term: 2 }, b"").expect("room");
+    engine.flush(Position { index: 11, term: 2 }, b"").expect("room");
 }

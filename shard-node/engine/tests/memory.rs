@@ -5,9 +5,9 @@ use std::{
     sync::atomic::{AtomicIsize, Ordering},
 };
 
-use coppice_engine::{Engine, MergeProgress, Options, PrepareId, RaftPosition, StageRequest};
+use coppice_engine::{Engine, MergeProgress, Options, Position, PrepareId, StageRequest};
 use coppice_env::{SimStorage, Workers};
-use coppice_types::{Change, Operation, Params, ShardId, Stamp, Version};
+use coppice_types::{Change, Operation, Params, ShardId, Stamp, Term, Version};
 
 /// An allocator that counts the bytes in use.
 struct Counting;
@@ -46,11 +46,12 @@ fn directory() -> SimStorage {
     let params = Params { capacity: 60_000, ..Params::default() };
     let mut engine = Engine::create(sim.storage(), ShardId(0), params, Options::default()).expect("an empty directory");
     for version in 1..=24_u64 {
-        let put = |number: u64| Operation { key: key(number), change: Change::Put(vec![version as u8; 64]) };
+        let put =
+            |number: u64| Operation { key: key(number).into(), change: Change::Put(vec![version as u8; 64].into()) };
         let operations: Vec<Operation> = (version * 5000..(version + 1) * 5000).map(put).collect();
         let request = StageRequest {
             stamp: Stamp::new(0, version),
-            prepare_id: PrepareId { term: 1, attempt: version },
+            prepare_id: PrepareId { term: Term(1), attempt: version },
             base: engine.decided(),
             merges: &engine.built_merges(),
             operations: &operations,
@@ -60,7 +61,7 @@ fn directory() -> SimStorage {
         engine.prune(Version(version)).expect("usable");
         while engine.merge_step(1000).expect("sound pages") == MergeProgress::Working {}
     }
-    engine.flush(RaftPosition { index: 1, term: 1 }, b"").expect("room");
+    engine.flush(Position { index: 1, term: 1 }, b"").expect("room");
     sim
 }
 

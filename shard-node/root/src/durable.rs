@@ -20,7 +20,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use coppice_env::Storage;
 
 use crate::{
-    Command, Error, Options, Outcome, RaftPosition, Root,
+    Command, Error, Options, Outcome, Position, Root,
     codec::to_usize,
     journal::{self, End, journal_path},
     sealed::Sealed,
@@ -143,11 +143,11 @@ impl Root {
     /// # Errors
     /// If the storage fails, for example because it is full. Nothing is lost in memory then, and a
     /// later flush may succeed.
-    pub fn flush(&mut self, position: RaftPosition) -> Result<(), Error> {
+    pub fn flush(&mut self, position: Position) -> Result<(), Error> {
         self.flush_and_save(position, false)
     }
 
-    pub(crate) fn flush_and_save(&mut self, position: RaftPosition, save: bool) -> Result<(), Error> {
+    pub(crate) fn flush_and_save(&mut self, position: Position, save: bool) -> Result<(), Error> {
         if position.index < self.applied || position < self.durable.superblock.position {
             return Err(Error::OutOfOrder { index: position.index, applied: self.applied });
         }
@@ -203,7 +203,7 @@ impl Root {
 
     /// The position up to which everything is durable. Raft may forget the entries up to there.
     #[must_use]
-    pub fn durable_position(&self) -> RaftPosition {
+    pub fn durable_position(&self) -> Position {
         self.durable.superblock.position
     }
 

@@ -114,8 +114,8 @@ impl Root {
         }
     }
 
-    /// Executes the command of raft entry `index`. Entries without a command (elections, membership)
-    /// need no call.
+    /// Executes the command of raft entry `index`. Entries without a command (elections,
+    /// membership) need no call.
     ///
     /// # Errors
     /// If the bytes are not a command that this code knows, a file can't be read, or the index does

@@ -9,7 +9,7 @@ use coppice_types::{
 };
 
 use crate::{
-    Error, RaftPosition,
+    Error, Position,
     journal::{End, journal_path},
     sealed::Sealed,
     superblock::{Superblock, state_path},
@@ -35,7 +35,7 @@ pub struct Manifest {
     /// Names the pin at the sender.
     pub id: u64,
     /// The newest raft entry that the snapshot covers.
-    pub position: RaftPosition,
+    pub position: Position,
     /// The files, in the order in which they are sent. A decoded manifest has the first one only,
     /// the state, which lists the others.
     pub files: Vec<SnapshotFile>,

@@ -13,7 +13,7 @@ use crate::{
     sessions::Session,
     state::{Ledger, state_root},
     timeline::{Admin, Unreadable},
-    types::{AdminOperation, EpochPair, KeyTurn, Operation, ShardBoundary, ShardMap, StateLeaf, VersionState},
+    types::{AdminEntry, EpochPair, KeyTurn, Operation, ShardBoundary, ShardMap, StateLeaf, VersionState},
 };
 
 /// Most headers of one read. A read ends with the bundle, so it may return fewer.
@@ -249,13 +249,13 @@ impl Root {
     ///
     /// # Errors
     /// [`Error::Corrupted`] if a file is damaged.
-    pub fn admin_after(&self, number: u64, limit: usize) -> Result<Vec<AdminOperation>, Error> {
+    pub fn admin_after(&self, number: u64, limit: usize) -> Result<Vec<AdminEntry>, Error> {
         let ledger = self.ledger()?;
         let admins = ledger.timeline.admins_after(number).take(limit);
         admins.map(|(number, admin)| self.admin(ledger, number, admin)).collect()
     }
 
-    fn admin(&self, ledger: &Ledger, number: u64, admin: Admin) -> Result<AdminOperation, Error> {
+    fn admin(&self, ledger: &Ledger, number: u64, admin: Admin) -> Result<AdminEntry, Error> {
         let damaged = |what| Error::corrupted("log", format!("header {} {what}", admin.sequence));
         let header = decode(&ledger.log.entry(admin.sequence.0, &self.store)?, admin.sequence)?;
         let operation = match header.body {
@@ -275,7 +275,7 @@ impl Root {
         let boundary = self.states_after(ledger, admin.target)?;
         let shards =
             ledger.genesis.shard_map.shards().iter().filter_map(|shard| boundary_of(shard.id, &boundary, &newest));
-        Ok(AdminOperation { admin_sequence: number, sequence: admin.sequence, operation, shards: shards.collect() })
+        Ok(AdminEntry { admin_sequence: number, sequence: admin.sequence, operation, shards: shards.collect() })
     }
 
     /// The states of all shards after a header.

@@ -1,7 +1,7 @@
 //! The superblock: the file that names the newest durable state.
 //!
-//! Every flush replaces it as a whole, after everything that it names is durable. A crash leaves the
-//! old or the new one.
+//! Every flush replaces it as a whole, after everything that it names is durable. A crash leaves
+//! the old or the new one.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use coppice_types::{
 };
 
 use crate::{
-    Error, RaftPosition,
+    Error, Position,
     codec::{checked, with_checksum},
     journal::End,
     store,
@@ -34,7 +34,7 @@ pub(crate) struct Superblock {
     /// Counts flushes from 1; 0 in a new directory.
     pub(crate) generation: u64,
     /// The newest raft entry that the state covers.
-    pub(crate) position: RaftPosition,
+    pub(crate) position: Position,
     /// Generation of the newest saved state; 0 if none was saved.
     pub(crate) saved: u64,
     pub(crate) journal: End,
@@ -52,7 +52,7 @@ impl Superblock {
     pub(crate) fn new() -> Self {
         Self {
             generation: 0,
-            position: RaftPosition::default(),
+            position: Position::default(),
             saved: 0,
             journal: End::of_chunk(0),
             log_size: 0,
@@ -93,7 +93,7 @@ impl Superblock {
         }
         let superblock = Self {
             generation: input.u64()?,
-            position: RaftPosition { index: input.u64()?, term: input.u64()? },
+            position: Position { index: input.u64()?, term: input.u64()? },
             saved: input.u64()?,
             journal: End { chunk: input.u64()?, len: input.u64()?, chain: input.digest()? },
             log_size: input.u64()?,
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     fn superblock(generation: u64, saved: u64) -> Superblock {
-        let position = RaftPosition { index: 9, term: 2 };
+        let position = Position { index: 9, term: 2 };
         Superblock { generation, saved, position, ..Superblock::new() }
     }
 

@@ -16,7 +16,7 @@ use coppice_types::Digest;
 use coppice_verify::hash;
 
 use crate::{
-    Error, Manifest, RaftPosition, Root, SnapshotFile, fsck, journal,
+    Error, Manifest, Position, Root, SnapshotFile, fsck, journal,
     manifest::listed,
     state::State,
     store::{self, is_ours},
@@ -33,7 +33,7 @@ impl Root {
     ///
     /// # Errors
     /// Those of [`Root::flush`]; [`Error::Snapshot`] if too many are pinned.
-    pub fn pin_snapshot(&mut self, position: RaftPosition) -> Result<Manifest, Error> {
+    pub fn pin_snapshot(&mut self, position: Position) -> Result<Manifest, Error> {
         if self.durable.pins.len() >= PINS_MAX {
             return Err(Error::Snapshot { id: 0, what: "too many are pinned" });
         }
@@ -199,7 +199,7 @@ impl SnapshotReceiver {
     ///
     /// # Errors
     /// If files are missing, or do not belong together.
-    pub fn finish(self) -> Result<RaftPosition, Error> {
+    pub fn finish(self) -> Result<Position, Error> {
         if self.next().is_some() {
             return Err(Error::Snapshot { id: self.manifest.id, what: "files are missing" });
         }

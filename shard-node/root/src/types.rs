@@ -1,22 +1,14 @@
 //! Values in the root group's commands and answers.
 
 use coppice_types::{
-    Digest, Epoch, Sequence, SessionId, ShardId, Stamp, Version,
+    Epoch, Sequence, ShardId, Stamp, Version,
     codec::{Error, Reader, Writer},
 };
+pub use coppice_types::{Position, SessionBatch, SessionCommit, ShardState};
 pub use coppice_verify::{
     epochs::Pair as EpochPair,
     shard_map::{ShardMap, StateLeaf},
 };
-
-/// A place in the root group's raft log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RaftPosition {
-    /// Index of the entry.
-    pub index: u64,
-    /// Raft term of the entry.
-    pub term: u64,
-}
 
 /// A key of the ledger after the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,53 +17,6 @@ pub struct KeyTurn {
     pub sequence: Sequence,
     /// The Ed25519 key.
     pub public_key: [u8; 32],
-}
-
-/// The name of a state of one shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShardState {
-    /// The newest version that touched the shard.
-    pub version: Version,
-    /// Commits to the shard's forest at that version.
-    pub digest: Digest,
-}
-
-impl ShardState {
-    pub(crate) fn encode(&self, out: &mut Writer) {
-        out.u64(self.version.0);
-        out.digest(&self.digest);
-    }
-
-    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
-        Ok(Self { version: Version(input.u64()?), digest: input.digest()? })
-    }
-}
-
-/// A batch of a session, as the leader commits it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionCommit {
-    pub session: SessionId,
-    /// The batch's number in the session, from 1.
-    pub number: u64,
-    /// Identity of the request.
-    pub batch_hash: Digest,
-    /// The batch's place in the version's journal.
-    pub journal_index: u32,
-}
-
-/// A batch that a session remembers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionBatch {
-    /// The batch's number in its session, from 1.
-    pub number: u64,
-    /// Identity of the request.
-    pub batch_hash: Digest,
-    /// The header that committed the batch.
-    pub sequence: Sequence,
-    /// The batch's place in that header's journal.
-    pub journal_index: u32,
-    /// Whether the batch's version was rolled back. The batch is never applied again.
-    pub rolled_back: bool,
 }
 
 /// A version that was found by number, with its state.
@@ -106,7 +51,7 @@ pub enum Operation {
 
 /// One logged rollback or prune.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdminOperation {
+pub struct AdminEntry {
     /// Counts these operations from 1.
     pub admin_sequence: u64,
     /// The place of the operation's header in the root log.

@@ -2,14 +2,13 @@
 
 use std::ops::Deref;
 
-use coppice_proto::v1;
+use coppice_proto::{convert, v1};
 use coppice_types::GroupId;
 
 use crate::{
-    convert,
     replica::{AnyReplica, Member, ReplicaHandle, Status, machine::StateMachine},
     root::RootMachine,
-    shard::ShardMachine,
+    shard::{ShardMachine, messages},
 };
 
 /// A replica of either kind. What both kinds do alike is in [`AnyReplica`].
@@ -55,8 +54,8 @@ impl Replica {
         v1::ReplicaReport {
             group: group.number(),
             leader_raft_id: status.leader,
-            decided: forest.as_ref().map(|(decided, _)| convert::to_state(decided)),
-            shape: forest.and_then(|(_, shape)| shape).as_ref().map(convert::to_shape),
+            decided: forest.as_ref().map(|(decided, _)| convert::to_state(*decided)),
+            shape: forest.and_then(|(_, shape)| shape).as_ref().map(messages::to_shape),
             voters: ids(&status.voters),
             learners: ids(&status.learners),
             committed: status.committed,

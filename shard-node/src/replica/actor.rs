@@ -23,7 +23,10 @@ use std::{
 use bytes::Bytes;
 use coppice_consensus::{Beside, Committed, Group, Message, Output, Position, RaftId, Role as RaftRole, Writing};
 use coppice_env::Shortage;
-use coppice_proto::v1::{DigestReport, MergeReport, PeerMessage, peer_message::Body};
+use coppice_proto::{
+    convert,
+    v1::{DigestReport, MergeReport, PeerMessage, peer_message::Body},
+};
 use coppice_types::{Digest, ErrorKind, Reason};
 use opentelemetry::KeyValue;
 use parking_lot::Mutex;
@@ -45,7 +48,7 @@ use super::{
     status::{Member, Role, Status},
     waiters::{Reads, Waiters},
 };
-use crate::{Error, convert, refusal::Refusal};
+use crate::{Error, refusal::Refusal};
 
 /// Ticks after which a lost ReadIndex is sent again.
 const READ_RETRY_TICKS: u32 = 4;
@@ -448,7 +451,7 @@ impl<M: StateMachine> Actor<M> {
 }
 
 fn to_report(raft_index: u64, digest: Digest, want_answer: bool) -> DigestReport {
-    DigestReport { raft_index, digest: convert::to_bytes(&digest), want_answer }
+    DigestReport { raft_index, digest: convert::to_digest(&digest), want_answer }
 }
 
 /// Queues a message to a replica; `false` if there is no room for it.

@@ -5,6 +5,7 @@
 
 use std::{fmt::Debug, sync::Arc};
 
+use bytes::Bytes;
 use coppice_env::Storage;
 use coppice_types::Digest;
 
@@ -60,7 +61,7 @@ pub trait StateMachine: Maintain + Send + Sync + Debug + Sized + 'static {
     ///
     /// # Errors
     /// If this replica cannot do what the others do: it stops.
-    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Applied<Self::Reply>, Error>;
+    fn apply(&mut self, index: u64, command: &Bytes) -> Result<Applied<Self::Reply>, Error>;
 
     /// The entry up to which the state is durable.
     fn durable(&self) -> Position;

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use coppice_env::Storage;
-use coppice_root::{Manifest, Outcome, RaftPosition, Root, SnapshotReceiver};
+use coppice_root::{Manifest, Outcome, Root, SnapshotReceiver};
 
 use super::reads::RootMachine;
 use crate::{
@@ -15,14 +16,6 @@ use crate::{
     },
 };
 
-fn from_raft(position: RaftPosition) -> Position {
-    Position { index: position.index, term: position.term }
-}
-
-fn to_raft(position: Position) -> RaftPosition {
-    RaftPosition { index: position.index, term: position.term }
-}
-
 impl StateMachine for RootMachine {
     type Reply = Result<Outcome, Refusal>;
     type Config = ();
@@ -32,7 +25,7 @@ impl StateMachine for RootMachine {
         Ok(Self { root: Root::open(storage)? })
     }
 
-    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Applied<Self::Reply>, Error> {
+    fn apply(&mut self, index: u64, command: &Bytes) -> Result<Applied<Self::Reply>, Error> {
         let reply = match self.root.apply(index, command)? {
             Outcome::Refused(refusal) => Err(Refusal::new(refusal.reason(), refusal.to_string())),
             outcome => Ok(outcome),
@@ -41,11 +34,11 @@ impl StateMachine for RootMachine {
     }
 
     fn durable(&self) -> Position {
-        from_raft(self.root.durable_position())
+        self.root.durable_position()
     }
 
     fn log_floor(&self) -> Position {
-        from_raft(self.root.durable_position())
+        self.root.durable_position()
     }
 
     fn unflushed_bytes(&self) -> u64 {
@@ -57,12 +50,12 @@ impl StateMachine for RootMachine {
     }
 
     fn flush(&mut self, position: Position) -> Result<(), Error> {
-        Ok(self.root.flush(to_raft(position))?)
+        Ok(self.root.flush(position)?)
     }
 
     fn pin_snapshot(&mut self, position: Position) -> Result<Pinned, Error> {
-        let manifest = self.root.pin_snapshot(to_raft(position))?;
-        Ok(Pinned { id: manifest.id, position: from_raft(manifest.position), manifest: manifest.encode() })
+        let manifest = self.root.pin_snapshot(position)?;
+        Ok(Pinned { id: manifest.id, position: manifest.position, manifest: manifest.encode() })
     }
 
     fn read_snapshot(&self, id: u64, file: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
@@ -84,7 +77,7 @@ impl StateMachine for RootMachine {
 
     fn manifest_position(manifest: &[u8]) -> Result<(u64, Position), Error> {
         let manifest = Manifest::decode(manifest)?;
-        Ok((manifest.id, from_raft(manifest.position)))
+        Ok((manifest.id, manifest.position))
     }
 
     fn disk_bytes(&self) -> u64 {

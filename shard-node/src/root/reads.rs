@@ -1,12 +1,15 @@
 //! Reads of the root group's state machine, as the `Root` service answers them.
 
 use bytes::Bytes;
-use coppice_proto::v1::{self, read_root_request::Read};
+use coppice_proto::{
+    convert,
+    v1::{self, read_root_request::Read},
+};
 use coppice_root::Root;
 use coppice_types::{Epoch, Reason, Sequence, Version};
 
-use super::messages::{refused, session_id, to_admin, to_batch, to_key_turn, to_leaf, to_path, to_pin};
-use crate::{convert, refusal::Refusal};
+use super::messages::{refused, to_admin, to_key_turn, to_pin};
+use crate::refusal::Refusal;
 
 /// Bytes of sessions in the answer to a TakeOver. Other sessions are read one by one.
 const SESSIONS_BYTES_MAX: usize = 2 << 20;
@@ -44,11 +47,11 @@ impl RootMachine {
             genesis: Bytes::copy_from_slice(&view.genesis),
             newest: Bytes::copy_from_slice(&view.newest),
             log_size: view.log_size,
-            log_root: convert::to_bytes(&view.log_root),
+            log_root: convert::to_digest(&view.log_root),
             head: Some(convert::to_stamp(view.head)),
             pruned_boundary: view.pruned_boundary.0,
             epochs: view.epochs.iter().map(|it| v1::EpochPair { epoch: it.epoch.0, base: it.base.0 }).collect(),
-            leaves: view.leaves.iter().map(to_leaf).collect(),
+            leaves: view.leaves.iter().map(convert::to_leaf).collect(),
             term: view.term.0,
             clock_ms,
             oldest_pin: self.root.oldest_pin(clock_ms).as_ref().map(to_pin),
@@ -62,13 +65,13 @@ impl RootMachine {
         let mut bytes = 0_usize;
         let mut sessions = Vec::new();
         for (id, session) in self.root.sessions() {
-            let batches: Vec<_> = session.batches().map(|batch| to_batch(&batch)).collect();
+            let batches: Vec<_> = session.batches().map(|batch| convert::to_session_batch(&batch)).collect();
             bytes += 32 + batches.len() * 64;
             if bytes > SESSIONS_BYTES_MAX {
                 break;
             }
             sessions.push(v1::SessionState {
-                session_id: Bytes::copy_from_slice(id.as_bytes()),
+                session_id: convert::to_session_id(id),
                 highest_number: session.highest_number(),
                 batches,
             });
@@ -125,13 +128,15 @@ impl RootMachine {
         }
         let consistency = match old_size {
             0 => None,
-            _ => Some(to_path(&self.root.consistency(old_size, size).map_err(refused)?)),
+            _ => Some(convert::to_path(&self.root.consistency(old_size, size).map_err(refused)?)),
         };
         let newest = match want_newest {
-            true => Some(to_path(&self.root.inclusion(Sequence(size.saturating_sub(1)), size).map_err(refused)?)),
+            true => {
+                Some(convert::to_path(&self.root.inclusion(Sequence(size.saturating_sub(1)), size).map_err(refused)?))
+            }
             false => None,
         };
-        let log_root = convert::to_bytes(&self.root.root_at(size).map_err(refused)?);
+        let log_root = convert::to_digest(&self.root.root_at(size).map_err(refused)?);
         Ok(v1::AttestResponse { log_root, consistency, newest, voters: Vec::new() })
     }
 
@@ -139,11 +144,11 @@ impl RootMachine {
         let state = self.root.version(Version(read.version), read.epoch.map(Epoch)).map_err(refused)?;
         answer.header = state.header.into();
         answer.header_sequence = state.sequence.0;
-        answer.leaves = state.leaves.iter().map(to_leaf).collect();
+        answer.leaves = state.leaves.iter().map(convert::to_leaf).collect();
         // Inclusion of the version's header, then of the newest one, both in the log of the view.
         let newest = Sequence(size.saturating_sub(1));
         for sequence in [state.sequence, newest] {
-            answer.inclusion.push(to_path(&self.root.inclusion(sequence, size).map_err(refused)?));
+            answer.inclusion.push(convert::to_path(&self.root.inclusion(sequence, size).map_err(refused)?));
         }
         Ok(())
     }
@@ -156,19 +161,20 @@ impl RootMachine {
             ));
         }
         for &index in &read.indices {
-            answer.inclusion.push(to_path(&self.root.inclusion(Sequence(index), read.size).map_err(refused)?));
+            answer.inclusion.push(convert::to_path(&self.root.inclusion(Sequence(index), read.size).map_err(refused)?));
         }
         if read.old_size > 0 {
-            answer.consistency = Some(to_path(&self.root.consistency(read.old_size, read.size).map_err(refused)?));
-            answer.old_root = convert::to_bytes(&self.root.root_at(read.old_size).map_err(refused)?);
+            answer.consistency =
+                Some(convert::to_path(&self.root.consistency(read.old_size, read.size).map_err(refused)?));
+            answer.old_root = convert::to_digest(&self.root.root_at(read.old_size).map_err(refused)?);
         }
         Ok(())
     }
 
     fn session(&self, read: &v1::SessionRead, answer: &mut v1::ReadRootResponse) -> Result<(), Refusal> {
-        let Some(session) = self.root.session(session_id(&read.session_id)?) else { return Ok(()) };
+        let Some(session) = self.root.session(convert::session_id(&read.session_id)?) else { return Ok(()) };
         answer.session_known = true;
-        answer.batch = session.batch(read.number).as_ref().map(to_batch);
+        answer.batch = session.batch(read.number).as_ref().map(convert::to_session_batch);
         if answer.batch.is_none() && session.is_expired(read.number) {
             let message = format!("number {} is below the session's window", read.number);
             return Err(Refusal::new(Reason::RequestExpired, message));

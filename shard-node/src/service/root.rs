@@ -11,7 +11,10 @@ use coppice_process::{
     access::{Action, Caller, Claimant, noted},
     ledger,
 };
-use coppice_proto::v1::{self, root_client::RootClient, root_server::Root};
+use coppice_proto::{
+    convert,
+    v1::{self, root_client::RootClient, root_server::Root},
+};
 use coppice_root::Outcome;
 use coppice_types::{Reason, Term};
 use coppice_verify::header::{Body, Header};
@@ -19,7 +22,6 @@ use futures::future::join_all;
 use tonic::{Request, Response, Status};
 
 use crate::{
-    convert,
     hosted::Hosted,
     refusal::Refusal,
     replica::ReplicaHandle,
@@ -121,8 +123,8 @@ impl Root for RootService {
         else {
             return Err(unexpected().into());
         };
-        let inclusion = Some(v1::HashPath { hashes: path.iter().map(convert::to_bytes).collect() });
-        Ok(Response::new(v1::AppendHeaderResponse { log_size, log_root: convert::to_bytes(&log_root), inclusion }))
+        let inclusion = Some(convert::to_path(&path));
+        Ok(Response::new(v1::AppendHeaderResponse { log_size, log_root: convert::to_digest(&log_root), inclusion }))
     }
 
     async fn open_root_session(
@@ -133,7 +135,7 @@ impl Root for RootService {
         let Outcome::SessionOpened { highest_number, batch_hash, window } = self.run(command).await? else {
             return Err(unexpected().into());
         };
-        let batch_hash = batch_hash.as_ref().map(convert::to_bytes).unwrap_or_default();
+        let batch_hash = batch_hash.as_ref().map(convert::to_digest).unwrap_or_default();
         Ok(Response::new(v1::OpenSessionResponse { highest_number, batch_hash, window }))
     }
 

@@ -6,15 +6,17 @@
 
 use bytes::Bytes;
 use coppice_engine::{Engine, HistoryPage, KeyChange, RangePage, ShardState, View};
-use coppice_proto::v1::{self, shard_scan_request::Scan};
+use coppice_proto::{
+    convert,
+    v1::{self, shard_scan_request::Scan},
+};
 use coppice_types::{Reason, Version};
 
 use super::shard::refused;
 use crate::{
-    convert,
     limits::{PAGE_RECORDS_MAX, SCAN_CHUNK_BYTES},
     refusal::Refusal,
-    shard::decode_journal,
+    shard::{decode_journal, messages},
 };
 
 /// One page of a scan of a state.
@@ -42,7 +44,7 @@ fn range(view: &View<'_>, scan: &v1::RangeScan) -> Result<v1::ShardScanResponse,
         let next = records.last().map(|last| after(&last.key)).filter(|_| more);
         end.trees = view.prove_range(&scan.low, next.as_deref().or(high)).map_err(refused)?.into();
     }
-    let records = records.into_iter().map(convert::to_record).collect();
+    let records = records.into_iter().map(messages::to_record).collect();
     Ok(v1::ShardScanResponse { records, end, ..v1::ShardScanResponse::default() })
 }
 
@@ -52,8 +54,8 @@ fn history(view: &View<'_>, scan: &v1::HistoryScan) -> Result<v1::ShardScanRespo
     let HistoryPage { changes, more } = part.map_err(refused)?;
     let is_last = !more || changes.len() == left;
     let wire = |change: KeyChange| match change.record {
-        Some(record) => convert::to_record(record),
-        None => convert::to_absent(scan.key.clone(), Some(change.stamp)),
+        Some(record) => messages::to_record(record),
+        None => messages::to_absent(scan.key.clone(), Some(change.stamp)),
     };
     let end = is_last.then(|| v1::ScanEnd { trees: Bytes::new(), more });
     let records = changes.into_iter().map(wire).collect();
@@ -70,7 +72,8 @@ fn diff(engine: &Engine, state: &ShardState, scan: &v1::DiffScan) -> Result<v1::
     for (before, after) in part.differences {
         let record = before.as_ref().or(after.as_ref());
         let key = record.map(|record| Bytes::copy_from_slice(&record.key)).unwrap_or_default();
-        let wire = |record: Option<_>| record.map_or_else(|| convert::to_absent(key.clone(), None), convert::to_record);
+        let wire =
+            |record: Option<_>| record.map_or_else(|| messages::to_absent(key.clone(), None), messages::to_record);
         page.before.push(wire(before));
         page.records.push(wire(after));
     }

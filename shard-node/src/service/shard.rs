@@ -4,18 +4,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coppice_engine::View;
-use coppice_proto::v1::{self, shard_server::Shard};
+use coppice_proto::{
+    convert,
+    v1::{self, shard_server::Shard},
+};
 use coppice_types::{GroupId, Reason};
 use tonic::{Request, Response, Status};
 
 use crate::{
-    convert,
     hosted::Hosted,
     limits::PAGE_RECORDS_MAX,
     refusal::Refusal,
     replica::ReplicaHandle,
     service::scan,
-    shard::{Command, ShardMachine},
+    shard::{Command, ShardMachine, messages},
 };
 
 type Handle = ReplicaHandle<ShardMachine>;
@@ -42,9 +44,9 @@ impl Shard for ShardService {
     async fn prepare(&self, request: Request<v1::PrepareRequest>) -> Result<Response<v1::PrepareResponse>, Status> {
         let request = request.into_inner();
         let group = request.group;
-        let command = convert::prepare(request)?;
+        let command = messages::prepare(request)?;
         let reply = self.run(group, command).await?;
-        Ok(Response::new(convert::to_prepare_response(&reply)?))
+        Ok(Response::new(messages::to_prepare_response(&reply)?))
     }
 
     async fn command(
@@ -52,14 +54,14 @@ impl Shard for ShardService {
         request: Request<v1::ShardCommandRequest>,
     ) -> Result<Response<v1::ShardCommandResponse>, Status> {
         let request = request.into_inner();
-        let reply = self.run(request.group, convert::command(&request)?).await?;
-        Ok(Response::new(convert::to_command_response(&reply)))
+        let reply = self.run(request.group, messages::command(&request)?).await?;
+        Ok(Response::new(messages::to_command_response(&reply)))
     }
 
     async fn read(&self, request: Request<v1::ShardReadRequest>) -> Result<Response<v1::ShardReadResponse>, Status> {
         let request = request.into_inner();
-        let context = convert::context(request.context.as_ref())?;
-        let state = convert::state(request.state.as_ref(), "state")?;
+        let context = messages::context(request.context.as_ref())?;
+        let state = convert::state(request.state.as_ref(), "state").map_err(Refusal::from)?;
         let replica = self.replica(request.group)?;
         let bytes_max = self.hosted.message_bytes_max;
         let read = move |machine: &ShardMachine| {
@@ -72,8 +74,8 @@ impl Shard for ShardService {
 
     async fn scan(&self, request: Request<v1::ShardScanRequest>) -> Result<Response<v1::ShardScanResponse>, Status> {
         let request = request.into_inner();
-        let context = convert::context(request.context.as_ref())?;
-        let state = convert::state(request.state.as_ref(), "state")?;
+        let context = messages::context(request.context.as_ref())?;
+        let state = convert::state(request.state.as_ref(), "state").map_err(Refusal::from)?;
         let replica = self.replica(request.group)?;
         let Some(scan) = request.scan else {
             return Err(Refusal::new(Reason::InvalidArgument, "scan is missing").into());
@@ -99,8 +101,8 @@ fn read_keys(
     let mut bytes = 0_usize;
     for key in &request.keys {
         let record = match view.get(key, request.want_values).map_err(refused)? {
-            Some(record) => convert::to_record(record),
-            None => convert::to_absent(key.clone(), None),
+            Some(record) => messages::to_record(record),
+            None => messages::to_absent(key.clone(), None),
         };
         bytes += record_bytes(&record);
         check_answer(bytes, bytes_max)?;

@@ -5,9 +5,10 @@
 //! others do. Limits are checked before a command is proposed ([`Command::check`]); `apply` refuses
 //! a command only for its term, admin number or base.
 
-use coppice_engine::{MergeName, PrepareId, ShardState};
+use bytes::Bytes;
 use coppice_types::{
-    Change, Digest, Epoch, Operation, Params, Reason, Stamp, Term, Version,
+    AdminOperation, Change, Digest, Epoch, MergeName, Operation, Params, PrepareId, Reason, ShardState, Stamp, Term,
+    Version,
     codec::{Error as CodecError, Reader, Writer},
 };
 
@@ -103,32 +104,6 @@ pub struct Execute {
     pub newest: ShardState,
 }
 
-/// The operation of an [`Execute`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AdminOperation {
-    /// Drops all versions above the target.
-    Rollback {
-        /// The newest version that stays.
-        to: Version,
-        /// The epoch that begins.
-        epoch: Epoch,
-    },
-    /// Drops data that only versions below the boundary need.
-    Prune {
-        /// The oldest version that stays readable.
-        before: Version,
-    },
-}
-
-fn put_state(out: &mut Writer, state: &ShardState) {
-    out.u64(state.version.0);
-    out.digest(&state.digest);
-}
-
-fn take_state(input: &mut Reader<'_>) -> Result<ShardState, CodecError> {
-    Ok(ShardState { version: Version(input.u64()?), digest: input.digest()? })
-}
-
 fn put_count(out: &mut Writer, count: usize) {
     out.u32(u32::try_from(count).expect("counts are checked before a command is encoded"));
 }
@@ -177,7 +152,7 @@ impl Command {
         out.u8(self.body.kind());
         out.u64(self.context.term.0);
         out.u64(self.context.admin_sequence);
-        put_state(&mut out, &self.context.decided);
+        self.context.decided.encode(&mut out);
         match &self.body {
             Body::Prepare(prepare) => {
                 prepare.encode(&mut out);
@@ -188,7 +163,7 @@ impl Command {
             Body::Finalize | Body::Adopt => {}
             Body::Abort { version, prepare_id } => {
                 out.u64(version.0);
-                out.u64(prepare_id.term);
+                out.u64(prepare_id.term.0);
                 out.u64(prepare_id.attempt);
             }
             Body::Fence { attempt, next_epoch, target } => {
@@ -206,7 +181,7 @@ impl Command {
     ///
     /// # Errors
     /// If the bytes are no command of a version and kind that this code knows.
-    pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+    pub fn decode(bytes: &Bytes) -> Result<Self, CodecError> {
         let mut input = Reader::new(bytes);
         if input.u8()? != COMMAND_VERSION {
             return Err(CodecError::Malformed("command version"));
@@ -214,11 +189,11 @@ impl Command {
         let kind = input.u8()?;
         let term = Term(input.u64()?);
         let admin_sequence = input.u64()?;
-        let decided = take_state(&mut input)?;
+        let decided = ShardState::decode(&mut input)?;
         let body = match kind {
-            PREPARE => Body::Prepare(Prepare::decode(&mut input)?),
+            PREPARE => Body::Prepare(Prepare::decode(&mut input, bytes)?),
             PREPARE_KEPT => {
-                let prepare = Prepare::decode(&mut input)?;
+                let prepare = Prepare::decode(&mut input, bytes)?;
                 let journal = take_journal(&mut input)?;
                 if journal.is_empty() {
                     return Err(CodecError::Malformed("journal"));
@@ -228,7 +203,7 @@ impl Command {
             1 => Body::Finalize,
             2 => Body::Abort {
                 version: Version(input.u64()?),
-                prepare_id: PrepareId { term: input.u64()?, attempt: input.u64()? },
+                prepare_id: PrepareId { term: Term(input.u64()?), attempt: input.u64()? },
             },
             3 => Body::Adopt,
             4 => Body::Fence { attempt: input.u64()?, next_epoch: Epoch(input.u64()?), target: Version(input.u64()?) },
@@ -287,7 +262,7 @@ impl Prepare {
     fn encode(&self, out: &mut Writer) {
         out.stamp(self.stamp);
         out.u64(self.attempt);
-        put_state(out, &self.base);
+        self.base.encode(out);
         put_count(out, self.merges.len());
         for merge in &self.merges {
             put_count(out, merge.inputs.len());
@@ -298,10 +273,11 @@ impl Prepare {
         self.operations.iter().for_each(|operation| operation.encode(out));
     }
 
-    fn decode(input: &mut Reader<'_>) -> Result<Self, CodecError> {
+    /// Reads a Prepare of `entry`, of which keys and values become parts.
+    fn decode(input: &mut Reader<'_>, entry: &Bytes) -> Result<Self, CodecError> {
         let stamp = input.stamp()?;
         let attempt = input.u64()?;
-        let base = take_state(input)?;
+        let base = ShardState::decode(input)?;
         let mut merges = Vec::new();
         for _ in 0..input.u32()? {
             let mut inputs: Vec<Digest> = Vec::new();
@@ -312,7 +288,7 @@ impl Prepare {
         }
         let mut operations = Vec::new();
         for _ in 0..input.u32()? {
-            operations.push(Operation::decode(input)?);
+            operations.push(Operation::decode(input, |part| entry.slice_ref(part))?);
         }
         Ok(Self { stamp, attempt, base, merges, operations, journal: Vec::new() })
     }
@@ -361,8 +337,8 @@ impl Execute {
                 out.u64(before.0);
             }
         }
-        put_state(out, &self.boundary);
-        put_state(out, &self.newest);
+        self.boundary.encode(out);
+        self.newest.encode(out);
     }
 
     fn decode(input: &mut Reader<'_>) -> Result<Self, CodecError> {
@@ -372,7 +348,7 @@ impl Execute {
             1 => AdminOperation::Prune { before: Version(input.u64()?) },
             _ => return Err(CodecError::Malformed("admin operation")),
         };
-        Ok(Self { admin_sequence, operation, boundary: take_state(input)?, newest: take_state(input)? })
+        Ok(Self { admin_sequence, operation, boundary: ShardState::decode(input)?, newest: ShardState::decode(input)? })
     }
 }
 
@@ -395,8 +371,8 @@ mod tests {
             base: state(9),
             merges: vec![MergeName { inputs: vec![Digest([1; 32]), Digest([2; 32])], output: Digest([3; 32]) }],
             operations: vec![
-                Operation { key: b"a".to_vec(), change: Change::Put(b"1".to_vec()) },
-                Operation { key: b"b".to_vec(), change: Change::Delete },
+                Operation { key: b"a".to_vec().into(), change: Change::Put(b"1".to_vec().into()) },
+                Operation { key: b"b".to_vec().into(), change: Change::Delete },
             ],
             journal: Vec::new(),
         }
@@ -409,7 +385,7 @@ mod tests {
             Body::Prepare(prepare()),
             Body::Prepare(Prepare { journal: vec![b"list".to_vec(), Vec::new()], ..prepare() }),
             Body::Finalize,
-            Body::Abort { version: Version(10), prepare_id: PrepareId { term: 7, attempt: 4 } },
+            Body::Abort { version: Version(10), prepare_id: PrepareId { term: Term(7), attempt: 4 } },
             Body::Adopt,
             Body::Fence { attempt: 5, next_epoch: Epoch(3), target: Version(8) },
             Body::Unfence { attempt: 5 },
@@ -424,14 +400,14 @@ mod tests {
     #[test]
     fn every_command_survives_its_encoding_and_no_shortened_one_does() {
         for command in all() {
-            let bytes = command.encode();
+            let bytes = Bytes::from(command.encode());
             assert_eq!(Command::decode(&bytes).as_ref(), Ok(&command));
             for len in 0..bytes.len() {
-                assert!(Command::decode(&bytes[..len]).is_err(), "{command:?} cut to {len} bytes");
+                assert!(Command::decode(&bytes.slice(..len)).is_err(), "{command:?} cut to {len} bytes");
             }
-            let mut longer = bytes.clone();
+            let mut longer = bytes.to_vec();
             longer.push(0);
-            assert_eq!(Command::decode(&longer), Err(CodecError::Trailing));
+            assert_eq!(Command::decode(&longer.into()), Err(CodecError::Trailing));
         }
     }
 
@@ -439,10 +415,10 @@ mod tests {
     fn an_unknown_version_or_kind_is_refused() {
         let mut bytes = command(Body::Finalize).encode();
         bytes[0] = 2;
-        assert_eq!(Command::decode(&bytes), Err(CodecError::Malformed("command version")));
+        assert_eq!(Command::decode(&bytes.clone().into()), Err(CodecError::Malformed("command version")));
         bytes[0] = 1;
         bytes[1] = 8;
-        assert_eq!(Command::decode(&bytes), Err(CodecError::Malformed("command kind")));
+        assert_eq!(Command::decode(&bytes.clone().into()), Err(CodecError::Malformed("command kind")));
     }
 
     #[test]
@@ -454,7 +430,7 @@ mod tests {
         let with = |operations: &[(&[u8], usize)]| Prepare {
             operations: operations
                 .iter()
-                .map(|(key, len)| Operation { key: key.to_vec(), change: Change::Put(vec![0; *len]) })
+                .map(|(key, len)| Operation { key: key.to_vec().into(), change: Change::Put(vec![0; *len].into()) })
                 .collect(),
             ..prepare()
         };

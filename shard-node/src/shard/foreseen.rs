@@ -65,7 +65,7 @@ impl ShardMachine {
     }
 
     /// Applies the committed entry at this index.
-    pub(super) fn apply_entry(&mut self, index: u64, bytes: &[u8]) -> Result<Applied<Outcome>, Error> {
+    pub(super) fn apply_entry(&mut self, index: u64, bytes: &Bytes) -> Result<Applied<Outcome>, Error> {
         let Some(foreseen) = self.foreseen.take() else { return self.apply_command(bytes) };
         if foreseen.is(index, bytes) {
             let applied = self.run_command(&foreseen.command);

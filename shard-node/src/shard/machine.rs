@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coppice_consensus::Position;
-use coppice_engine::{Engine, Manifest, MergeName, MergePace, MergeProgress, Options, RaftPosition, SnapshotReceiver};
+use coppice_engine::{Engine, Manifest, MergeName, MergePace, MergeProgress, Options, SnapshotReceiver};
 use coppice_env::Storage;
 use coppice_types::{ErrorKind, Params, Reason, ShardId};
 
@@ -41,14 +41,6 @@ pub struct ShardConfig {
     pub runner: Runner,
 }
 
-fn from_raft(position: RaftPosition) -> Position {
-    Position { index: position.index, term: position.term }
-}
-
-fn to_raft(position: Position) -> RaftPosition {
-    RaftPosition { index: position.index, term: position.term }
-}
-
 impl StateMachine for ShardMachine {
     type Reply = Outcome;
     type Config = ShardConfig;
@@ -70,16 +62,16 @@ impl StateMachine for ShardMachine {
         Self::new(engine, writer, ColdMover::new(config.runner.clone()))
     }
 
-    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Applied<Outcome>, Error> {
+    fn apply(&mut self, index: u64, command: &Bytes) -> Result<Applied<Outcome>, Error> {
         self.apply_entry(index, command)
     }
 
     fn durable(&self) -> Position {
-        from_raft(self.engine.durable_position())
+        self.engine.durable_position()
     }
 
     fn log_floor(&self) -> Position {
-        from_raft(self.engine.fallback_position())
+        self.engine.fallback_position()
     }
 
     fn unflushed_bytes(&self) -> u64 {
@@ -88,7 +80,7 @@ impl StateMachine for ShardMachine {
 
     fn begin_flush(&mut self, position: Position) -> Result<(), Error> {
         self.forget_foreseen();
-        self.writer.begin_flush(&mut self.engine, to_raft(position), &self.protocol.encode())
+        self.writer.begin_flush(&mut self.engine, position, &self.protocol.encode())
     }
 
     fn flush(&mut self, position: Position) -> Result<(), Error> {
@@ -98,7 +90,7 @@ impl StateMachine for ShardMachine {
             Err(error) if error.kind() == ErrorKind::Exhausted => {}
             ended => ended?,
         }
-        Ok(self.engine.flush(to_raft(position), &self.protocol.encode())?)
+        Ok(self.engine.flush(position, &self.protocol.encode())?)
     }
 
     fn pin_snapshot(&mut self, position: Position) -> Result<Pinned, Error> {
@@ -106,7 +98,7 @@ impl StateMachine for ShardMachine {
             self.flush(position)?;
         }
         let manifest = self.engine.pin_snapshot()?;
-        Ok(Pinned { id: manifest.id, position: from_raft(manifest.position), manifest: manifest.encode() })
+        Ok(Pinned { id: manifest.id, position: manifest.position, manifest: manifest.encode() })
     }
 
     fn read_snapshot(&self, id: u64, file: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
@@ -129,7 +121,7 @@ impl StateMachine for ShardMachine {
 
     fn manifest_position(manifest: &[u8]) -> Result<(u64, Position), Error> {
         let manifest = Manifest::decode(manifest)?;
-        Ok((manifest.id, from_raft(manifest.position)))
+        Ok((manifest.id, manifest.position))
     }
 
     fn disk_bytes(&self) -> u64 {

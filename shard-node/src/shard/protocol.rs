@@ -58,7 +58,7 @@ impl Protocol {
     /// forgotten: a message that is delayed for that long stages an orphan, which the next settled
     /// sibling drops.
     pub fn note_abort(&mut self, id: PrepareId) {
-        self.aborted.insert((id.term, id.attempt));
+        self.aborted.insert((id.term.0, id.attempt));
         while self.aborted.len() > ABORTED_MAX {
             self.aborted.pop_first();
         }
@@ -67,7 +67,7 @@ impl Protocol {
     /// Whether a prepare id was aborted.
     #[must_use]
     pub fn is_aborted(&self, id: PrepareId) -> bool {
-        self.aborted.contains(&(id.term, id.attempt))
+        self.aborted.contains(&(id.term.0, id.attempt))
     }
 
     /// Ends the fences up to a name.
@@ -152,9 +152,9 @@ mod tests {
             lifted: name(5, 1),
             aborted: BTreeSet::new(),
         };
-        (0..500).for_each(|attempt| state.note_abort(PrepareId { term: 4, attempt }));
+        (0..500).for_each(|attempt| state.note_abort(PrepareId { term: Term(4), attempt }));
         assert_eq!(state.aborted.len(), ABORTED_MAX);
-        assert!(state.is_aborted(PrepareId { term: 4, attempt: 499 }));
+        assert!(state.is_aborted(PrepareId { term: Term(4), attempt: 499 }));
         let bytes = state.encode();
         assert_eq!(Protocol::decode(&bytes), Ok(state));
         for len in 1..bytes.len() {

@@ -45,7 +45,7 @@ impl Talk {
     }
 
     fn send_as(&mut self, context: Context, body: Body) -> Outcome {
-        let bytes = Command { context, body }.encode();
+        let bytes = Bytes::from(Command { context, body }.encode());
         self.machine.apply_command(&bytes).expect("the command is applied").reply
     }
 
@@ -63,7 +63,10 @@ impl Talk {
             attempt,
             base,
             merges: Vec::new(),
-            operations: vec![Operation { key: b"key".to_vec(), change: Change::Put(value.as_bytes().to_vec()) }],
+            operations: vec![Operation {
+                key: b"key".to_vec().into(),
+                change: Change::Put(value.as_bytes().to_vec().into()),
+            }],
             journal: Vec::new(),
         })
     }
@@ -112,7 +115,7 @@ fn merges_catch_up_as_long_as_something_else_goes_on_and_no_reader_is_in_the_way
             panic!()
         };
         let first = prepare.operations[0].clone();
-        let of = |n: u8| Operation { key: vec![version as u8, n], ..first.clone() };
+        let of = |n: u8| Operation { key: vec![version as u8, n].into(), ..first.clone() };
         prepare.operations = (0..2).map(of).collect();
         let reply = talk.send(Body::Prepare(prepare)).expect("the version is staged");
         let state = ShardState { version: Version(version), digest: reply.staged.expect("a Prepare stages") };
@@ -179,7 +182,7 @@ fn what_is_staged_while_the_log_writes_it_is_there_when_it_is_applied_and_never_
     // early is dropped before the command is carried out.
     for index in [8, 9] {
         assert_eq!(foresee(&mut talk.machine, &[(8, two.clone())]), 2);
-        let other = Command { context: talk.context, body: Body::Adopt }.encode();
+        let other = Bytes::from(Command { context: talk.context, body: Body::Adopt }.encode());
         talk.machine.apply(index, &other).expect("applied");
         assert_eq!(talk.staged().len(), 1);
     }
@@ -197,7 +200,7 @@ fn a_version_that_is_staged_early_is_neither_decided_nor_repeated_by_commands_be
     let mut talk = Talk::new();
     let base = talk.decided();
     let state = talk.prepare(1, base, "a");
-    let body = Body::Abort { version: state.version, prepare_id: PrepareId { term: 1, attempt: 1 } };
+    let body = Body::Abort { version: state.version, prepare_id: PrepareId { term: Term(1), attempt: 1 } };
     talk.send(body).expect("aborted");
     let again = talk.attempt(2, 1, base, "a");
     let encoded = |context, body: &Body| Bytes::from(Command { context, body: body.clone() }.encode());
@@ -324,7 +327,7 @@ fn an_abort_takes_the_children_and_a_delayed_prepare_of_that_attempt_is_refused(
     let one = talk.send(body.clone()).expect("staged").staged.expect("staged");
     talk.attempt = 1;
     talk.prepare(2, ShardState { version: Version(1), digest: one }, "b");
-    let abort = Body::Abort { version: Version(1), prepare_id: PrepareId { term: 1, attempt: 1 } };
+    let abort = Body::Abort { version: Version(1), prepare_id: PrepareId { term: Term(1), attempt: 1 } };
     talk.send(abort.clone()).expect("aborted");
     assert_eq!(talk.staged(), vec![]);
     refused(talk.send(body), Reason::BaseMismatch);
@@ -337,7 +340,8 @@ fn an_abort_takes_the_children_and_a_delayed_prepare_of_that_attempt_is_refused(
 fn an_abort_does_not_touch_what_is_decided() {
     let mut talk = Talk::new();
     let one = talk.commit(1, "a");
-    talk.send(Body::Abort { version: Version(1), prepare_id: PrepareId { term: 1, attempt: 1 } }).expect("applied");
+    talk.send(Body::Abort { version: Version(1), prepare_id: PrepareId { term: Term(1), attempt: 1 } })
+        .expect("applied");
     assert_eq!(talk.decided(), one);
 }
 
@@ -505,7 +509,7 @@ fn an_unknown_command_stops_the_replica() {
     let mut talk = Talk::new();
     let mut bytes = Command { context: talk.context, body: Body::Finalize }.encode();
     bytes[1] = 99;
-    assert!(matches!(talk.machine.apply_command(&bytes), Err(Error::UnknownCommand(_))));
+    assert!(matches!(talk.machine.apply_command(&bytes.into()), Err(Error::UnknownCommand(_))));
 }
 
 /// Commands of all kinds, valid and invalid, as a careless leader might send them.
@@ -528,14 +532,14 @@ fn random_command(rng: &mut SimRng, known: &[ShardState], executed: u64, term: u
             merges: Vec::new(),
             operations: (0..pick(4))
                 .map(|at| Operation {
-                    key: vec![u8::try_from(at).expect("small"), u8::try_from(pick(9)).expect("small")],
-                    change: if pick(4) == 0 { Change::Delete } else { Change::Put(vec![7; 3]) },
+                    key: vec![u8::try_from(at).expect("small"), u8::try_from(pick(9)).expect("small")].into(),
+                    change: if pick(4) == 0 { Change::Delete } else { Change::Put(vec![7; 3].into()) },
                 })
                 .collect(),
             journal: Vec::new(),
         }),
         11 | 12 => Body::Finalize,
-        13 => Body::Abort { version: base.version, prepare_id: PrepareId { term, attempt: pick(40) } },
+        13 => Body::Abort { version: base.version, prepare_id: PrepareId { term: Term(term), attempt: pick(40) } },
         14 | 15 => Body::Adopt,
         16 => Body::Fence { attempt: pick(5), next_epoch: Epoch(executed + 1), target: boundary.version },
         17 => Body::Unfence { attempt: pick(5) },

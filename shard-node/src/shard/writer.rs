@@ -3,7 +3,8 @@
 
 use std::thread::JoinHandle;
 
-use coppice_engine::{Engine, RaftPosition, Writes};
+use coppice_engine::{Engine, Writes};
+use coppice_types::Position;
 
 use crate::{
     Error,
@@ -63,7 +64,7 @@ impl DiskWriter {
     pub(super) fn begin_flush(
         &mut self,
         engine: &mut Engine,
-        position: RaftPosition,
+        position: Position,
         machine_state: &[u8],
     ) -> Result<(), Error> {
         self.end(engine)?;

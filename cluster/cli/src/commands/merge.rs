@@ -187,8 +187,8 @@ impl Run<'_> {
         let Some(batch) = &mut self.batch else { return Ok(()) };
         let bytes = 2 * key.len() + trio.right.value.len() + CONDITION_BYTES;
         self.batch_bytes_left = self.batch_bytes_left.checked_sub(bytes).ok_or_else(too_large)?;
-        let change = value(&trio.right).map_or(Change::Delete, |value| Change::Put(value.to_vec()));
-        batch.operations.push(Operation { key: key.to_vec(), change });
+        let change = value(&trio.right).map_or(Change::Delete, |value| Change::Put(value.to_vec().into()));
+        batch.operations.push(Operation { key: key.to_vec().into(), change });
         let condition = value(&trio.left).map_or(Condition::Absent, |value| Condition::ValueHash(sha256(value)));
         batch.preconditions.push(Precondition { key: key.to_vec(), condition });
         Ok(())

@@ -99,10 +99,10 @@ fn parse_batch(args: &Commit) -> Result<Batch, Failure> {
     let mut operations = Vec::new();
     for pair in &args.put {
         let (key, value) = bytes::parse_pair(pair)?;
-        operations.push(Operation { key, change: Change::Put(value) });
+        operations.push(Operation { key: key.into(), change: Change::Put(value.into()) });
     }
     for key in &args.delete {
-        operations.push(Operation { key: bytes::parse_key(key)?, change: Change::Delete });
+        operations.push(Operation { key: bytes::parse_key(key)?.into(), change: Change::Delete });
     }
     let preconditions = parse_preconditions(args)?;
     if operations.is_empty() && preconditions.is_empty() && args.metadata.is_none() && args.expect_version.is_none() {
@@ -117,7 +117,7 @@ fn parse_batch(args: &Commit) -> Result<Batch, Failure> {
 }
 
 fn repeated_key(operations: &[Operation]) -> Option<&[u8]> {
-    let mut keys: Vec<&[u8]> = operations.iter().map(|operation| operation.key.as_slice()).collect();
+    let mut keys: Vec<&[u8]> = operations.iter().map(|operation| operation.key.as_ref()).collect();
     keys.sort_unstable();
     keys.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
 }

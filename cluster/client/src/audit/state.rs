@@ -248,7 +248,7 @@ mod tests {
     fn a_stream_of_journals_has_every_version_once() {
         let map = ShardMap::from_splits(&[]).expect("no split");
         let mut ledger = Ledger::new("model", ClusterId([7; 16]), &[1; 32], &Params::default(), map);
-        let operations = vec![Operation { key: b"a".to_vec(), change: Change::Put(b"1".to_vec()) }];
+        let operations = vec![Operation { key: b"a".to_vec().into(), change: Change::Put(b"1".to_vec().into()) }];
         let commit = Commit { operations, ..Commit::default() };
         let write = |ledger: &mut Ledger| ledger.commit(std::slice::from_ref(&commit)).expect("a batch");
         let stamps: Vec<_> = (0..3).map(|_| write(&mut ledger)).collect();

@@ -16,14 +16,14 @@ struct Scene {
 
 /// The batch that each version writes; rounds count from 0.
 fn of_round(round: u8) -> Commit {
-    let put = |key: &[u8]| Operation { key: key.to_vec(), change: Change::Put(vec![round; 3]) };
+    let put = |key: &[u8]| Operation { key: key.to_vec().into(), change: Change::Put(vec![round; 3].into()) };
     let operations = vec![put(b"x"), put(b"a"), put(b"b"), put(&[b'c', round])];
     Commit { operations, ..Commit::default() }
 }
 
 fn in_session(round: u8) -> Commit {
     let session = Some((SessionId([6; 16]), u64::from(round) + 1));
-    let operations = vec![Operation { key: b"gone".to_vec(), change: Change::Delete }];
+    let operations = vec![Operation { key: b"gone".to_vec().into(), change: Change::Delete }];
     Commit { session, operations, metadata: vec![round] }
 }
 

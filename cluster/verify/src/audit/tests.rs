@@ -21,7 +21,7 @@ fn map() -> ShardMap {
 fn ledger() -> Ledger {
     let mut ledger = Ledger::new("ledger.example", ClusterId([1; 16]), &[1; 32], &Params::default(), map());
     let commit = |ledger: &mut Ledger, value: u8| {
-        let operations = vec![Operation { key: b"k".to_vec(), change: Change::Put(vec![value]) }];
+        let operations = vec![Operation { key: b"k".to_vec().into(), change: Change::Put(vec![value].into()) }];
         ledger.commit(&[Commit { operations, ..Commit::default() }]).expect("it follows");
     };
     (1..=4).for_each(|value| commit(&mut ledger, value));

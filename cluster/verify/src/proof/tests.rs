@@ -14,7 +14,7 @@ fn ledger() -> Ledger {
     let map = ShardMap::from_splits(&[b"m".to_vec()]).expect("one split");
     let mut ledger = Ledger::new("ledger.example", ClusterId([1; 16]), &[1; 32], &Params::default(), map);
     for version in 0..3_u8 {
-        let put = |key: &[u8]| Operation { key: key.to_vec(), change: Change::Put(vec![version; 3]) };
+        let put = |key: &[u8]| Operation { key: key.to_vec().into(), change: Change::Put(vec![version; 3].into()) };
         let operations = vec![put(b"a"), put(b"z")];
         ledger.commit(&[Commit { operations, ..Commit::default() }]).expect("it follows");
     }

@@ -139,7 +139,7 @@ impl Ledger {
             if merges.is_empty() && own.is_empty() {
                 continue;
             }
-            let operations = own.iter().map(|own| (own.key.as_slice(), RecordBody::of(&own.change)));
+            let operations = own.iter().map(|own| (own.key.as_ref(), RecordBody::of(&own.change)));
             forest.prepare(stamp, &merges, operations)?;
             (leaves[index].version, leaves[index].digest) = (stamp.version, forest.digest());
             let shard = leaves[index].shard;
@@ -148,7 +148,7 @@ impl Ledger {
         }
         for operation in batches.iter().flat_map(|batch| &batch.operations) {
             if let Change::Put(value) = &operation.change {
-                self.values.insert(hash::sha256(value), value.clone());
+                self.values.insert(hash::sha256(value), value.to_vec());
             }
         }
         let header = self.next_header(stamp, state_root(&leaves), &journal, Body::Commit);

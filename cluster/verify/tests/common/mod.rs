@@ -41,7 +41,7 @@ pub fn params() -> Params {
 }
 
 pub fn put(key: &[u8], value: &[u8]) -> Operation {
-    Operation { key: key.to_vec(), change: Change::Put(value.to_vec()) }
+    Operation { key: key.to_vec().into(), change: Change::Put(value.to_vec().into()) }
 }
 
 pub fn cluster() -> ClusterId {
@@ -81,10 +81,10 @@ impl Sample {
             let key = format!("key-{:02}", self.random(80)).into_bytes();
             let change = match self.random(4) {
                 0 => Change::Delete,
-                1 => Change::Put(vec![self.random(256) as u8; 40]),
-                _ => Change::Put(format!("value {}", self.random(1000)).into_bytes()),
+                1 => Change::Put(vec![self.random(256) as u8; 40].into()),
+                _ => Change::Put(format!("value {}", self.random(1000)).into_bytes().into()),
             };
-            operations.push(Operation { key, change });
+            operations.push(Operation { key: key.into(), change });
         }
         let half = operations.split_off(operations.len() / 2);
         let number = self.ledger.head().version.0 + 1;
@@ -99,8 +99,8 @@ impl Sample {
         let stamp = self.ledger.commit(batches).expect("the model follows its own rules");
         for operation in batches.iter().flat_map(|batch| &batch.operations) {
             match &operation.change {
-                Change::Put(value) => drop(state.insert(operation.key.clone(), (stamp, value.clone()))),
-                Change::Delete => drop(state.remove(&operation.key)),
+                Change::Put(value) => drop(state.insert(operation.key.to_vec(), (stamp, value.to_vec()))),
+                Change::Delete => drop(state.remove(operation.key.as_ref())),
             }
         }
         self.states.insert(stamp, state);

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use coppice_proto::{status, v1};
+use coppice_proto::{convert, status, v1};
 use coppice_types::{Reason, Sequence, ShardId, Stamp, Version};
 use coppice_verify::{
     header::Body,
@@ -20,7 +20,7 @@ use tonic::Status;
 
 use super::Sequencer;
 use crate::{
-    groups::{keys::PublicKey, root::Decision, shards::Shape, wire},
+    groups::{keys::PublicKey, root::Decision, shards::Shape},
     plan::{Admin, Commit, Leaves, Refusal, resolve},
     write::{
         answer::open_outcome,
@@ -93,7 +93,7 @@ impl Sequencer {
         let answer = self.append_admin(commit).await?;
         self.sessions.roll_back(target_sequence);
         self.stages.roll_back(target_sequence);
-        let operation = v1::execute_command::Operation::RollbackTo(wire::stamp_out(target));
+        let operation = v1::execute_command::Operation::RollbackTo(convert::to_stamp(target));
         // All shards were fenced, so all are expected to answer.
         let shards = self.links.shards().collect();
         self.execute(&shards, operation, (&leaves, &newest), deadline).await;
@@ -198,7 +198,7 @@ impl Sequencer {
                 self.on_committed(commit.tail, Vec::new());
                 Ok(v1::AdminResponse {
                     header: header.into(),
-                    head: Some(wire::stamp_out(head)),
+                    head: Some(convert::to_stamp(head)),
                     pruned_boundary: self.boundary.0,
                     checkpoint: signed.map_err(Failure::Refused)?,
                 })
@@ -229,7 +229,7 @@ impl Sequencer {
         (boundary, newest): (&Leaves, &Leaves),
         deadline: Instant,
     ) {
-        let state = |of: &Leaves, shard: ShardId| of.state(shard).map(wire::state_out);
+        let state = |of: &Leaves, shard: ShardId| of.state(shard).map(convert::to_state);
         let (admin_sequence, epoch) = (self.head.decided().header.admin_sequence, self.head.stamp().epoch.0);
         let shards = &self.resources.shards;
         let calls = those.iter().map(|&shard| {
@@ -311,7 +311,7 @@ fn check_pin(oldest: Option<&v1::VersionPin>, boundary: Version) -> Result<(), R
 
 /// Checks what `expected_head` of a request demands.
 fn check_expected_head(expected: Option<v1::Stamp>, head: Stamp) -> Result<(), Refusal> {
-    match expected.map(wire::stamp_in) {
+    match expected.map(convert::from_stamp) {
         Some(expected) if expected != head => {
             Err(Refusal::new(Reason::PreconditionFailed, format!("expected head {expected}, it is {head}")))
         }

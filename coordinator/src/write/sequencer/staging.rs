@@ -7,14 +7,13 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
-use coppice_proto::{status, v1};
+use coppice_proto::{convert, status, v1};
 use coppice_types::{Reason, ShardId, Stamp};
 use tokio::time::Instant;
 use tonic::Status;
 
 use super::Sequencer;
 use crate::{
-    groups::wire,
     plan::{Blocked, Done, Ground, Plan, Refusal, Request, Verdict, form},
     quotas::Slot,
     write::{
@@ -156,8 +155,8 @@ impl Sequencer {
         let state_root = self.stages.add(id, (parent, slot), base, plan, prepared);
         v1::StageResponse {
             stage_id: Bytes::copy_from_slice(&id),
-            stamp: Some(wire::stamp_out(stamp)),
-            state_root: wire::bytes_of(&state_root),
+            stamp: Some(convert::to_stamp(stamp)),
+            state_root: convert::to_digest(&state_root),
         }
     }
 

@@ -345,9 +345,9 @@ fn batch_of(write: &Write) -> Batch {
     let operation = |(key, value): (&Vec<u8>, &Option<String>)| {
         let change = match value.as_deref()? {
             "" => Change::Delete,
-            token => Change::Put(values::value(token)),
+            token => Change::Put(values::value(token).into()),
         };
-        Some(Operation { key: key.clone(), change })
+        Some(Operation { key: key.clone().into(), change })
     };
     let precondition = |(key, seen, by_stamp): &(usize, Seen, bool)| Precondition {
         key: keys[*key].clone(),

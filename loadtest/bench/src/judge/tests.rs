@@ -19,7 +19,8 @@ fn ledger() -> Ledger {
     let map = ShardMap::from_splits(&[b"m".to_vec()]).expect("one split");
     let mut ledger = Ledger::new("model", ClusterId([7; 16]), &[1; 32], &Params::default(), map);
     for number in 1..3 {
-        let operation = |key: &[u8]| Operation { key: key.to_vec(), change: Change::Put(vec![number; 3]) };
+        let operation =
+            |key: &[u8]| Operation { key: key.to_vec().into(), change: Change::Put(vec![number; 3].into()) };
         let session = Some((SessionId([6; 16]), u64::from(number)));
         let commit = Commit { session, operations: vec![operation(b"alice"), operation(b"zoe")], ..Commit::default() };
         ledger.commit(&[commit]).expect("a batch");

@@ -4,7 +4,11 @@ use bytes::Bytes;
 use coppice_types::codec::{Error as DecodeError, Reader, Writer};
 use raft::eraftpb::{Entry, EntryType};
 
-use crate::{Membership, Position, RaftId, ids::number, width::len32};
+use crate::{
+    Membership, Position, RaftId,
+    ids::{number, put_position, take_position},
+    width::len32,
+};
 
 /// Batch number, length of the items, and the durable length of the file.
 pub(crate) const BATCH_HEADER_BYTES: usize = 16;
@@ -138,7 +142,7 @@ fn encode_entry_header(kind: EntryType, position: Position, data_len: usize, wri
     let start = writer.len();
     writer.u8(TAG_ENTRY);
     writer.u8(kind_byte(kind));
-    position.encode(writer);
+    put_position(writer, position);
     writer.u32(len32(data_len));
     assert_eq!(writer.len() - start, ENTRY_HEADER_BYTES, "readers skip a header of this length");
 }
@@ -148,7 +152,7 @@ impl<'a> Item<'a> {
         match self {
             Item::Start(position) => {
                 writer.u8(TAG_START);
-                position.encode(writer);
+                put_position(writer, *position);
             }
             Item::HardState(state) => {
                 writer.u8(TAG_HARD_STATE);
@@ -168,12 +172,12 @@ impl<'a> Item<'a> {
 
     pub(crate) fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
         match reader.u8()? {
-            TAG_START => Ok(Item::Start(Position::decode(reader)?)),
+            TAG_START => Ok(Item::Start(take_position(reader)?)),
             TAG_HARD_STATE => Ok(Item::HardState(HardState::decode(reader)?)),
             TAG_MEMBERSHIP => Ok(Item::Membership(number(reader)?, Membership::decode(reader)?)),
             TAG_ENTRY => {
                 let kind = kind_of(reader.u8()?)?;
-                let position = Position::decode(reader)?;
+                let position = take_position(reader)?;
                 Ok(Item::Entry { kind, position, data: reader.str32()? })
             }
             _ => Err(DecodeError::Malformed("item tag")),

@@ -13,7 +13,7 @@ use super::{batch::HardState, block::crc32c};
 use crate::{
     Membership, Position, RaftId,
     error::{Error, Result},
-    ids::number,
+    ids::{number, put_position, take_position},
 };
 
 pub(crate) const META_FILE: &str = "meta";
@@ -103,7 +103,7 @@ impl Meta {
         writer.raw(&self.owner.cluster.0);
         writer.u32(self.owner.group.number());
         writer.u64(self.owner.id.0);
-        self.base.encode(&mut writer);
+        put_position(&mut writer, self.base);
         self.membership.encode(&mut writer);
         self.hard_state.encode(&mut writer);
         writer.u64(self.first_segment);
@@ -136,7 +136,7 @@ impl Meta {
         };
         let meta = Self {
             owner,
-            base: Position::decode(&mut reader)?,
+            base: take_position(&mut reader)?,
             membership: Membership::decode(&mut reader)?,
             hard_state: HardState::decode(&mut reader)?,
             first_segment: first_segment(&mut reader)?,

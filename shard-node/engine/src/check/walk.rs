@@ -450,7 +450,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        Engine, MergeProgress, Options, RaftPosition,
+        Engine, MergeProgress, Options, Position,
         cache::Class,
         check::fsck,
         files::{meta_log::MetaLog, superblock},
@@ -468,7 +468,8 @@ mod tests {
         let options = Options { meta_compaction_bytes_min: 0, ..Options::default() };
         let mut engine =
             Engine::create(sim.storage(), ShardId(0), Params::default(), options).expect("an empty directory");
-        let put = |n: u64| Operation { key: format!("{n:04}").into_bytes(), change: Change::Put(vec![1; 9]) };
+        let put =
+            |n: u64| Operation { key: format!("{n:04}").into_bytes().into(), change: Change::Put(vec![1; 9].into()) };
         testing::commit(&mut engine, 1, (0..20).map(put).collect());
         let id = engine.meta.tip().id;
         let mut tree = engine.meta.tip().trees[0].clone();
@@ -486,7 +487,7 @@ mod tests {
         let record = engine.meta.versions.get_mut(&id).expect("it is decided");
         record.digest = hash::shard_digest(&[tree.digest]);
         record.trees = vec![tree];
-        (1..100).for_each(|index| engine.flush(RaftPosition { index, term: 1 }, b"").expect("room"));
+        (1..100).for_each(|index| engine.flush(Position { index, term: 1 }, b"").expect("room"));
         drop(engine);
         let report = fsck(sim.storage()).expect("a directory");
         let bounds = report.findings.iter().filter(|finding| finding.to_string().contains("do not bound")).count();
@@ -513,20 +514,20 @@ mod tests {
             for _ in (0..9).filter(|_| version < last) {
                 let len = [3, 300][rng.below(2) as usize];
                 let change =
-                    if rng.chance(200) { Change::Delete } else { Change::Put(vec![rng.next_u64() as u8; len]) };
+                    if rng.chance(200) { Change::Delete } else { Change::Put(vec![rng.next_u64() as u8; len].into()) };
                 operations.insert(format!("{:03}", rng.below(400)).into_bytes(), change);
             }
             testing::commit(
                 &mut engine,
                 version,
-                operations.into_iter().map(|(key, change)| Operation { key, change }).collect(),
+                operations.into_iter().map(|(key, change)| Operation { key: key.into(), change }).collect(),
             );
             while engine.merge_step(1000).expect("merges") == MergeProgress::Working {}
             if version % 7 == 0 {
-                engine.flush(RaftPosition { index: version, term: 1 }, b"").expect("room");
+                engine.flush(Position { index: version, term: 1 }, b"").expect("room");
             }
         }
-        engine.flush(RaftPosition { index: 90, term: 1 }, b"").expect("room");
+        engine.flush(Position { index: 90, term: 1 }, b"").expect("room");
         sim
     }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use super::{checkpoint::Checkpoint, writes::Writes};
 use crate::{
-    Engine, Error, RaftPosition, Result,
+    Engine, Error, Position, Result,
     files::{
         meta_log,
         superblock::{self, MACHINE_STATE_BYTES_MAX, Superblock},
@@ -17,13 +17,13 @@ use crate::{
 impl Engine {
     /// The last raft entry that need not be replayed after `open`.
     #[must_use]
-    pub fn durable_position(&self) -> RaftPosition {
+    pub fn durable_position(&self) -> Position {
         self.superblock.position
     }
 
     /// The last raft entry that need not be replayed if the newest superblock is damaged.
     #[must_use]
-    pub fn fallback_position(&self) -> RaftPosition {
+    pub fn fallback_position(&self) -> Position {
         self.older.as_ref().unwrap_or(&self.superblock).position
     }
 
@@ -62,7 +62,7 @@ impl Engine {
     ///
     /// # Panics
     /// If writes begun by [`Engine::begin_ahead`] or [`Engine::begin_flush`] were not given back.
-    pub fn flush(&mut self, position: RaftPosition, machine_state: &[u8]) -> Result<()> {
+    pub fn flush(&mut self, position: Position, machine_state: &[u8]) -> Result<()> {
         let mut writes = self.begin_flush(position, machine_state)?;
         writes.run();
         self.end_writes(writes)
@@ -76,7 +76,7 @@ impl Engine {
     ///
     /// # Panics
     /// Like [`Engine::flush`].
-    pub fn begin_flush(&mut self, position: RaftPosition, machine_state: &[u8]) -> Result<Writes> {
+    pub fn begin_flush(&mut self, position: Position, machine_state: &[u8]) -> Result<Writes> {
         self.check_usable()?;
         if machine_state.len() > MACHINE_STATE_BYTES_MAX {
             return Err(Error::Invalid("machine state length"));

@@ -134,10 +134,10 @@ mod tests {
     use coppice_verify::hash;
 
     use super::*;
-    use crate::{Options, RaftPosition, fsck, place::page::PageFile, testing, tree::cursor::ForestCursor};
+    use crate::{Options, Position, fsck, place::page::PageFile, testing, tree::cursor::ForestCursor};
 
     fn flush(engine: &mut Engine, index: u64) {
-        engine.flush(RaftPosition { index, term: 1 }, b"").expect("room");
+        engine.flush(Position { index, term: 1 }, b"").expect("room");
     }
 
     fn commit(engine: &mut Engine, version: u64, operations: Vec<Operation>) {
@@ -160,7 +160,7 @@ mod tests {
             let mut most = 0;
             for version in 1..=10_u64 {
                 let key = |n: u64| hash::sha256(&(1000 * version + n).to_le_bytes()).0.to_vec();
-                let put = |n| Operation { key: key(n), change: Change::Put(vec![n as u8; value_bytes]) };
+                let put = |n| Operation { key: key(n).into(), change: Change::Put(vec![n as u8; value_bytes].into()) };
                 testing::commit(&mut engine, version, (0..1000).map(put).collect());
                 loop {
                     let (before, said) = (engine.unflushed_bytes(), engine.merge_end_bytes());
@@ -192,7 +192,10 @@ mod tests {
             let mut engine =
                 Engine::create(sim.storage(), ShardId(0), params, Options::default()).expect("an empty directory");
             let quarter = |version: u64| {
-                let put = |n: u64| Operation { key: format!("{n:04}").into_bytes(), change: Change::Put(vec![9; 60]) };
+                let put = |n: u64| Operation {
+                    key: format!("{n:04}").into_bytes().into(),
+                    change: Change::Put(vec![9; 60].into()),
+                };
                 (0..800).filter(|n| n % 4 == version).map(put).collect()
             };
             let used = |engine: &Engine| {
@@ -232,11 +235,11 @@ mod tests {
         let options = Options { segment_bytes_max: 4000, ..Options::default() };
         let mut engine = Engine::create(sim.storage(), ShardId(0), params, options).expect("an empty directory");
         let put = |name: char, n: u64, byte: u8| Operation {
-            key: format!("{name}{n:04}").into_bytes(),
-            change: Change::Put(vec![byte; 200]),
+            key: format!("{name}{n:04}").into_bytes().into(),
+            change: Change::Put(vec![byte; 200].into()),
         };
-        let delete = |n: u64| Operation { key: format!("gone{n:03}").into_bytes(), change: Change::Delete };
-        let gone = |n: u64| Operation { key: format!("gone{n:03}").into_bytes(), ..put('x', n, 1) };
+        let delete = |n: u64| Operation { key: format!("gone{n:03}").into_bytes().into(), change: Change::Delete };
+        let gone = |n: u64| Operation { key: format!("gone{n:03}").into_bytes().into(), ..put('x', n, 1) };
         let mut version = 0;
         let mut next = |engine: &mut Engine, operations: Vec<Operation>| {
             version += 1;

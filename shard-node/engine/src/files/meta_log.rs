@@ -213,7 +213,7 @@ mod tests {
     use coppice_types::{Change, Operation, Params, ShardId};
 
     use super::*;
-    use crate::{Engine, MergeProgress, Options, RaftPosition, check::check_superblock, testing};
+    use crate::{Engine, MergeProgress, Options, Position, check::check_superblock, testing};
 
     /// A directory with merges and with pruned, dropped and staged versions, and its superblock.
     fn directory() -> (SimStorage, Superblock) {
@@ -223,8 +223,8 @@ mod tests {
             Engine::create(sim.storage(), ShardId(1), params, Options::default()).expect("an empty directory");
         for version in 1..=12 {
             let put = |key: u64| Operation {
-                key: format!("k{:02}", (version * 5 + key) % 20).into_bytes(),
-                change: Change::Put(vec![version as u8; 200]),
+                key: format!("k{:02}", (version * 5 + key) % 20).into_bytes().into(),
+                change: Change::Put(vec![version as u8; 200].into()),
             };
             let staged = testing::stage(&mut engine, version, (0..5).map(put).collect());
             match version {
@@ -235,7 +235,7 @@ mod tests {
             while engine.merge_step(20).expect("sound pages") == MergeProgress::Working {}
             engine.prune(coppice_types::Version(version / 2)).expect("usable");
             if version % 3 == 0 {
-                engine.flush(RaftPosition { index: version, term: 1 }, b"").expect("room");
+                engine.flush(Position { index: version, term: 1 }, b"").expect("room");
             }
         }
         let superblock = engine.superblock.clone();

@@ -12,7 +12,7 @@ use coppice_env::{File, OpenMode, Storage};
 use coppice_types::codec::{Reader, Writer};
 use twox_hash::XxHash3_64;
 
-use crate::{Error, RaftPosition, Result};
+use crate::{Error, Position, Result};
 
 pub(crate) const FILE: &str = "superblock";
 const NEW_FILE: &str = "superblock.new";
@@ -29,7 +29,7 @@ const _: () = assert!(FIXED_BYTES + MACHINE_STATE_BYTES_MAX <= SLOT_BYTES);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub(crate) generation: u64,
-    pub(crate) position: RaftPosition,
+    pub(crate) position: Position,
     /// Number of the meta log file, its valid length, and the checksum of its last block.
     pub(crate) meta_file: u64,
     pub(crate) meta_len: u64,
@@ -76,7 +76,7 @@ impl Superblock {
         let (_, mut input) = Self::split(slot).filter(|(format, _)| *format == FORMAT)?;
         let superblock = Self {
             generation: input.u64().ok()?,
-            position: RaftPosition { index: input.u64().ok()?, term: input.u64().ok()? },
+            position: Position { index: input.u64().ok()?, term: input.u64().ok()? },
             meta_file: input.u64().ok()?,
             meta_len: input.u64().ok()?,
             meta_chain: input.u64().ok()?,
@@ -180,7 +180,7 @@ mod tests {
     fn superblock(generation: u64) -> Superblock {
         Superblock {
             generation,
-            position: RaftPosition { index: 5, term: 6 },
+            position: Position { index: 5, term: 6 },
             meta_file: 1,
             meta_len: 2,
             meta_chain: 3,

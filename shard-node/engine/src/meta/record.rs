@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use coppice_types::{
-    Digest, Epoch, Stamp, Version,
+    Digest, Epoch, Stamp, Term, Version,
     codec::{Error, Reader, Writer},
 };
 use coppice_verify::hash;
@@ -295,7 +295,7 @@ impl VersionRecord {
         out.u64(self.parent);
         out.flag(self.decided);
         out.stamp(self.stamp);
-        out.u64(self.prepare_id.term);
+        out.u64(self.prepare_id.term.0);
         out.u64(self.prepare_id.attempt);
         out.digest(&self.digest);
         encode_list(&self.trees, out, Tree::encode);
@@ -310,7 +310,7 @@ impl VersionRecord {
             parent: input.u64()?,
             decided: input.flag("decided")?,
             stamp: input.stamp()?,
-            prepare_id: PrepareId { term: input.u64()?, attempt: input.u64()? },
+            prepare_id: PrepareId { term: Term(input.u64()?), attempt: input.u64()? },
             digest: input.digest()?,
             trees: decode_list(input, Tree::decode)?,
             freezes: input.u64()?,
@@ -432,7 +432,7 @@ mod tests {
             parent: 2,
             decided: true,
             stamp: Stamp::new(1, 8),
-            prepare_id: PrepareId { term: 4, attempt: 5 },
+            prepare_id: PrepareId { term: Term(4), attempt: 5 },
             digest: Digest([2; 32]),
             trees: vec![Tree::empty(), frozen, merged],
             freezes: 6,

@@ -412,8 +412,8 @@ mod tests {
 
     fn commit(engine: &mut Engine, version: u64, changes: &[(u8, Option<usize>)]) {
         let operation = |(key, len): &(u8, Option<usize>)| Operation {
-            key: vec![*key],
-            change: len.map_or(Change::Delete, |len| Change::Put(vec![version as u8; len])),
+            key: vec![*key].into(),
+            change: len.map_or(Change::Delete, |len| Change::Put(vec![version as u8; len].into())),
         };
         testing::commit(engine, version, changes.iter().map(operation).collect());
     }

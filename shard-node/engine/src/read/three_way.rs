@@ -62,7 +62,8 @@ impl View<'_> {
             let ours = self.get(&key, false)?;
             if hash(&ours) == hash(&was) {
                 let value = right.get(&key, true)?.and_then(|record| record.value);
-                page.taken.push(Operation { key, change: value.map_or(Change::Delete, Change::Put) });
+                let change = value.map_or(Change::Delete, |value| Change::Put(value.into()));
+                page.taken.push(Operation { key: key.into(), change });
             } else if hash(&ours) != hash(&theirs) {
                 page.conflicts.push(Conflict { key, base: was, left: ours, right: theirs });
             }

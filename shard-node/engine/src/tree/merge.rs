@@ -305,7 +305,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        Engine, MergeProgress, Options, RaftPosition, cache::Class, node::Child, place::page::Pid, testing,
+        Engine, MergeProgress, Options, Position, cache::Class, node::Child, place::page::Pid, testing,
         tree::cursor::ForestCursor,
     };
 
@@ -313,7 +313,7 @@ mod tests {
         testing::commit(engine, version, operations);
         while engine.merge_step(100).expect("sound pages") == MergeProgress::Working {}
         engine.prune(Version(version)).expect("usable");
-        engine.flush(RaftPosition { index: version, term: 1 }, b"").expect("room");
+        engine.flush(Position { index: version, term: 1 }, b"").expect("room");
     }
 
     /// Adds the places of a node, of all nodes below it, and of their bases.
@@ -349,9 +349,9 @@ mod tests {
                 let keys: BTreeSet<u64> = (0..40).map(|_| from + rng.next_u64() % 200).collect();
                 let change = |n: u64| match n % 5 {
                     0 if version > 3 => Change::Delete,
-                    _ => Change::Put(vec![version as u8; (n % 60) as usize]),
+                    _ => Change::Put(vec![version as u8; (n % 60) as usize].into()),
                 };
-                let operation = |n: u64| Operation { key: format!("{n:04}").into_bytes(), change: change(n) };
+                let operation = |n: u64| Operation { key: format!("{n:04}").into_bytes().into(), change: change(n) };
                 let operations = keys.into_iter().map(operation).collect();
                 commit(&mut engine, version, operations);
             }

@@ -109,7 +109,7 @@ fn what_changes_beside_a_flush_comes_with_the_next_one_alone() {
     let mut shard = Shard::loaded();
     shard.commit((0..RECORDS).map(|number| put(number, b"next")).collect());
     let before = shard.engine.unflushed_bytes();
-    let flush = shard.engine.begin_flush(RaftPosition { index: shard.index, term: 1 }, b"").expect("opens files");
+    let flush = shard.engine.begin_flush(Position { index: shard.index, term: 1 }, b"").expect("opens files");
     // The first commit replaces nodes that the flush writes. The second one replaces nodes of the
     // first, which no superblock will name.
     shard.commit(vec![put(7, b"later")]);
@@ -179,7 +179,7 @@ fn a_snapshot_that_is_pinned_beside_a_flush_has_what_the_flush_gives_up() {
     let state = shard.engine.decided();
     shard.commit(puts(2));
     shard.engine.prune(Version(2)).expect("usable");
-    let flush = shard.engine.begin_flush(RaftPosition { index: 2, term: 1 }, b"").expect("opens files");
+    let flush = shard.engine.begin_flush(Position { index: 2, term: 1 }, b"").expect("opens files");
     let manifest = shard.engine.pin_snapshot().expect("pins");
     shard.write(flush);
     // Without the pin, the segments' files would be deleted by the second of these flushes.
@@ -206,12 +206,12 @@ fn while_a_flush_goes_on_the_older_superblock_keeps_what_it_names() {
     shard.commit((0..RECORDS).map(|number| put(number, b"value")).collect());
     shard.flush();
     let state = shard.engine.decided();
-    shard.commit((100..RECORDS).map(|number| Operation { key: key(number), change: Change::Delete }).collect());
+    shard.commit((100..RECORDS).map(|number| Operation { key: key(number).into(), change: Change::Delete }).collect());
     shard.engine.prune(Version(2)).expect("usable");
     shard.flush();
     let manifest = shard.engine.pin_snapshot().expect("pins");
     assert!(shard.engine.disk_usage().expect("readable").waiting_bytes > 100 << 10);
-    let flush = shard.engine.begin_flush(RaftPosition { index: 3, term: 1 }, b"").expect("opens files");
+    let flush = shard.engine.begin_flush(Position { index: 3, term: 1 }, b"").expect("opens files");
     shard.engine.unpin_snapshot(manifest.id);
     drop((flush, shard));
     // The slot of the newest generation, 3.
@@ -302,7 +302,7 @@ fn kept_journals_keep_no_values() {
     let mut value_bytes = Vec::new();
     for version in 1..=600 {
         let state = shard.stage(&[put(version % 8, &[version as u8; LEN])]);
-        let prepare_id = PrepareId { term: 1, attempt: version };
+        let prepare_id = PrepareId { term: Term(1), attempt: version };
         shard.engine.keep_journal(&state, prepare_id, &journal(version)).expect("it was just staged");
         shard.engine.settle(&state).expect("staged");
         shard.engine.prune(Version(version.saturating_sub(3))).expect("usable");
@@ -365,7 +365,7 @@ fn what_a_superblock_of_unknown_fate_needs_is_not_given_back() {
     shard.stage(&(0..RECORDS).map(|number| put(number, b"staged")).collect::<Vec<_>>());
     let kind = ErrorKind::StorageFull;
     sim.inject(Fault { operation: Call::Sync, path_part: "superblock".to_owned(), skip: 0, kind });
-    let position = RaftPosition { index: shard.index + 1, term: 1 };
+    let position = Position { index: shard.index + 1, term: 1 };
     assert!(shard.engine.flush(position, b"").is_err());
     assert_eq!(shard.engine.abort_all_staged(), 1);
     shard.engine.unpin_snapshot(pin.id);

@@ -5,9 +5,9 @@ mod flushes;
 mod merges;
 mod reads;
 
-use coppice_engine::{Counters, Engine, Options, PrepareId, RaftPosition, StageRequest, Writes};
+use coppice_engine::{Counters, Engine, Options, Position, PrepareId, StageRequest, Writes};
 use coppice_env::SimStorage;
-use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp, Version};
+use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp, Term, Version};
 
 const RECORDS: u64 = 8000;
 
@@ -41,7 +41,7 @@ impl Shard {
         let merges = self.engine.built_merges();
         let request = StageRequest {
             stamp: Stamp { epoch: self.engine.epoch(), version: Version(self.version) },
-            prepare_id: PrepareId { term: 1, attempt: self.version },
+            prepare_id: PrepareId { term: Term(1), attempt: self.version },
             base: self.engine.decided(),
             merges: &merges,
             operations,
@@ -56,7 +56,7 @@ impl Shard {
 
     fn flush(&mut self) {
         self.index += 1;
-        self.engine.flush(RaftPosition { index: self.index, term: 1 }, b"").expect("room");
+        self.engine.flush(Position { index: self.index, term: 1 }, b"").expect("room");
     }
 
     /// Runs and ends writes that were begun.
@@ -97,7 +97,7 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 fn put(number: u64, value: &[u8]) -> Operation {
-    Operation { key: key(number), change: Change::Put(value.to_vec()) }
+    Operation { key: key(number).into(), change: Change::Put(value.to_vec().into()) }
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn threads_change_no_byte_and_no_digest() {
         let mut states = Vec::new();
         for round in 0..12_u64 {
             let change = |number: u64| match (number * 31 + round) % 11 {
-                0 => Operation { key: key(number), change: Change::Delete },
+                0 => Operation { key: key(number).into(), change: Change::Delete },
                 long => put(number, &vec![round as u8; 40 * long as usize]),
             };
             let operations: Vec<Operation> = (0..RECORDS).filter(|n| (n * 7 + round) % 5 == 0).map(change).collect();

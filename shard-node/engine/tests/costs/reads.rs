@@ -14,7 +14,7 @@ fn a_diff_reads_what_has_changed_and_not_what_is_there() {
     for round in 0..200 {
         shard.commit(vec![put(7, &[round]), put(3000, &[round])]);
     }
-    shard.commit(vec![Operation { key: key(1234), change: Change::Delete }]);
+    shard.commit(vec![Operation { key: key(1234).into(), change: Change::Delete }]);
     let (cost, changed) = shard.cost(|shard| {
         let older = shard.engine.view(&from).expect("decided");
         let newer = shard.engine.view(&shard.engine.decided()).expect("decided");
@@ -35,9 +35,9 @@ fn history_jumps_over_versions_that_did_not_touch_the_key() {
     for round in 0..300 {
         let mut operations = vec![put(3500, &[round as u8])];
         match round {
-            100 => operations.insert(0, Operation { key: key(50), change: Change::Delete }),
+            100 => operations.insert(0, Operation { key: key(50).into(), change: Change::Delete }),
             200 => operations.insert(0, put(50, b"again")),
-            250 => operations.insert(0, Operation { key: key(50), change: Change::Delete }),
+            250 => operations.insert(0, Operation { key: key(50).into(), change: Change::Delete }),
             _ => {}
         }
         shard.commit(operations);

@@ -84,7 +84,7 @@ fn a_flush_to_a_full_disk_fails_and_leaves_everything_intact() {
 }
 
 pub fn put(key: u8, len: usize) -> Operation {
-    Operation { key: vec![b'k', key], change: Change::Put(vec![key; len]) }
+    Operation { key: vec![b'k', key].into(), change: Change::Put(vec![key; len].into()) }
 }
 
 /// Stages on the tip and settles.

@@ -74,13 +74,13 @@ impl Run {
         check_refusals(self.replica.engine(), &self.model);
         self.apply(&Command::AbortAll);
         let keys: Vec<Vec<u8>> = self.model.tip().live.keys().cloned().collect();
-        let delete = |key: Vec<u8>| Operation { key, change: Change::Delete };
+        let delete = |key: Vec<u8>| Operation { key: key.into(), change: Change::Delete };
         self.commit(keys.into_iter().map(delete).collect());
         // The tombstones are frozen and merged away.
         for byte in 0..4 {
             let count = u8::try_from(self.model.params.capacity.min(200)).expect("bounded");
             let key = |at: u8| vec![b'z', at];
-            let put = |at| Operation { key: key(at), change: Change::Put(vec![byte]) };
+            let put = |at| Operation { key: key(at).into(), change: Change::Put(vec![byte].into()) };
             self.commit((0..count).map(put).collect());
         }
         self.commit((0..200).map(|at| delete(vec![b'z', at])).collect());
@@ -117,8 +117,8 @@ fn an_engine_answers_as_the_model_does() {
 fn a_delete_that_lowers_a_tree_is_in_the_history() {
     let params = Params { key_bytes_max: 16, node_bytes: 352, fanout: 4, capacity: 100, ..Params::default() };
     let mut run = Run::with(SimRng::new(0), &params);
-    let put = |key: u8| Operation { key: vec![key], change: Change::Put(vec![key]) };
-    let delete = |key: u8| Operation { key: vec![key], change: Change::Delete };
+    let put = |key: u8| Operation { key: vec![key].into(), change: Change::Put(vec![key].into()) };
+    let delete = |key: u8| Operation { key: vec![key].into(), change: Change::Delete };
     let steps = [(1..=5).map(put).collect(), vec![put(5)], vec![delete(4), delete(5)], vec![put(1)]];
     let mut stamps = Vec::new();
     for operations in steps {

@@ -25,7 +25,7 @@ fn go_on(root: &mut Root, model: &Model) -> Result<(), Error> {
     for (index, bytes, outcome) in model.raft.iter().filter(|(index, ..)| *index > from) {
         assert_eq!(&root.apply(*index, bytes)?, outcome);
         if index % 4 == 0 {
-            root.flush(coppice_root::RaftPosition { index: *index, term: 1 })?;
+            root.flush(coppice_root::Position { index: *index, term: 1 })?;
         }
     }
     root.flush(model.position())

@@ -1,5 +1,6 @@
 //! Applying what raft committed, and flushing it.
 
+use bytes::Bytes;
 use coppice_consensus::{Committed, Payload, Position};
 use coppice_proto::v1::peer_message::Body;
 use opentelemetry::trace::TraceContextExt;
@@ -62,7 +63,7 @@ impl<M: StateMachine> Actor<M> {
         Ok(())
     }
 
-    fn apply_one(&mut self, position: Position, command: &[u8]) -> Result<Step<M::Reply>, Error> {
+    fn apply_one(&mut self, position: Position, command: &Bytes) -> Result<Step<M::Reply>, Error> {
         // A reader in the way makes this try again, so the span begins only after the lock is
         // taken.
         let Some(mut guard) = self.shared.try_machine() else { return Ok(Step::Busy) };

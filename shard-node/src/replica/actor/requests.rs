@@ -5,13 +5,16 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use coppice_consensus::{Change as RaftChange, Error as ConsensusError, Message, RaftId};
 use coppice_env::Shortage;
-use coppice_proto::v1::{PeerMessage, peer_message::Body};
+use coppice_proto::{
+    convert,
+    v1::{PeerMessage, peer_message::Body},
+};
 use coppice_types::{Digest, ErrorKind, Reason};
 use opentelemetry::Context;
 
 use super::{Actor, to_report};
 use crate::{
-    Error, convert,
+    Error,
     limits::BUILT_MERGES_MAX,
     refusal::Refusal,
     replica::{

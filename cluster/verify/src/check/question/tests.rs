@@ -15,7 +15,7 @@ fn ledger() -> Ledger {
     let map = ShardMap::from_splits(&[]).expect("one shard");
     let mut ledger = Ledger::new("ledger.example", ClusterId([1; 16]), &[1; 32], &Params::default(), map);
     for version in 0..3_u8 {
-        let operations = vec![Operation { key: b"k".to_vec(), change: Change::Put(vec![version]) }];
+        let operations = vec![Operation { key: b"k".to_vec().into(), change: Change::Put(vec![version].into()) }];
         ledger.commit(&[Commit { operations, ..Commit::default() }]).expect("it follows");
     }
     ledger

@@ -305,8 +305,8 @@ fn check_merge(
             continue;
         }
         if ours == was {
-            let change = theirs.map_or(Change::Delete, |value| Change::Put(value.to_vec()));
-            expected_taken.push(Operation { key: key.clone(), change });
+            let change = theirs.map_or(Change::Delete, |value| Change::Put(value.to_vec().into()));
+            expected_taken.push(Operation { key: key.clone().into(), change });
         } else {
             expected_conflicts.push(key);
         }

@@ -58,7 +58,7 @@ impl Forest {
     /// The forest after these operations, and after a freeze if one is due.
     pub fn write(&self, stamp: Stamp, operations: &[Operation]) -> Self {
         let mut model = (*self.model).clone();
-        let bodies = operations.iter().map(|own| (own.key.as_slice(), RecordBody::of(&own.change)));
+        let bodies = operations.iter().map(|own| (own.key.as_ref(), RecordBody::of(&own.change)));
         model.prepare(stamp, &[], bodies).expect("there are no merges to refuse");
         Self::of(model)
     }

@@ -175,11 +175,11 @@ impl Model {
         for Operation { key, change } in &stage.operations {
             match change {
                 Change::Put(value) => {
-                    let value = Live { stamp: stage.stamp, value: value.as_slice().into() };
-                    live.insert(key.clone(), value);
+                    let value = Live { stamp: stage.stamp, value: value.as_ref().into() };
+                    live.insert(key.as_ref().into(), value);
                 }
                 Change::Delete => {
-                    live.remove(key);
+                    live.remove(key.as_ref());
                 }
             }
         }

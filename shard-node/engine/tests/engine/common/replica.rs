@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use coppice_engine::{
-    ColdStep, Engine, Error, Manifest, MergeProgress, Options, RaftPosition, Report, SnapshotReceiver, StageRequest,
+    ColdStep, Engine, Error, Manifest, MergeProgress, Options, Position, Report, SnapshotReceiver, StageRequest,
     Writes, fsck,
 };
 use coppice_env::{Rng, SimRng, SimStorage, Storage, TieredStorage};
@@ -36,7 +36,7 @@ pub enum Loss {
 struct Beside {
     writes: Writes,
     /// The position that they make durable, if they are a flush.
-    flush: Option<RaftPosition>,
+    flush: Option<Position>,
     done: bool,
 }
 
@@ -90,8 +90,8 @@ pub fn execute(engine: &mut Engine, command: &Command) -> Result<Outcome, Error>
 }
 
 /// The raft entry at an index. [`machine_state`] has the caller's state there.
-pub fn position(index: usize) -> RaftPosition {
-    RaftPosition { index: index as u64, term: 1 + index as u64 / 10 }
+pub fn position(index: usize) -> Position {
+    Position { index: index as u64, term: 1 + index as u64 / 10 }
 }
 
 pub fn machine_state(index: usize) -> Vec<u8> {
@@ -121,7 +121,7 @@ impl Replica {
         let engine = self.engine();
         let durable = usize::try_from(engine.durable_position().index).expect("an index");
         assert!(durable <= log.len(), "the directory is ahead of the log");
-        assert_eq!(engine.durable_position(), if durable == 0 { RaftPosition::default() } else { position(durable) });
+        assert_eq!(engine.durable_position(), if durable == 0 { Position::default() } else { position(durable) });
         assert_eq!(engine.machine_state(), machine_state(durable));
         assert!(engine.fallback_position() <= engine.durable_position());
         for (command, expected) in &log[durable..] {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use coppice_engine::{MergeName, PrepareId, ShardState};
 use coppice_env::{Rng, SimRng};
-use coppice_types::{Change, Digest, Epoch, Operation, Params, Stamp, Version};
+use coppice_types::{Change, Digest, Epoch, Operation, Params, Stamp, Term, Version};
 use coppice_verify::rules;
 
 use super::{
@@ -131,10 +131,10 @@ impl Generator {
     fn odd_stage(&mut self, model: &Model) -> Command {
         let Command::Stage(mut stage) = self.stage(model) else { unreachable!("stage makes stages") };
         match self.rng.below(6) {
-            4 => stage.operations.push(Operation { key: Vec::new(), change: Change::Delete }),
+            4 => stage.operations.push(Operation { key: Vec::new().into(), change: Change::Delete }),
             5 => {
                 let key = vec![0xff; model.params.key_bytes_max as usize + 1];
-                stage.operations.push(Operation { key, change: Change::Put(Vec::new()) });
+                stage.operations.push(Operation { key: key.into(), change: Change::Put(Vec::new().into()) });
             }
             0 => stage.base.digest = Digest([7; 32]),
             1 => stage.stamp.version = stage.base.version,
@@ -172,7 +172,7 @@ impl Generator {
         let version = base.stamp.version.max(model.boundary).0 + 1 + self.rng.below(8) / 6;
         let stamp = Stamp::new(model.epoch.max(base.stamp.epoch).0, version);
         // Attempts begin again with each term.
-        let prepare_id = PrepareId { term: self.attempt / 50, attempt: self.attempt % 50 };
+        let prepare_id = PrepareId { term: Term(self.attempt / 50), attempt: self.attempt % 50 };
         Command::Stage(Stage { stamp, prepare_id, base: base.state, merges, operations })
     }
 
@@ -193,10 +193,11 @@ impl Generator {
         }
         for _ in 0..count {
             let key = self.keys[pick(&mut self.rng, self.keys.len())].clone();
-            let change = if self.rng.chance(deletes) { Change::Delete } else { Change::Put(self.value(&model.params)) };
+            let change =
+                if self.rng.chance(deletes) { Change::Delete } else { Change::Put(self.value(&model.params).into()) };
             changes.insert(key, change);
         }
-        changes.into_iter().map(|(key, change)| Operation { key, change }).collect()
+        changes.into_iter().map(|(key, change)| Operation { key: key.into(), change }).collect()
     }
 
     fn value(&mut self, params: &Params) -> Vec<u8> {

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, ops::Range};
 
 use coppice_env::{Rng, SimRng};
 use coppice_root::{
-    AppendHeader, Command, OpenSession, Options, Outcome, Pin, RaftPosition, Refusal, Root, SessionCommit, SetPin,
+    AppendHeader, Command, OpenSession, Options, Outcome, Pin, Position, Refusal, Root, SessionCommit, SetPin,
     StateLeaf, TakeOver, Unpin,
 };
 use coppice_types::{ClusterId, Digest, Params, PinId, Sequence, SessionId, Stamp, Term, Version};
@@ -498,8 +498,8 @@ impl Model {
         }
     }
 
-    pub fn position(&self) -> RaftPosition {
-        RaftPosition { index: self.index, term: 1 }
+    pub fn position(&self) -> Position {
+        Position { index: self.index, term: 1 }
     }
 }
 

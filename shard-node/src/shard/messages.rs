@@ -1,59 +1,18 @@
-//! Conversion between messages of the API and the types of the state machines. Incoming values are
-//! checked here or by `Command::check`.
+//! Messages of the `Shard` service to a shard's commands, and its replies to messages. Incoming
+//! values are checked here or by `Command::check`.
 
 use bytes::Bytes;
-use coppice_engine::{ForestShape, MergeName, PrepareId, ShardState};
-use coppice_proto::v1;
-use coppice_types::{Change, Digest, Epoch, Operation, Reason, Stamp, Term, Version};
-
-use crate::{
-    refusal::Refusal,
-    shard::{AdminOperation, Body, Command, Context, Execute, Prepare, Reply},
+use coppice_engine::ForestShape;
+use coppice_proto::{
+    convert::{self, need, state, to_digest, to_merge, to_stamp, to_state},
+    v1,
 };
+use coppice_types::{AdminOperation, Epoch, PrepareId, Reason, Stamp, Term, Version};
+
+use super::{Body, Command, Context, Execute, Prepare, Reply};
+use crate::refusal::Refusal;
 
 type Result<T> = std::result::Result<T, Refusal>;
-
-fn invalid(what: &str) -> Refusal {
-    Refusal::new(Reason::InvalidArgument, what)
-}
-
-fn need<T>(field: Option<T>, name: &str) -> Result<T> {
-    field.ok_or_else(|| invalid(&format!("{name} is missing")))
-}
-
-/// Reads a digest.
-pub fn digest(bytes: &[u8], name: &str) -> Result<Digest> {
-    Digest::from_slice(bytes).ok_or_else(|| invalid(&format!("{name} is not a digest of 32 bytes")))
-}
-
-/// Writes a digest as bytes.
-#[must_use]
-pub fn to_bytes(digest: &Digest) -> Bytes {
-    Bytes::copy_from_slice(digest.as_bytes())
-}
-
-/// Reads the exact name of a state.
-pub fn state(state: Option<&v1::ShardState>, name: &str) -> Result<ShardState> {
-    let state = need(state, name)?;
-    Ok(ShardState { version: Version(state.version), digest: digest(&state.digest, name)? })
-}
-
-/// Writes the exact name of a state.
-#[must_use]
-pub fn to_state(state: &ShardState) -> v1::ShardState {
-    v1::ShardState { version: state.version.0, digest: to_bytes(&state.digest) }
-}
-
-/// Writes a stamp.
-#[must_use]
-pub fn to_stamp(stamp: Stamp) -> v1::Stamp {
-    v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 }
-}
-
-/// Reads a stamp.
-pub fn stamp(stamp: Option<v1::Stamp>, name: &str) -> Result<Stamp> {
-    need(stamp, name).map(|stamp| Stamp::new(stamp.epoch, stamp.version))
-}
 
 /// Reads the context that every message to a shard repeats.
 pub fn context(context: Option<&v1::ShardContext>) -> Result<Context> {
@@ -65,42 +24,21 @@ pub fn context(context: Option<&v1::ShardContext>) -> Result<Context> {
     })
 }
 
-/// Reads the name of a merge.
-pub fn merge(merge: &v1::Merge) -> Result<MergeName> {
-    let inputs = merge.inputs.iter().map(|input| digest(input, "a merge's input")).collect::<Result<_>>()?;
-    Ok(MergeName { inputs, output: digest(&merge.output, "a merge's output")? })
-}
-
-/// Writes the name of a merge.
-#[must_use]
-pub fn to_merge(merge: &MergeName) -> v1::Merge {
-    v1::Merge { inputs: merge.inputs.iter().map(to_bytes).collect(), output: to_bytes(&merge.output) }
-}
-
 /// Writes a forest's shape.
 #[must_use]
 pub fn to_shape(shape: &ForestShape) -> v1::ForestShape {
     v1::ForestShape { entries: shape.entries.clone(), ready: shape.ready.iter().map(to_merge).collect() }
 }
 
-fn operation(operation: v1::Operation) -> Result<Operation> {
-    let change = match need(operation.change, "operation.change")? {
-        v1::operation::Change::Put(value) => Change::Put(value.into()),
-        v1::operation::Change::Delete(true) => Change::Delete,
-        v1::operation::Change::Delete(false) => return Err(invalid("operation.delete can only be true")),
-    };
-    Ok(Operation { key: operation.key.into(), change })
-}
-
 /// Reads a Prepare.
 pub fn prepare(request: v1::PrepareRequest) -> Result<Command> {
     let context = context(request.context.as_ref())?;
     let prepare = Prepare {
-        stamp: stamp(request.stamp, "stamp")?,
+        stamp: convert::stamp(request.stamp, "stamp")?,
         attempt: request.attempt,
         base: state(request.base.as_ref(), "base")?,
-        merges: request.merges.iter().map(merge).collect::<Result<_>>()?,
-        operations: request.operations.into_iter().map(operation).collect::<Result<_>>()?,
+        merges: request.merges.iter().map(convert::merge).collect::<std::result::Result<_, _>>()?,
+        operations: request.operations.into_iter().map(convert::operation).collect::<std::result::Result<_, _>>()?,
         journal: request.journal.into_iter().map(Vec::from).collect(),
     };
     Ok(Command { context, body: Body::Prepare(prepare) })
@@ -113,7 +51,7 @@ pub fn command(request: &v1::ShardCommandRequest) -> Result<Command> {
         Wire::Finalize(_) => Body::Finalize,
         Wire::Abort(abort) => Body::Abort {
             version: Version(abort.version),
-            prepare_id: PrepareId { term: abort.prepare_term, attempt: abort.prepare_attempt },
+            prepare_id: PrepareId { term: Term(abort.prepare_term), attempt: abort.prepare_attempt },
         },
         Wire::Adopt(_) => Body::Adopt,
         Wire::Fence(fence) => Body::Fence {
@@ -144,19 +82,19 @@ fn execute(command: &v1::ExecuteCommand) -> Result<Execute> {
 /// Writes the answer to a Prepare.
 pub fn to_prepare_response(reply: &Reply) -> Result<v1::PrepareResponse> {
     let staged = reply.staged.ok_or_else(|| Refusal::new(Reason::Internal, "a Prepare staged nothing"))?;
-    Ok(v1::PrepareResponse { digest: to_bytes(&staged), shape: Some(to_shape(&reply.shape)) })
+    Ok(v1::PrepareResponse { digest: to_digest(&staged), shape: Some(to_shape(&reply.shape)) })
 }
 
 /// Writes the answer to any other command.
 #[must_use]
 pub fn to_command_response(reply: &Reply) -> v1::ShardCommandResponse {
-    v1::ShardCommandResponse { shape: Some(to_shape(&reply.shape)), decided: Some(to_state(&reply.decided)) }
+    v1::ShardCommandResponse { shape: Some(to_shape(&reply.shape)), decided: Some(to_state(reply.decided)) }
 }
 
 /// Writes a record that a read found.
 #[must_use]
 pub fn to_record(record: coppice_engine::Record) -> v1::ShardRecord {
-    let value_sha256 = to_bytes(&record.value_hash());
+    let value_sha256 = to_digest(&record.value_hash());
     v1::ShardRecord {
         key: record.key.into(),
         found: true,
