@@ -71,7 +71,8 @@ pub fn check_commit(
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use coppice_types::ErrorKind;
+    use coppice_types::{Change, ErrorKind, Operation};
+    use coppice_verify::replay::Commit;
 
     use super::*;
     use crate::fake::{self, get, range, record};
@@ -100,9 +101,10 @@ mod tests {
     fn a_commit_is_checked_with_a_genesis_header_from_anywhere() {
         let mut ledger = fake::ledger();
         let genesis = ledger.headers[0].encode();
-        let commit = coppice_verify::replay::Commit::default();
-        let stamp = ledger.commit(std::slice::from_ref(&commit)).expect("an empty batch");
-        let asked = v1::CommitRequest { batch: Some(v1::Batch::default()), ..v1::CommitRequest::default() };
+        let change = Change::Put(b"value".to_vec());
+        let operations = vec![Operation { key: b"k".to_vec(), change }];
+        let stamp = ledger.commit(&[Commit { operations, ..Commit::default() }]).expect("a batch");
+        let asked = v1::CommitRequest { batch: Some(fake::put("k")), ..v1::CommitRequest::default() };
         let told = v1::CommitResponse {
             stamp: Some(fake::stamp(stamp)),
             header: ledger.newest().encode().into(),
@@ -112,7 +114,7 @@ mod tests {
         let key = ledger.key.verifier();
         let checkpoint = check_commit(key, &genesis, &asked, &told).expect("an honest receipt");
         assert_eq!(checkpoint.size, ledger.headers.len() as u64);
-        let other = v1::CommitRequest { batch: Some(fake::put("k")), ..v1::CommitRequest::default() };
+        let other = v1::CommitRequest { batch: Some(fake::put("l")), ..v1::CommitRequest::default() };
         check_commit(key, &genesis, &other, &told).expect_err("the receipt of another batch");
         check_commit(key, &told.header, &asked, &told).expect_err("no genesis header");
         let bare = v1::CommitResponse { receipt: Bytes::new(), ..told };

@@ -15,7 +15,7 @@
 //! // `coppice dev` prints this endpoint.
 //! let client = Client::new(Options::new("http://127.0.0.1:7401"))?;
 //!
-//! // A random id; keep it to find the session again after a restart.
+//! // Use a random id, and keep it to find the session again after a restart.
 //! let mut session = client.open_session(SessionId([7; 16])).await?;
 //! let put = Operation { key: b"alice".to_vec(), change: Change::Put(b"100".to_vec()) };
 //! let batch = Batch { operations: vec![put], ..Batch::default() };
