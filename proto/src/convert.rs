@@ -313,6 +313,39 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_keeps_all_its_parts() {
+        let key = |key: &[u8]| key.to_vec();
+        let (changed, hash) = (Stamp::new(1, 7), Digest([3; 32]));
+        let message = to_batch(Batch {
+            operations: vec![
+                Operation { key: key(b"put").into(), change: Change::Put(b"value".to_vec().into()) },
+                Operation { key: key(b"gone").into(), change: Change::Delete },
+            ],
+            preconditions: vec![
+                Precondition { key: key(b"changed"), condition: Condition::LastChanged(changed) },
+                Precondition { key: key(b"absent"), condition: Condition::Absent },
+                Precondition { key: key(b"hash"), condition: Condition::ValueHash(hash) },
+            ],
+            expected_head: Some(Stamp::new(2, 9)),
+            exclusive: true,
+            metadata: b"why".to_vec(),
+        });
+        let operations: Vec<_> = message.operations.iter().map(|it| (&it.key[..], it.change.clone())).collect();
+        let put = v1::operation::Change::Put("value".into());
+        let expected = [(&b"put"[..], Some(put)), (b"gone", Some(v1::operation::Change::Delete(true)))];
+        assert_eq!(operations, expected);
+        let conditions: Vec<_> = message.preconditions.iter().map(|it| (&it.key[..], it.condition.clone())).collect();
+        let expected = [
+            (&b"changed"[..], Some(v1::precondition::Condition::LastChanged(v1::Stamp { epoch: 1, version: 7 }))),
+            (b"absent", Some(v1::precondition::Condition::Absent(true))),
+            (b"hash", Some(v1::precondition::Condition::ValueSha256(vec![3; 32].into()))),
+        ];
+        assert_eq!(conditions, expected);
+        assert_eq!(message.expected_head, Some(v1::Stamp { epoch: 2, version: 9 }));
+        assert_eq!((message.exclusive, &message.metadata[..]), (true, &b"why"[..]));
+    }
+
+    #[test]
     fn what_is_missing_or_of_another_length_is_named() {
         assert_eq!(state(None, "base").map_err(|error| error.to_string()), Err("base is missing".to_owned()));
         let short = v1::ShardState { version: 1, digest: Bytes::from_static(&[1; 31]) };

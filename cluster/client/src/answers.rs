@@ -101,12 +101,12 @@ mod tests {
     fn a_commit_is_checked_with_a_genesis_header_from_anywhere() {
         let mut ledger = fake::ledger();
         let genesis = ledger.headers[0].encode();
-        let change = Change::Put(b"value".to_vec());
-        let operations = vec![Operation { key: b"k".to_vec(), change }];
+        let change = Change::Put(b"value".to_vec().into());
+        let operations = vec![Operation { key: b"k".to_vec().into(), change }];
         let stamp = ledger.commit(&[Commit { operations, ..Commit::default() }]).expect("a batch");
         let asked = v1::CommitRequest { batch: Some(fake::put("k")), ..v1::CommitRequest::default() };
         let told = v1::CommitResponse {
-            stamp: Some(fake::stamp(stamp)),
+            stamp: Some(coppice_proto::convert::to_stamp(stamp)),
             header: ledger.newest().encode().into(),
             receipt: ledger.receipt(stamp, 0).encode().expect("a small file").into(),
             ..v1::CommitResponse::default()

@@ -18,7 +18,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use coppice_proto::v1;
+use coppice_proto::{convert, v1};
 use coppice_types::{Reason, ShardId, Stamp, Version};
 use coppice_verify::{
     check::{self, Verified},
@@ -132,7 +132,7 @@ impl Client {
 
     async fn has_leaf(&self, book: &Book, index: u64, leaf: &StateLeaf, stamp: Stamp, keys: &Keys) -> Option<bool> {
         let asked = if leaf.low.is_empty() { vec![0] } else { leaf.low.clone() };
-        let at = Some(v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 });
+        let at = Some(convert::to_stamp(stamp));
         let read = Some(v1::ReadOptions { at, want_proof: true, ..v1::ReadOptions::default() });
         let answer = self.get(v1::GetRequest { key: asked.into(), read }).await.ok()?;
         let file = ProofFile::decode(&answer.proof).ok()?;

@@ -7,10 +7,10 @@ use std::{
 
 use bytes::Bytes;
 use coppice_proto::{
-    Channel,
+    Channel, convert,
     v1::{self, get_header_request::Which, ledger_server::LedgerServer},
 };
-use coppice_types::{Change, ClusterId, Operation, Params, SessionId, Stamp};
+use coppice_types::{Change, ClusterId, Operation, Params, SessionId};
 use coppice_verify::{
     replay::{Commit, Ledger},
     shard_map::ShardMap,
@@ -188,7 +188,7 @@ impl Fake {
             let keys: Vec<&[u8]> = request.keys.iter().map(AsRef::as_ref).collect();
             let proof = ledger.prove_keys(ledger.head(), &keys, true).encode().expect("a small file").into();
             let records = request.keys.iter().map(|key| record(key)).collect();
-            Ok(v1::BatchGetResponse { records, read_at: Some(stamp(ledger.head())), proof })
+            Ok(v1::BatchGetResponse { records, read_at: Some(convert::to_stamp(ledger.head())), proof })
         });
         let of = Arc::clone(ledger);
         fake.range.set(move |request: v1::RangeRequest| Ok(many(range(&of.lock().expect("no panic"), &request))));
@@ -237,10 +237,6 @@ pub(crate) fn ledger() -> Ledger {
     ledger
 }
 
-pub(crate) fn stamp(stamp: Stamp) -> v1::Stamp {
-    v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 }
-}
-
 /// The record of a key in the first version of the sample ledger.
 pub(crate) fn record(key: &[u8]) -> v1::Record {
     let key = Bytes::copy_from_slice(key);
@@ -254,7 +250,7 @@ pub(crate) fn record(key: &[u8]) -> v1::Record {
 /// The true answer to a read of a key at head.
 pub(crate) fn get(ledger: &Ledger, key: &[u8]) -> v1::GetResponse {
     let proof = ledger.prove_keys(ledger.head(), &[key], true).encode().expect("a small file").into();
-    v1::GetResponse { record: Some(record(key)), read_at: Some(stamp(ledger.head())), proof }
+    v1::GetResponse { record: Some(record(key)), read_at: Some(convert::to_stamp(ledger.head())), proof }
 }
 
 /// The true answer to a read of a range at head.
@@ -262,7 +258,7 @@ pub(crate) fn range(ledger: &Ledger, request: &v1::RangeRequest) -> Vec<v1::Rang
     let (low, high) = (&request.low[..], request.high.as_deref());
     let keys = [&b"a"[..], b"b", b"x"].into_iter().filter(|key| *key >= low && high.is_none_or(|high| *key < high));
     let proof = ledger.prove_range(ledger.head(), low, high, true).encode().expect("a small file").into();
-    let end = v1::RangeEnd { more: false, read_at: Some(stamp(ledger.head())), proof };
+    let end = v1::RangeEnd { more: false, read_at: Some(convert::to_stamp(ledger.head())), proof };
     vec![v1::RangeResponse { records: keys.map(record).collect(), end: Some(end) }]
 }
 
@@ -281,7 +277,7 @@ fn commit(ledger: &mut Ledger, session: &[u8], number: u64, batch: Option<v1::Ba
     let commit = Commit { session, operations, metadata: batch.metadata.to_vec() };
     let at = ledger.commit(&[commit]).expect("a batch");
     v1::CommitResponse {
-        stamp: Some(stamp(at)),
+        stamp: Some(convert::to_stamp(at)),
         header: ledger.newest().encode().into(),
         receipt: ledger.receipt(at, 0).encode().expect("a small file").into(),
         ..v1::CommitResponse::default()

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use coppice_env::{Rng, SimRng, watch};
-use coppice_proto::{Channel, v1, v1::ledger_client::LedgerClient};
+use coppice_proto::{Channel, convert, v1, v1::ledger_client::LedgerClient};
 use coppice_types::Stamp;
 use coppice_verify::{check, checkpoint::Checkpoint, note::VerifierKey};
 use tokio::time::timeout;
@@ -206,10 +206,5 @@ impl Client {
 }
 
 fn stamp(stamp: Option<v1::Stamp>) -> Stamp {
-    let v1::Stamp { epoch, version } = stamp.unwrap_or_default();
-    Stamp { epoch: coppice_types::Epoch(epoch), version: coppice_types::Version(version) }
-}
-
-fn wire(stamp: Stamp) -> v1::Stamp {
-    v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 }
+    convert::from_stamp(stamp.unwrap_or_default())
 }

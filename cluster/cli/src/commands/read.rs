@@ -3,7 +3,10 @@
 use std::path::Path;
 
 use coppice_client::{Client, Error};
-use coppice_proto::v1::{self, get_header_request::Which};
+use coppice_proto::{
+    convert,
+    v1::{self, get_header_request::Which},
+};
 use coppice_types::{Stamp, escape::escape_lines};
 use serde_json::{Map, Value, json};
 
@@ -289,7 +292,7 @@ pub(super) async fn standing(client: &Client, named: Named) -> Result<v1::Stamp,
         let message = format!("version {} stands as {stamp}, not in the epoch that was named", named.version);
         return Err(Failure::new(Code::Refused, message).hint("`coppice log` shows the rollback."));
     }
-    Ok(v1::Stamp { epoch: stamp.epoch.0, version: stamp.version.0 })
+    Ok(convert::to_stamp(stamp))
 }
 
 pub(super) fn put_value(object: &mut Map<String, Value>, output: Output, record: &v1::Record) -> Result<(), Failure> {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use coppice_proto::v1;
+use coppice_proto::{convert, v1};
 use coppice_types::{Reason, ShardId, Version};
 use coppice_verify::{
     check,
@@ -78,7 +78,7 @@ impl StateReader<'_> {
     /// Reads a range. Returns the low key of the next one; `None` at the end.
     async fn read(&mut self, low: &[u8], limit: u32) -> Result<Option<Vec<u8>>, Error> {
         let line = self.book.line(self.at);
-        let at = Some(v1::Stamp { epoch: line.stamp.epoch.0, version: line.stamp.version.0 });
+        let at = Some(convert::to_stamp(line.stamp));
         let read = Some(v1::ReadOptions { at, want_proof: true, ..v1::ReadOptions::default() });
         let request = v1::RangeRequest { low: low.to_vec().into(), high: None, limit, read };
         let (records, end) = self.client.range_all(request).await?;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use coppice_env::Rng;
-use coppice_proto::{status, v1};
+use coppice_proto::{convert, status, v1};
 use coppice_types::{Reason, Stamp};
 use coppice_verify::check::{Answer, Claim, Record};
 
-use super::{Client, Heard, stamp, wire};
+use super::{Client, Heard, stamp};
 use crate::{
     history::{Look, Moment, Seen},
     shape, witnesses,
@@ -29,7 +29,13 @@ impl Client {
         let at = if self.rng.chance(350) { self.pick(&self.stamps.clone()) } else { None };
         let stale_ok = at.is_none() && self.rng.chance(150);
         let want_proof = self.rng.chance(300);
-        v1::ReadOptions { at: at.map(wire), any_epoch: false, want_proof, stale_ok, ..v1::ReadOptions::default() }
+        v1::ReadOptions {
+            at: at.map(convert::to_stamp),
+            any_epoch: false,
+            want_proof,
+            stale_ok,
+            ..v1::ReadOptions::default()
+        }
     }
 
     fn look(&mut self, begin: Moment, stale_ok: bool, seen: Seen) {

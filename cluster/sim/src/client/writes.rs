@@ -5,14 +5,14 @@ use std::{collections::VecDeque, time::Duration};
 use bytes::Bytes;
 use coppice_env::Rng;
 use coppice_proto::{
-    status,
+    convert, status,
     v1::{self, operation::Change, precondition::Condition},
 };
 use coppice_types::{Digest, Reason};
 use coppice_verify::{check::Claim, hash};
 use tokio::time::Instant;
 
-use super::{Client, Heard, stamp, wire};
+use super::{Client, Heard, stamp};
 use crate::{
     history::{Batch, BatchId, Committed, Look, Outcome, Seen, Staged},
     shape,
@@ -101,7 +101,7 @@ impl Client {
             None => Condition::Absent(true),
             Some((value, stamp)) => {
                 if value.len().is_multiple_of(2) {
-                    Condition::LastChanged(wire(*stamp))
+                    Condition::LastChanged(convert::to_stamp(*stamp))
                 } else {
                     Condition::ValueSha256(Bytes::copy_from_slice(&hash::sha256(value).0))
                 }
@@ -121,7 +121,7 @@ impl Client {
             batch.preconditions.extend(self.precondition());
         }
         if !plain && self.rng.chance(60) {
-            batch.expected_head = Some(wire(self.head));
+            batch.expected_head = Some(convert::to_stamp(self.head));
         }
         batch.exclusive = !plain && self.rng.chance(60);
         self.note(id, batch, session);
@@ -391,7 +391,7 @@ impl Client {
         }
         for _ in 0..3 {
             tokio::time::sleep(Duration::from_millis(self.rng.below(ttl_ms / 3))).await;
-            let read = v1::ReadOptions { at: Some(wire(stamp)), ..v1::ReadOptions::default() };
+            let read = v1::ReadOptions { at: Some(convert::to_stamp(stamp)), ..v1::ReadOptions::default() };
             let key = self.shape.key(&mut self.rng).into();
             let (mut ledger, request) = (self.ledger(), v1::BatchGetRequest { keys: vec![key], read: Some(read) });
             let answer = self.hear(async move { ledger.batch_get(request).await }).await;
@@ -423,12 +423,12 @@ impl Client {
         } else if self.rng.chance(500) && head.version.0 > 3 {
             let deepest = if self.rng.chance(500) { 3 } else { 12 };
             let to = (head.version.0 - 1).saturating_sub(self.rng.below(deepest));
-            let expected_head = self.rng.chance(500).then(|| wire(head));
+            let expected_head = self.rng.chance(500).then(|| convert::to_stamp(head));
             let request = v1::RollbackRequest { to: Some(to), reason: "because".to_owned(), principal, expected_head };
             self.hear(async move { ledger.rollback(request).await.map(tonic::Response::into_inner) }).await
         } else {
             let before = head.version.0.saturating_sub(self.rng.below(12));
-            let expected_head = self.rng.chance(300).then(|| wire(head));
+            let expected_head = self.rng.chance(300).then(|| convert::to_stamp(head));
             let request =
                 v1::PruneRequest { before: Some(before), reason: "because".to_owned(), principal, expected_head };
             self.hear(async move { ledger.prune(request).await.map(tonic::Response::into_inner) }).await
