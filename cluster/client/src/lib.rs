@@ -17,10 +17,10 @@
 //!
 //! // Use a random id, and keep it to find the session again after a restart.
 //! let mut session = client.open_session(SessionId([7; 16])).await?;
-//! let put = Operation { key: b"alice".to_vec().into(), change: Change::Put(b"100".to_vec().into())
-//! }; let batch = Batch { operations: vec![put], ..Batch::default() }; let committed =
-//! session.commit(coppice_client::batch(batch), false).await?; println!("committed as {:?}",
-//! committed.stamp);
+//! let put = Operation { key: "alice".into(), change: Change::Put("100".into()) };
+//! let batch = Batch { operations: vec![put], ..Batch::default() };
+//! let committed = session.commit(coppice_client::batch(batch), false).await?;
+//! println!("committed as {:?}", committed.stamp);
 //!
 //! let request = v1::GetRequest { key: "alice".into(), read: None };
 //! if let Some(record) = client.get(request).await?.record {
