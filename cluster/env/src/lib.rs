@@ -1,5 +1,5 @@
-//! The seams to the outside: clock, randomness, storage and network. Each is a small trait with a
-//! simulated implementation and, except for the network, a real one.
+//! The seams to the outside: clock, randomness and storage. Each is a small trait with a real
+//! and a simulated implementation.
 //!
 //! Code that must be repeatable from a seed uses these traits. No other crate may use `std::fs`,
 //! `SystemTime` or `Instant`. The simulated storage is the adversary of all crash tests:
@@ -9,12 +9,11 @@
 //!
 //! - `shortage`, `secret`, `bug`, `watch`, `workers`: for real runs and simulations alike
 //! - `clock`, `rng`, `storage`: the traits
-//! - `disk`, `tiers`, `network`, `sim`: implementations
+//! - `disk`, `tiers`, `sim`: implementations
 
 pub mod bug;
 mod clock;
 mod disk;
-mod network;
 mod rng;
 mod secret;
 mod shortage;
@@ -26,7 +25,6 @@ mod workers;
 
 pub use clock::{Clock, SimClock, SystemClock};
 pub use disk::DiskStorage;
-pub use network::{Faults, Network, SimNetwork};
 pub use rng::{Rng, SimRng, SystemRng};
 pub use secret::{check_secret, read_secret};
 pub use shortage::Shortage;

@@ -1,12 +1,16 @@
 //! A simulated group: replicas on simulated disks and a lossy network, in one thread and from one
 //! seed, with checks at every step.
 
+mod network;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use coppice_consensus::{Change, Committed, Error, Group, Message, Options, Output, Payload, Position, RaftId, Role};
-use coppice_env::{Faults, Rng, SimClock, SimNetwork, SimRng, SimStorage};
+use coppice_env::{Rng, SimClock, SimRng, SimStorage};
 use coppice_types::{ClusterId, GroupId, ShardId};
+
+use network::{Faults, SimNetwork};
 
 const TICK: Duration = Duration::from_millis(50);
 

@@ -1,8 +1,4 @@
-//! Messages between nodes: datagrams that may be lost, late, duplicated or out of order. Senders
-//! must cope with all of that.
-//!
-//! The real network uses streams over connections and belongs to the node crate. Only the simulated
-//! one is here.
+//! A simulated network of datagrams that may be lost, late, duplicated or out of order.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,16 +9,7 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::{Clock, Rng, SimClock, SimRng};
-
-/// One node's access to the others.
-pub trait Network: Send + Sync + Debug {
-    /// Sends bytes to the node of this name. Delivery is not guaranteed.
-    fn send(&self, to: &str, bytes: Bytes);
-
-    /// The next message that has arrived, with the name of its sender.
-    fn receive(&self) -> Option<(String, Bytes)>;
-}
+use coppice_env::{Clock, Rng, SimClock, SimRng};
 
 /// The faults that a simulated network applies to messages.
 #[derive(Clone, Copy, Debug)]
@@ -118,8 +105,8 @@ impl SimNetwork {
 
     /// The access of one node.
     #[must_use]
-    pub fn endpoint(&self, name: &str) -> Arc<dyn Network> {
-        Arc::new(Endpoint { network: self.clone(), name: name.to_owned() })
+    pub fn endpoint(&self, name: &str) -> Endpoint {
+        Endpoint { network: self.clone(), name: name.to_owned() }
     }
 
     fn send(&self, from: &str, to: &str, bytes: &Bytes) {
@@ -149,64 +136,21 @@ impl SimNetwork {
     }
 }
 
+/// One node's access to the others.
 #[derive(Debug)]
-struct Endpoint {
+pub struct Endpoint {
     network: SimNetwork,
     name: String,
 }
 
-impl Network for Endpoint {
-    fn send(&self, to: &str, bytes: Bytes) {
+impl Endpoint {
+    /// Sends bytes to the node of this name. Delivery is not guaranteed.
+    pub fn send(&self, to: &str, bytes: Bytes) {
         self.network.send(&self.name, to, &bytes);
     }
 
-    fn receive(&self) -> Option<(String, Bytes)> {
+    /// The next message that has arrived, with the name of its sender.
+    pub fn receive(&self) -> Option<(String, Bytes)> {
         self.network.receive(&self.name)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn run(seed: u64) -> Vec<(String, Bytes)> {
-        let clock = SimClock::new(0);
-        let network = SimNetwork::new(seed, clock.clone());
-        let (a, b) = (network.endpoint("a"), network.endpoint("b"));
-        network.set_faults(Faults {
-            drop_per_mille: 200,
-            duplicate_per_mille: 200,
-            delay_min: Duration::from_millis(1),
-            delay_max: Duration::from_millis(30),
-        });
-        let mut seen = Vec::new();
-        for byte in 0..100 {
-            a.send("b", Bytes::copy_from_slice(&[byte]));
-            clock.advance(Duration::from_millis(2));
-            seen.extend(std::iter::from_fn(|| b.receive()));
-        }
-        seen
-    }
-
-    #[test]
-    fn same_seed_gives_the_same_losses_and_order() {
-        let first = run(7);
-        assert_eq!(first, run(7));
-        assert_ne!(first, run(8));
-        assert!(first.windows(2).any(|pair| pair[0].1 > pair[1].1), "some messages overtake others");
-        assert!(first.windows(2).any(|pair| pair[0].1 == pair[1].1) || first.len() < 100);
-    }
-
-    #[test]
-    fn a_partition_cuts_both_ways_until_healed() {
-        let network = SimNetwork::new(1, SimClock::new(0));
-        let (a, b) = (network.endpoint("a"), network.endpoint("b"));
-        network.partition(&["a"], &["b"]);
-        a.send("b", Bytes::from_static(b"x"));
-        b.send("a", Bytes::from_static(b"x"));
-        assert!(b.receive().is_none() && a.receive().is_none());
-        network.heal();
-        a.send("b", Bytes::from_static(b"y"));
-        assert_eq!(b.receive(), Some(("a".to_owned(), Bytes::from_static(b"y"))));
     }
 }
