@@ -24,9 +24,10 @@ help:
 	@echo "make load SCENARIO=payment  a load test by k6 that verifies proofs meanwhile; TARGET=dev, processes or an endpoint; docs/load-testing.md lists scenarios and parameters"
 	@echo "make dashboard  the chart's dashboard and alerts before a real Prometheus, on a cluster of processes whose nodes are killed"
 	@echo "make e2e      installed by its charts on a real Kubernetes of three nodes on this machine, under load and faults; needs root"
-	@echo "make bench    the engine beside RocksDB, redb, fjall, NOMT and QMDB, in 35 minutes; QUICK=1 takes less than 5 minutes, AGAINST=FILE compares with a former report"
+	@echo "make bench    the engine beside RocksDB, redb, fjall, NOMT and QMDB, in 35 minutes; QUICK=1 takes less than 5 minutes, AGAINST=FILE compares with a former bench-report.json, of which you keep a copy"
 	@echo "make bench-cluster  Coppice beside etcd and immudb; QUICK=1 takes less than 5 minutes"
 	@echo "make bench-structures  the engine's forest beside other authenticated structures; QUICK=1 takes less than 2 minutes, DATA=DIR has the real data"
+	@echo "make benchmarks-page  docs/benchmarks.md from the reports of these three; PAGE_FLAGS are those of loadtest/page.py"
 	@echo "make crds     the custom resource definitions of the chart, from the operator's types"
 	@echo "make charts   lint the charts, and compare what they render with charts/golden; BLESS=1 replaces that"
 	@echo "make sim      a whole cluster under faults from SEED=n; SEEDS=k runs so many seeds, one prints its trace"
@@ -58,7 +59,7 @@ test-sha:
 test-loadtest:
 	cd loadtest/checker && go test ./...
 	cd loadtest/drive && go test ./...
-	cd loadtest && python3 -m unittest -q harness.test_harness test_bench
+	cd loadtest && python3 -m unittest -q harness.test_harness test_bench test_page
 
 # The alerts of the chart before Prometheus' own tool, which is built at the first time.
 test-alerts:
@@ -103,6 +104,11 @@ bench:
 
 bench-cluster: release
 	python3 loadtest/bench.py
+
+# The reports of `make bench`, `make bench-cluster` and `make bench-structures` must be in `target/`.
+.PHONY: benchmarks-page
+benchmarks-page:
+	python3 loadtest/page.py $(PAGE_FLAGS)
 
 # A workspace of its own, which continuous integration does not build: whoever changes it, or what it uses of the engine, runs its tests.
 .PHONY: bench-structures test-structures

@@ -1,7 +1,7 @@
 //! Compares the engine's forest with other authenticated structures, after the study of
 //! structurally invariant and reusable indexes (Yue et al., SIGMOD 2020): the costs of lookups,
 //! updates, differences and merges, the sharing between versions, and the sizes of proofs.
-//! `docs/benchmarks-structures.md` has the definitions, the conditions and a run.
+//! `docs/benchmarks.md` has the definitions, the conditions and a run.
 //!
 //! Four structures, small and correct rather than tuned, are implemented over one store of nodes by
 //! hash ([`store`], [`structure`]): a Merkle Patricia trie, a Merkle bucket tree, a POS-tree and a
