@@ -18,7 +18,7 @@ use coppice_env::{File, OpenMode, Storage};
 use coppice_types::{Digest, Stamp};
 use coppice_verify::rules::Filter;
 
-use dirty::{Dirty, DirtyPatches};
+use dirty::{Dirty, DirtyBytes, DirtyPatches};
 
 use crate::{
     Error, Options, Result,
@@ -52,9 +52,7 @@ pub(crate) struct Store {
     patches: PlaceMap<u64, DirtyPatches>,
     /// Pages of patches that are being filled, over several versions. They are not written yet.
     filling: Vec<u64>,
-    dirty_bytes: u64,
-    /// Bytes of dirty pages that were not written ahead, for active and for frozen trees.
-    behind_bytes: [u64; 2],
+    dirty_bytes: DirtyBytes,
     cache: DualCache,
     /// Hashes of nodes' entries. Missing ones are computed.
     lists: Lists,
@@ -81,8 +79,7 @@ impl Store {
             dirty: PlaceMap::default(),
             patches: PlaceMap::default(),
             filling: Vec::new(),
-            dirty_bytes: 0,
-            behind_bytes: [0; 2],
+            dirty_bytes: DirtyBytes::default(),
             cache: DualCache::new(options.young_cache_bytes, options.old_cache_bytes),
             lists: Lists::new(options.hash_cache_bytes, meta.params.capacity),
             values: ValueLog::new(

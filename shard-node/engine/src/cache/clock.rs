@@ -88,7 +88,9 @@ impl<T: Cached> Clock<T> {
         let place = self.places.remove(&pid)?;
         let slot = self.slots[place].take().expect("a place holds an item");
         self.vacant.push(place);
-        self.bytes -= slot.item.size_bytes() + ITEM_BYTES;
+        let len = slot.item.size_bytes() + ITEM_BYTES;
+        assert!(self.bytes >= len, "the items of a cache are counted");
+        self.bytes -= len;
         Some(slot)
     }
 
@@ -122,7 +124,9 @@ impl<T: Cached> Clock<T> {
                 self.slots.len() - 1
             }
         };
-        self.places.insert(pid, place);
+        let before = self.places.insert(pid, place);
+        assert!(before.is_none(), "{pid:?} is cached once");
+        assert!(self.bytes <= self.bytes_max, "a cache stays within its budget");
     }
 
     fn evict_one(&mut self) {

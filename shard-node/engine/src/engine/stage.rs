@@ -112,6 +112,8 @@ impl Engine {
             self.forget_freed();
             return Err(error);
         }
+        assert!(draft.trees[0].filter.is_none(), "the active tree has no filter");
+        assert!(draft.freezes <= freezes_before + 1, "a version freezes at most one tree");
         let digests: Vec<Digest> = draft.trees.iter().map(|tree| tree.digest).collect();
         let id = self.meta.next_id();
         let froze = draft.freezes > freezes_before;
@@ -130,6 +132,8 @@ impl Engine {
         };
         let staged = Staged { state: record.state(), shape: self.shape_of(&record.trees) };
         self.apply(MetaOp::AddVersion(record));
+        assert!(self.meta.staged.contains(&id), "a new version is staged");
+        assert!(parent < id, "a version is younger than its base");
         self.owe_merging(request.operations.len());
         self.store.counters.stages.one();
         Ok(staged)
@@ -237,6 +241,7 @@ impl Engine {
         if draft.trees.len() >= usize::from(limit) {
             return Err(Error::TreeLimit { limit });
         }
+        assert!(draft.trees[0].filter.is_none(), "an active tree is frozen once");
         let mut filter = Filter::new(&self.meta.params, draft.trees[0].entries);
         draft.trees[0].add_keys_to(&mut filter, &self.store)?;
         let blob = self.store.add_filter(&mut self.meta, &mut draft.delta, filter);
@@ -268,6 +273,7 @@ impl Engine {
                 (places, Touching::of(&mut self.store, &active, &keys))
             },
         );
+        assert_eq!(places.len(), writes.len(), "each write has its place, in memory or in the value log");
         let touching = touching?;
         draft.filter_hashes = hashes.iter().map(|hashes| hashes.filter).collect();
         let changes = writes.iter().zip(hashes).zip(places).map(|((write, hashes), place)| {
@@ -282,6 +288,7 @@ impl Engine {
             TreeChange::Upsert(HashedRecord { record: LeafRecord { key: write.key, stamp, body }, hash: hashes.record })
         });
         let changes: Vec<TreeChange<'_>> = changes.collect();
+        assert_eq!(changes.len(), keys.len(), "each write changes one key");
         let params = self.meta.params.clone();
         let mut applier = Applier {
             store: &mut self.store,

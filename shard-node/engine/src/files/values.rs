@@ -215,6 +215,7 @@ impl ValueLog {
         let size = RECORD_HEADER_BYTES + bytes;
         if tail.bytes.len() + size > tail.bytes.capacity() {
             // Growing would copy the records: the buffer is closed instead, and a new one begins.
+            assert_eq!(tail.end(), head.end, "records of a segment follow each other");
             tail.close();
             tail.bytes = Vec::with_capacity(self.part_bytes.max(size));
         }
@@ -451,6 +452,7 @@ impl ValueLog {
         for (segment, end) in ends {
             let tail = self.tails.get_mut(segment).expect("it was there when the flush began");
             assert_eq!(tail.ahead, *end, "all up to there was written");
+            assert!(tail.start <= *end, "a segment only grows");
             tail.start = *end;
         }
         self.tails.retain(|_, tail| tail.start < tail.end());

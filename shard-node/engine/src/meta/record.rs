@@ -47,7 +47,7 @@ impl Tree {
 
     /// A tree with this root; the empty tree has none, and level 0.
     pub(crate) fn new(root: Option<Child>, level: u8, entries: u64, filter: Option<BlobRef>) -> Self {
-        assert_eq!(root.is_none(), entries == 0);
+        assert_eq!(root.is_none(), entries == 0, "only an empty tree has no root");
         let digest = hash::tree_digest(level, entries, &root_hash(root));
         Self { root, level, entries, digest, filter, shortcuts: None }
     }
