@@ -176,10 +176,10 @@ impl Part {
         if class == Class::Young
             && let Some(place) = self.young.find(pid, checksum)
         {
-            return Some((self.young.used(place), Class::Young));
+            return self.young.used(place).map(|held| (held, Class::Young));
         }
         if let Some(place) = self.old.find(pid, checksum) {
-            return Some((self.old.used(place), Class::Old));
+            return self.old.used(place).map(|held| (held, Class::Old));
         }
         if class == Class::Young {
             return None;
@@ -187,7 +187,7 @@ impl Part {
         let held = self.young.take(pid, checksum)?;
         self.insert(pid, checksum, held, Class::Old);
         let place = self.old.find(pid, checksum)?;
-        Some((self.old.used(place), Class::Young))
+        self.old.used(place).map(|held| (held, Class::Young))
     }
 
     /// Puts a page into the cache of its class, and removes it from the other.

@@ -247,7 +247,9 @@ impl Meta {
         let known = self.reserved.remove(&pid);
         assert!(known, "{pid:?} was not reserved");
         self.freed.push(pid);
-        self.vacate(pid).expect("what is reserved is used")
+        let vacant = self.vacate(pid);
+        assert!(vacant.is_ok(), "a reserved page is used");
+        vacant == Ok(true)
     }
 
     fn release(&mut self, file: PageFile, start: u64, pages: u64) {

@@ -197,10 +197,12 @@ impl Engine {
         let at = (1..=draft.trees.len() - count)
             .find(|at| digests[*at..*at + count] == name.inputs)
             .ok_or(Error::MergeInputs)?;
-        if self.meta.find_merge(&draft.trees, at, count).is_none() {
-            self.build_merge_now(&draft.trees, at, count)?;
-        }
-        let merge = self.meta.find_merge(&draft.trees, at, count).expect("it was found or built");
+        let known = self.meta.find_merge(&draft.trees, at, count).map(|merge| merge.id);
+        let id = match known {
+            Some(id) => id,
+            None => self.build_merge_now(&draft.trees, at, count)?,
+        };
+        let merge = &self.meta.merges[&id];
         if merge.output.digest != name.output {
             return Err(Error::MergeOutput { expected: name.output, found: merge.output.digest });
         }
@@ -210,8 +212,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Builds a merge output that this replica does not have yet.
-    fn build_merge_now(&mut self, trees: &[Tree], at: usize, count: usize) -> Result<()> {
+    /// Builds a merge output that this replica does not have yet, and returns the merge's number.
+    fn build_merge_now(&mut self, trees: &[Tree], at: usize, count: usize) -> Result<MergeId> {
         let running = self.merge.take_if(|task| {
             let (inputs, older) = task.ids();
             inputs.iter().chain(older).copied().eq(trees[at..].iter().map(Tree::id)) && inputs.len() == count
@@ -232,8 +234,9 @@ impl Engine {
             }
         }
         let record = task.finish(&mut self.store, &mut self.meta);
+        let id = record.id;
         self.apply(MetaOp::AddMerge(record));
-        Ok(())
+        Ok(id)
     }
 
     fn freeze(&mut self, draft: &mut Draft) -> Result<()> {
@@ -343,7 +346,7 @@ impl Engine {
     /// Whether the delete of a live key removes its record: the active tree has the record, and no
     /// frozen tree's filter admits the key.
     fn leaves_nothing(&self, trees: &[Tree], key: &[u8]) -> Result<bool> {
-        let (active, frozen) = trees.split_first().expect("a forest has an active tree");
+        let (active, frozen) = (&trees[0], &trees[1..]);
         // The active tree is asked first, since large filters may have to be read from disk.
         if !active.has(&self.store, key)? {
             return Ok(false);

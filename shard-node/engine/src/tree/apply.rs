@@ -236,7 +236,7 @@ impl Applier<'_> {
             |leaves| {
                 let mut leaves = leaves.flatten().inspect(|leaf| entries = entries + leaf.added - leaf.removed);
                 match root {
-                    None => self.place_leaf(leaves.next().expect("the one that was pushed"), &mut made),
+                    None => leaves.by_ref().take(1).for_each(|leaf| self.place_leaf(leaf, &mut made)),
                     Some(root) => self.place_touched(root, &mut leaves, &mut made),
                 }
                 assert!(leaves.next().is_none(), "each leaf that was made has its place");
@@ -285,7 +285,9 @@ impl Applier<'_> {
         made: &mut Vec<ChildEntry>,
     ) {
         let Touched::Inner { old, below } = touched else {
-            return self.place_leaf(leaves.next().expect("each leaf has its job"), made);
+            let leaf = leaves.next();
+            assert!(leaf.is_some(), "each leaf that changes was made");
+            return leaf.into_iter().for_each(|leaf| self.place_leaf(leaf, made));
         };
         let node = &old.node;
         let mut sources = Vec::with_capacity(node.len() + 1);

@@ -324,8 +324,8 @@ impl Builder {
         let open = &mut self.inner[usize::from(level) - 1];
         let mut entries = std::mem::take(&mut open.entries);
         open.made += 1;
-        let first = entries.first_mut().expect("a node that is closed has entries");
-        let separator = std::mem::take(&mut first.separator);
+        assert!(!entries.is_empty(), "a node that is closed has entries");
+        let separator = std::mem::take(&mut entries[0].separator);
         let child = store.add_node(meta, delta, Draft::all_new(self.version, level, &entries), Class::Old);
         self.push_child(store, meta, delta, level + 1, ChildEntry { separator, child });
     }

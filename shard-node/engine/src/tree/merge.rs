@@ -271,9 +271,10 @@ fn merge(lot: &Lot, params: &Params, older_filters: &[Arc<Filter>], sparse: &BTr
     let mut runs = lot.runs()?;
     let (records, bytes) = runs.iter().map(Run::size).fold((0, 0), |all, run| (all.0 + run.0, all.1 + run.1));
     let mut merged = Merged { records: Records::with_room(records, bytes), ..Merged::default() };
-    while let Some(youngest) = youngest(runs.iter().map(Run::key)) {
-        let (newest, older) = runs[youngest..].split_first_mut().expect("it is one of them");
-        let (leaf, index) = newest.first().expect("it has a key");
+    while let Some(youngest) = youngest(runs.iter().map(Run::key))
+        && let [newest, older @ ..] = &mut runs[youngest..]
+        && let Some((leaf, index)) = newest.first()
+    {
         let key = leaf.key(index);
         merged.read += 1;
         for run in older {

@@ -154,7 +154,9 @@ impl Tier {
 
     /// Ends a step. Returns `true` if the segment is now in the cold directory.
     pub(crate) fn end(&mut self, step: ColdStep) -> Result<bool> {
-        let mut moving = self.moving.take().expect("a step is at work");
+        let Some(mut moving) = self.moving.take() else {
+            return Err(Error::Invalid("a step of a move that is not in progress"));
+        };
         assert!(moving.out && moving.segment == step.segment, "the step is of this move");
         assert_eq!(moving.at, step.from, "a step goes on where the one before ended");
         moving.out = false;
