@@ -160,7 +160,9 @@ impl Part {
 
     /// Gives the old clock what the others leave.
     fn share(&mut self) {
-        self.old.bound(self.bytes_max - self.young.bytes() - self.fences.bytes());
+        let taken = self.young.bytes() + self.fences.bytes();
+        assert!(taken <= self.bytes_max, "young pages and fences stay within their budgets");
+        self.old.bound(self.bytes_max - taken);
     }
 
     /// Returns the page and the cache that had it; the one of its class is searched first. A read
@@ -174,10 +176,10 @@ impl Part {
         if class == Class::Young
             && let Some(place) = self.young.find(pid, checksum)
         {
-            return Some((self.young.used(place), Class::Young));
+            return self.young.used(place).map(|held| (held, Class::Young));
         }
         if let Some(place) = self.old.find(pid, checksum) {
-            return Some((self.old.used(place), Class::Old));
+            return self.old.used(place).map(|held| (held, Class::Old));
         }
         if class == Class::Young {
             return None;
@@ -185,7 +187,7 @@ impl Part {
         let held = self.young.take(pid, checksum)?;
         self.insert(pid, checksum, held, Class::Old);
         let place = self.old.find(pid, checksum)?;
-        Some((self.old.used(place), Class::Young))
+        self.old.used(place).map(|held| (held, Class::Young))
     }
 
     /// Puts a page into the cache of its class, and removes it from the other.
@@ -222,6 +224,7 @@ impl DualCache {
         while parts > 1 && young_bytes_max.min(old_bytes_max) / parts < PART_BYTES_MIN {
             parts /= 2;
         }
+        assert!(parts.is_power_of_two(), "a place's bits choose a part");
         let part = |_| Mutex::new(Part::new(young_bytes_max / parts, old_bytes_max / parts));
         Self { parts: (0..parts).map(part).collect() }
     }

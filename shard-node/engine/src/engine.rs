@@ -134,7 +134,7 @@ impl Engine {
         let end = log.append_operations(&operations)?;
         log.sync()?;
         log.advance(end);
-        meta.apply(checkpoint).expect("generation 1 follows on 0");
+        assert_eq!(meta.apply(checkpoint), Ok(()), "generation 1 follows on 0");
         storage.sync_dir("").map_err(Error::io("sync", "the directory"))?;
         let first = Superblock {
             generation: 1,
@@ -181,6 +181,10 @@ impl Engine {
         (meta, store, log): (Meta, Store, MetaLog),
         (newest, older): (Superblock, Option<Superblock>),
     ) -> Result<Self> {
+        assert_eq!(meta.generation, newest.generation, "the table is that of the newest superblock");
+        assert_eq!(log.number, newest.meta_file, "the log is that of the newest superblock");
+        let ascends = |older: &Superblock| older.generation < newest.generation;
+        assert!(older.as_ref().is_none_or(ascends), "the older superblock has a lower generation");
         let super_file =
             storage.open(superblock::FILE, OpenMode::Existing).map_err(Error::io("open", superblock::FILE))?;
         // The filters only save time. A page that cannot be read is reported to the read that needs

@@ -189,7 +189,9 @@ impl Meta {
     /// slot of a new page.
     pub(crate) fn allocate_patch(&mut self, open: Option<(u64, u8)>) -> Pid {
         let (page, slot) = open.unwrap_or_else(|| (self.spaces[PageFile::Patches as usize].allocate(1), 0));
-        *self.patches.entry(page).or_default() += 1;
+        let used = self.patches.entry(page).or_default();
+        *used += 1;
+        assert!(*used <= u16::from(slot) + 1, "a page has at most as many patches as slots");
         let pid = Pid::of_patch(page, slot);
         let new = self.reserved.insert(pid);
         assert!(new, "{pid:?} is allocated twice");
@@ -203,6 +205,7 @@ impl Meta {
             return Ok(true);
         }
         let used = self.patches.get_mut(&pid.first()).ok_or(Inconsistent("a patch is freed twice"))?;
+        assert!(*used > 0, "a page of patches in the table has a patch");
         *used -= 1;
         let vacant = *used == 0;
         if vacant {
@@ -232,7 +235,11 @@ impl Meta {
         for row in vacant.chunk_by(joined) {
             self.release(row[0].file(), row[0].first(), row.iter().map(|pid| pid.pages()).sum());
         }
-        delta.values_allocated.iter().for_each(|(segment, bytes)| self.unreserve_value(*segment, *bytes));
+        for (segment, bytes) in &delta.values_allocated {
+            let reserved = self.reserved_values.get(segment).copied();
+            assert!(reserved >= Some(*bytes), "cancelled work gives back value bytes that it reserved");
+            self.unreserve_value(*segment, *bytes);
+        }
     }
 
     /// Ends a reservation. Returns whether the page holds nothing any more.
@@ -240,7 +247,9 @@ impl Meta {
         let known = self.reserved.remove(&pid);
         assert!(known, "{pid:?} was not reserved");
         self.freed.push(pid);
-        self.vacate(pid).expect("what is reserved is used")
+        let vacant = self.vacate(pid);
+        assert!(vacant.is_ok(), "a reserved page is used");
+        vacant == Ok(true)
     }
 
     fn release(&mut self, file: PageFile, start: u64, pages: u64) {
@@ -297,8 +306,10 @@ impl Meta {
             merge.installed_by += 1;
         }
         self.next_id = record.id.checked_add(1).ok_or(Inconsistent("a number that is none"))?;
-        self.staged.insert(record.id);
-        self.versions.insert(record.id, record);
+        let new = self.staged.insert(record.id);
+        assert!(new, "a number of a staged version is given once");
+        let before = self.versions.insert(record.id, record);
+        assert!(before.is_none(), "a number of a version is given once");
         Ok(())
     }
 
@@ -308,7 +319,8 @@ impl Meta {
         if record.decided {
             self.decided.remove(&record.stamp.version);
         } else {
-            self.staged.remove(&id);
+            let known = self.staged.remove(&id);
+            assert!(known, "a version that is not decided is staged");
         }
         if self.decided.is_empty() {
             return Err(Inconsistent("the last decided version is dropped"));
@@ -344,6 +356,7 @@ impl Meta {
         if record.parent != tip {
             return Err(Inconsistent("a version is settled before its base"));
         }
+        assert!(!record.decided, "a staged version is not decided");
         record.decided = true;
         self.decided.insert(record.stamp.version, id);
         Ok(())
@@ -369,6 +382,7 @@ impl Meta {
                 self.free_values(&merge.delta.values_pended)?;
             }
         }
+        assert!(self.decided.contains_key(&kept), "a prune keeps the version at its boundary");
         Ok(())
     }
 

@@ -22,6 +22,7 @@ pub(crate) use draft::{ChildEntry, Draft, Entries, HashedRecord, NewEntry, Sourc
 pub(crate) use patch::{Base, Patch, PatchPage, patch_in};
 
 use crate::place::{
+    bytes::array,
     page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX},
     refs::{self, BlobRef, ValueRef},
 };
@@ -203,7 +204,7 @@ impl Node {
     }
 
     pub(crate) fn pid(&self) -> Pid {
-        Pid::from_u64(self.u64(8)).expect("a node is made for a place, or was checked against it")
+        Pid::known(self.u64(8))
     }
 
     pub(crate) fn checksum(&self) -> u64 {
@@ -246,8 +247,7 @@ impl Node {
     pub(crate) fn child(&self, index: usize) -> Child {
         assert_ne!(self.level(), 0);
         let at = self.slot(index) + 2 + self.key(index).len();
-        let pid = Pid::from_u64(self.u64(at)).expect("the layout was checked");
-        Child { pid, checksum: self.u64(at + 8), hash: self.digest(at + 16) }
+        Child { pid: Pid::known(self.u64(at)), checksum: self.u64(at + 8), hash: self.digest(at + 16) }
     }
 
     /// Byte range of consecutive entries.
@@ -340,10 +340,6 @@ pub(crate) fn compare(one: &[u8], other: &[u8]) -> Ordering {
         (Some(first), Some(second)) if first != second => u64::from_be_bytes(*first).cmp(&u64::from_be_bytes(*second)),
         _ => one.cmp(other),
     }
-}
-
-fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    *bytes[at..].first_chunk().expect("the layout was checked")
 }
 
 /// Decodes the record at the start of bytes that are known to begin with one.

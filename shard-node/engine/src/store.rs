@@ -18,7 +18,7 @@ use coppice_env::{File, OpenMode, Storage};
 use coppice_types::{Digest, Stamp};
 use coppice_verify::rules::Filter;
 
-use dirty::{Dirty, DirtyPatches};
+use dirty::{Dirty, DirtyBytes, DirtyPatches};
 
 use crate::{
     Error, Options, Result,
@@ -32,6 +32,7 @@ use crate::{
     meta::{Delta, Meta},
     node::{Base, Child, LeafRecord, Node, patch_in},
     place::{
+        bytes::own,
         page::{PAGE_BYTES, PageFile, Pid, PlaceMap, zeroed},
         refs::{BlobRef, ValueRef, name_bytes, record_bytes},
     },
@@ -52,9 +53,7 @@ pub(crate) struct Store {
     patches: PlaceMap<u64, DirtyPatches>,
     /// Pages of patches that are being filled, over several versions. They are not written yet.
     filling: Vec<u64>,
-    dirty_bytes: u64,
-    /// Bytes of dirty pages that were not written ahead, for active and for frozen trees.
-    behind_bytes: [u64; 2],
+    dirty_bytes: DirtyBytes,
     cache: DualCache,
     /// Hashes of nodes' entries. Missing ones are computed.
     lists: Lists,
@@ -81,8 +80,7 @@ impl Store {
             dirty: PlaceMap::default(),
             patches: PlaceMap::default(),
             filling: Vec::new(),
-            dirty_bytes: 0,
-            behind_bytes: [0; 2],
+            dirty_bytes: DirtyBytes::default(),
             cache: DualCache::new(options.young_cache_bytes, options.old_cache_bytes),
             lists: Lists::new(options.hash_cache_bytes, meta.params.capacity),
             values: ValueLog::new(
@@ -166,9 +164,9 @@ impl Store {
     }
 
     fn node_of_file(&self, child: &Child, level: u8, class: Class) -> Result<Node> {
-        match child.pid.is_patch() {
-            true => self.patched(child, level, |base| self.base(base, level, class)),
-            false => self.counted_read(child, level),
+        match child.pid.slot() {
+            Some(slot) => self.patched((child, slot), level, |base| self.base(base, level, class)),
+            None => self.counted_read(child, level),
         }
     }
 
@@ -242,9 +240,9 @@ impl Store {
         if let Some((node, _)) = self.cache.get(base.pid, base.checksum, Class::Young) {
             return Ok(node);
         }
-        let node = match base.pid.is_patch() {
-            true => self.patched(base, level, |_| Err(chain(base.pid)))?,
-            false => self.counted_read(base, level)?,
+        let node = match base.pid.slot() {
+            Some(slot) => self.patched((base, slot), level, |_| Err(chain(base.pid)))?,
+            None => self.counted_read(base, level)?,
         };
         if class == Class::Young {
             self.cache.insert(base.pid, node.clone(), class);
@@ -289,9 +287,13 @@ impl Store {
         &self.files[file as usize]
     }
 
-    /// Reads a node that is stored as a patch. `base` returns the patch's base.
-    fn patched(&self, child: &Child, level: u8, base: impl FnOnce(&Child) -> Result<Node>) -> Result<Node> {
-        let slot = child.pid.slot().expect("the place of a patch");
+    /// Reads a node that is stored as a patch in a slot of a page. `base` returns its base.
+    fn patched(
+        &self,
+        (child, slot): (&Child, u8),
+        level: u8,
+        base: impl FnOnce(&Child) -> Result<Node>,
+    ) -> Result<Node> {
         let name = PageFile::Patches.name();
         let corrupted = |what: &str| Error::corrupted(name, Some(child.pid.first()), what);
         let mut read = [0; PAGE_BYTES];
@@ -312,13 +314,12 @@ impl Store {
 
     /// Reads the node from its file, past dirty nodes and caches.
     pub(crate) fn read_node(&self, child: &Child, level: u8) -> Result<Node> {
-        if child.pid.is_patch() {
-            return self.patched(child, level, |base| match base.pid.is_patch() {
-                true => self.patched(base, level, |_| Err(chain(base.pid))),
-                false => self.read_node(base, level),
-            });
-        }
-        read_span(&**self.file(child.pid.file()), child, level)
+        let whole = |child: &Child| read_span(&**self.file(child.pid.file()), child, level);
+        let Some(slot) = child.pid.slot() else { return whole(child) };
+        self.patched((child, slot), level, |base| match base.pid.slot() {
+            Some(slot) => self.patched((base, slot), level, |_| Err(chain(base.pid))),
+            None => whole(base),
+        })
     }
 
     /// Appends a filter, shortcuts or a journal.
@@ -427,8 +428,7 @@ fn unread(pid: Pid) -> impl FnOnce(std::io::Error) -> Error {
 /// Reads a whole node from its file.
 pub(crate) fn read_span(file: &dyn File, child: &Child, level: u8) -> Result<Node> {
     let mut bytes = zeroed(child.pid.len_bytes());
-    let buffer = Arc::get_mut(&mut bytes).expect("it was made here");
-    file.read_exact_at(buffer, child.pid.offset_bytes()).map_err(unread(child.pid))?;
+    file.read_exact_at(own(&mut bytes), child.pid.offset_bytes()).map_err(unread(child.pid))?;
     check_node(bytes, child, level)
 }
 

@@ -41,7 +41,7 @@ impl<T: Cached> Clock<T> {
     }
 
     pub(crate) fn peek(&self, pid: Pid, checksum: u64) -> Option<&T> {
-        let slot = self.slots[*self.places.get(&pid)?].as_ref().expect("a place holds an item");
+        let slot = self.slots[*self.places.get(&pid)?].as_ref()?;
         (slot.checksum == checksum).then_some(&slot.item)
     }
 
@@ -59,7 +59,7 @@ impl<T: Cached> Clock<T> {
     /// Returns the item. An item of an older node at the same place is removed.
     pub(crate) fn get(&mut self, pid: Pid, checksum: u64) -> Option<&T> {
         let place = self.find(pid, checksum)?;
-        Some(self.used(place))
+        self.used(place).map(|item| &*item)
     }
 
     /// The slot of the item. An item of an older node at the same place is removed.
@@ -72,11 +72,11 @@ impl<T: Cached> Clock<T> {
         Some(place)
     }
 
-    /// Marks the item of a slot as used, and returns it. The slot was just found.
-    pub(crate) fn used(&mut self, place: usize) -> &mut T {
-        let slot = self.slots[place].as_mut().expect("a place holds an item");
+    /// Marks the item of a slot as used, and returns it. `None` if the slot is vacant.
+    pub(crate) fn used(&mut self, place: usize) -> Option<&mut T> {
+        let slot = self.slots[place].as_mut()?;
         slot.used = true;
-        &mut slot.item
+        Some(&mut slot.item)
     }
 
     /// Removes and returns the item.
@@ -86,9 +86,13 @@ impl<T: Cached> Clock<T> {
 
     fn remove(&mut self, pid: Pid) -> Option<Slot<T>> {
         let place = self.places.remove(&pid)?;
-        let slot = self.slots[place].take().expect("a place holds an item");
+        let slot = self.slots[place].take();
+        assert!(slot.is_some(), "a place in the map holds an item");
+        let slot = slot?;
         self.vacant.push(place);
-        self.bytes -= slot.item.size_bytes() + ITEM_BYTES;
+        let len = slot.item.size_bytes() + ITEM_BYTES;
+        assert!(self.bytes >= len, "the items of a cache are counted");
+        self.bytes -= len;
         Some(slot)
     }
 
@@ -122,7 +126,9 @@ impl<T: Cached> Clock<T> {
                 self.slots.len() - 1
             }
         };
-        self.places.insert(pid, place);
+        let before = self.places.insert(pid, place);
+        assert!(before.is_none(), "{pid:?} is cached once");
+        assert!(self.bytes <= self.bytes_max, "a cache stays within its budget");
     }
 
     fn evict_one(&mut self) {

@@ -10,6 +10,7 @@
 use crate::{
     node::Body,
     place::{
+        bytes::array,
         page::PAGE_BYTES,
         refs::{BlobRef, RECORD_HEADER_BYTES, ValueRef, checksum, record_bytes},
     },
@@ -213,7 +214,7 @@ impl Widths {
             let first = index * self.place_bits() as usize;
             let word = &mut bits[first / 8..first / 8 + 8];
             let shifted = (place << self.size_bits | u64::from(steps)) << (first % 8);
-            let before = u64::from_le_bytes(*word.first_chunk().expect("a word"));
+            let before = u64::from_le_bytes(array(word, 0));
             word.copy_from_slice(&(before | shifted).to_le_bytes());
         }
     }
@@ -286,7 +287,7 @@ impl ShortcutPage {
         let Widths { segment, shortest, offset_bits, size_bits, size_shift, .. } = self.widths;
         let first = index * self.widths.place_bits() as usize;
         let at = HEADER_BYTES + self.count * REMAINDER_BYTES + first / 8;
-        let word = u64::from_le_bytes(*self.bytes[at..].first_chunk().expect("the widths were checked")) >> (first % 8);
+        let word = u64::from_le_bytes(array(&self.bytes, at)) >> (first % 8);
         let low = |word: u64, bits: u32| word & ((1 << bits) - 1);
         let (steps, word) = (low(word, size_bits) as usize, word >> size_bits);
         let offset = low(word, offset_bits) as u32;

@@ -134,7 +134,7 @@ impl Scrub {
     }
 
     fn values(&mut self, meta: &Meta, store: &Store, mut bytes: u64) -> Result<()> {
-        let place = self.values.as_mut().expect("nodes are read first");
+        let place = self.values.get_or_insert_default();
         while bytes > 0 {
             let mut next = meta.segments.range(place.segment..);
             let next = next.find(|(_, known)| known.dead_at.is_none() && known.end > 0);

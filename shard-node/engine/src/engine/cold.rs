@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{ColdStep, Engine, Result, files::values::tier::is_live};
+use crate::{ColdStep, Engine, Error, Result, files::values::tier::is_live};
 
 impl Engine {
     /// Bytes of the segments in the cold directory.
@@ -50,7 +50,9 @@ impl Engine {
     /// If the step belongs to another engine.
     pub fn end_cold_step(&mut self, step: ColdStep) -> Result<()> {
         let (segment, bytes) = (step.segment(), step.len_bytes());
-        let tier = self.store.values.tier_mut().expect("the step is of this tier");
+        let Some(tier) = self.store.values.tier_mut() else {
+            return Err(Error::Invalid("a step of a move without a cold directory"));
+        };
         let ended = tier.end(step);
         // The next read opens the file at its present place.
         self.store.values.close(segment);

@@ -30,9 +30,11 @@ impl Engine {
         for id in line.iter().rev() {
             self.apply(MetaOp::Settle(*id));
         }
+        assert_eq!(self.decided(), *state, "the version that was settled last is the newest decided one");
         let kept = self.meta.with_descendants(line[0]);
         let dropped = self.meta.staged.iter().copied().filter(|id| !kept.contains(id)).collect();
         self.drop_versions(dropped);
+        assert_eq!(self.meta.staged.len(), kept.len() - 1, "only descendants of a settled version stay staged");
         Ok(())
     }
 
@@ -56,6 +58,7 @@ impl Engine {
         let family = self.meta.with_descendants(id);
         let count = family.len();
         self.drop_versions(family);
+        assert!(!self.meta.versions.contains_key(&id), "an aborted version is gone");
         count
     }
 
@@ -64,6 +67,7 @@ impl Engine {
         let all: Vec<VersionId> = self.meta.staged.iter().copied().collect();
         let count = all.len();
         self.drop_versions(all);
+        assert!(self.meta.staged.is_empty(), "an abort of all leaves no staged version");
         count
     }
 
@@ -121,7 +125,9 @@ impl Engine {
         let dropped = self.meta.staged.iter().copied().chain(decided).collect();
         self.drop_versions(dropped);
         self.apply(MetaOp::SetEpoch(epoch.max(self.meta.epoch)));
-        assert_eq!(self.decided(), target);
+        assert!(self.meta.staged.is_empty(), "a rollback leaves no staged version");
+        assert!(self.meta.epoch >= epoch, "epochs ascend");
+        assert_eq!(self.decided(), target, "a rollback ends at its target");
         Ok(target)
     }
 
@@ -134,6 +140,7 @@ impl Engine {
         check_number(before.0)?;
         if before > self.meta.boundary {
             self.apply(MetaOp::Prune(before));
+            assert_eq!(self.meta.boundary, before, "a prune moves the boundary to its version");
         }
         Ok(())
     }

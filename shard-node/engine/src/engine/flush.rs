@@ -84,6 +84,9 @@ impl Engine {
         self.assert_no_writes();
         self.drop_lost_merges();
         assert!(position.index >= self.superblock.position.index, "raft positions never go back");
+        assert_eq!(self.meta.generation, self.superblock.generation, "the table is that of the newest superblock");
+        assert_eq!(self.log.number, self.superblock.meta_file, "the log is that of the newest superblock");
+        assert_eq!(self.log.len, self.superblock.meta_len, "the log ends where the newest superblock says");
         let (content, names_changed) = self.store.begin_flush(self.options.workers)?;
         let generation = self.superblock.generation + 1;
         let segment_ends = self.store.values.unflushed_ends();
@@ -126,10 +129,14 @@ impl Engine {
             // The slot may hold the new superblock, whose pages would be reused.
             self.poisoned |= slot_touched;
             self.meta.cancel_checkpoint();
+            assert_eq!(self.meta.generation, self.superblock.generation, "a failed flush leaves the generation");
             let later = std::mem::replace(&mut self.operations, operations);
             self.operations.append(&later);
             return done.unwrap_or(Ok(()));
         }
+        assert_eq!(next.generation, self.superblock.generation + 1, "superblocks have consecutive generations");
+        assert_eq!(next.generation, self.meta.generation, "a superblock covers the table of its generation");
+        assert!(snapshot.is_some() || log.len > self.log.len, "a flush adds a block to the log");
         let log_bytes = if snapshot.is_some() { log.len } else { log.len - self.log.len };
         self.store.counters.meta_write_bytes.add(log_bytes + superblock::SLOT_BYTES as u64);
         if log.number != self.log.number {
@@ -171,6 +178,8 @@ impl Engine {
         if !self.much_waits() {
             return;
         }
+        assert!(!self.poisoned, "the superblock that is copied is durable");
+        assert!(!self.writing, "no other superblock is being written");
         // From here on the slot's content is undefined.
         self.older = None;
         let copied = superblock::write_copy(&*self.super_file, &self.superblock);
@@ -194,6 +203,7 @@ impl Engine {
             .chain(self.older.iter().map(|older| older.meta_file))
             .chain(self.pins.iter().map(|pin| pin.superblock.meta_file))
             .collect();
+        assert!(named.contains(&self.log.number), "the log in use belongs to a superblock");
         for number in self.meta_files.difference(&named) {
             let _ = self.storage.remove(&meta_log::file_name(*number));
         }

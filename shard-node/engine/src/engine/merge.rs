@@ -71,19 +71,10 @@ impl Engine {
         self.check_usable()?;
         self.drop_lost_merges();
         if self.merge.is_none() {
-            let tip = self.meta.tip();
-            let frozen: Vec<u64> = tip.trees[1..].iter().map(|tree| tree.entries).collect();
-            let Some(count) = rules::plan_merge(&self.meta.params, &frozen) else {
-                return Ok(MergeProgress::Idle);
-            };
-            if self.meta.find_merge(&tip.trees, 1, count).is_some() {
-                return Ok(MergeProgress::Idle);
-            }
-            let workers = self.options.workers;
-            self.merge = Some(MergeTask::new(&self.store, &self.meta, &tip.trees, 1, count, workers)?);
+            self.merge = self.planned_merge()?;
         }
         let is_behind = matches!(self.merge_pace(), MergePace::Behind(_));
-        let mut task = self.merge.take().expect("it was begun above");
+        let Some(mut task) = self.merge.take() else { return Ok(MergeProgress::Idle) };
         let stepped = task.step(&mut self.store, &mut self.meta, budget, is_behind);
         let done = stepped.as_ref().map_or(0, |done| done.unwrap_or_default());
         self.merge_owed = self.merge_owed.saturating_sub(done.max(budget) as u64);
@@ -104,6 +95,19 @@ impl Engine {
                 self.forget_freed();
                 Err(error)
             }
+        }
+    }
+
+    /// Begins the merge that the tier rule asks for in the decided state. `None` if it asks for
+    /// none, or if the output is built.
+    fn planned_merge(&self) -> Result<Option<MergeTask>> {
+        let tip = self.meta.tip();
+        let frozen: Vec<u64> = tip.trees[1..].iter().map(|tree| tree.entries).collect();
+        match rules::plan_merge(&self.meta.params, &frozen) {
+            Some(count) if self.meta.find_merge(&tip.trees, 1, count).is_none() => {
+                MergeTask::new(&self.store, &self.meta, &tip.trees, 1, count, self.options.workers).map(Some)
+            }
+            _ => Ok(None),
         }
     }
 

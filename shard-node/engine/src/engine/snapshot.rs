@@ -32,6 +32,7 @@ impl Engine {
         }
         let id = self.next_pin();
         let superblock = self.superblock.clone();
+        assert!(self.pins.iter().all(|pin| pin.id < id), "numbers of snapshots ascend");
         self.meta.pin(superblock.generation, id);
         let manifest = Manifest {
             id,

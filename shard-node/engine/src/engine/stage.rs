@@ -112,6 +112,8 @@ impl Engine {
             self.forget_freed();
             return Err(error);
         }
+        assert!(draft.trees[0].filter.is_none(), "the active tree has no filter");
+        assert!(draft.freezes <= freezes_before + 1, "a version freezes at most one tree");
         let digests: Vec<Digest> = draft.trees.iter().map(|tree| tree.digest).collect();
         let id = self.meta.next_id();
         let froze = draft.freezes > freezes_before;
@@ -130,6 +132,8 @@ impl Engine {
         };
         let staged = Staged { state: record.state(), shape: self.shape_of(&record.trees) };
         self.apply(MetaOp::AddVersion(record));
+        assert!(self.meta.staged.contains(&id), "a new version is staged");
+        assert!(parent < id, "a version is younger than its base");
         self.owe_merging(request.operations.len());
         self.store.counters.stages.one();
         Ok(staged)
@@ -193,10 +197,12 @@ impl Engine {
         let at = (1..=draft.trees.len() - count)
             .find(|at| digests[*at..*at + count] == name.inputs)
             .ok_or(Error::MergeInputs)?;
-        if self.meta.find_merge(&draft.trees, at, count).is_none() {
-            self.build_merge_now(&draft.trees, at, count)?;
-        }
-        let merge = self.meta.find_merge(&draft.trees, at, count).expect("it was found or built");
+        let known = self.meta.find_merge(&draft.trees, at, count).map(|merge| merge.id);
+        let id = match known {
+            Some(id) => id,
+            None => self.build_merge_now(&draft.trees, at, count)?,
+        };
+        let merge = &self.meta.merges[&id];
         if merge.output.digest != name.output {
             return Err(Error::MergeOutput { expected: name.output, found: merge.output.digest });
         }
@@ -206,8 +212,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Builds a merge output that this replica does not have yet.
-    fn build_merge_now(&mut self, trees: &[Tree], at: usize, count: usize) -> Result<()> {
+    /// Builds a merge output that this replica does not have yet, and returns the merge's number.
+    fn build_merge_now(&mut self, trees: &[Tree], at: usize, count: usize) -> Result<MergeId> {
         let running = self.merge.take_if(|task| {
             let (inputs, older) = task.ids();
             inputs.iter().chain(older).copied().eq(trees[at..].iter().map(Tree::id)) && inputs.len() == count
@@ -228,8 +234,9 @@ impl Engine {
             }
         }
         let record = task.finish(&mut self.store, &mut self.meta);
+        let id = record.id;
         self.apply(MetaOp::AddMerge(record));
-        Ok(())
+        Ok(id)
     }
 
     fn freeze(&mut self, draft: &mut Draft) -> Result<()> {
@@ -237,6 +244,7 @@ impl Engine {
         if draft.trees.len() >= usize::from(limit) {
             return Err(Error::TreeLimit { limit });
         }
+        assert!(draft.trees[0].filter.is_none(), "an active tree is frozen once");
         let mut filter = Filter::new(&self.meta.params, draft.trees[0].entries);
         draft.trees[0].add_keys_to(&mut filter, &self.store)?;
         let blob = self.store.add_filter(&mut self.meta, &mut draft.delta, filter);
@@ -268,6 +276,7 @@ impl Engine {
                 (places, Touching::of(&mut self.store, &active, &keys))
             },
         );
+        assert_eq!(places.len(), writes.len(), "each write has its place, in memory or in the value log");
         let touching = touching?;
         draft.filter_hashes = hashes.iter().map(|hashes| hashes.filter).collect();
         let changes = writes.iter().zip(hashes).zip(places).map(|((write, hashes), place)| {
@@ -282,6 +291,7 @@ impl Engine {
             TreeChange::Upsert(HashedRecord { record: LeafRecord { key: write.key, stamp, body }, hash: hashes.record })
         });
         let changes: Vec<TreeChange<'_>> = changes.collect();
+        assert_eq!(changes.len(), keys.len(), "each write changes one key");
         let params = self.meta.params.clone();
         let mut applier = Applier {
             store: &mut self.store,
@@ -336,7 +346,7 @@ impl Engine {
     /// Whether the delete of a live key removes its record: the active tree has the record, and no
     /// frozen tree's filter admits the key.
     fn leaves_nothing(&self, trees: &[Tree], key: &[u8]) -> Result<bool> {
-        let (active, frozen) = trees.split_first().expect("a forest has an active tree");
+        let (active, frozen) = (&trees[0], &trees[1..]);
         // The active tree is asked first, since large filters may have to be read from disk.
         if !active.has(&self.store, key)? {
             return Ok(false);

@@ -45,13 +45,15 @@ impl Operations {
     pub(crate) fn push(&mut self, operation: &MetaOp) {
         let mut out = Writer::new();
         operation.encode(&mut out);
-        self.count = self.count.checked_add(1).expect("operations between flushes are fewer");
+        assert!(self.count < u32::MAX, "operations between flushes are fewer");
+        self.count += 1;
         self.bytes.extend_from_slice(&out.into_bytes());
     }
 
     /// Appends operations that came later.
     pub(crate) fn append(&mut self, later: &Self) {
-        self.count = self.count.checked_add(later.count).expect("operations between flushes are fewer");
+        assert!(later.count <= u32::MAX - self.count, "operations between flushes are fewer");
+        self.count += later.count;
         self.bytes.extend_from_slice(&later.bytes);
     }
 }
@@ -120,11 +122,13 @@ impl MetaLog {
 
     /// Makes an append part of the log, once it is durable.
     pub(crate) fn advance(&mut self, (len, chain): (u64, u64)) {
+        assert!(len > self.len, "a log only grows");
         (self.len, self.chain) = (len, chain);
     }
 
     /// Whether the operations have outgrown the snapshot.
     pub(crate) fn is_long(&self, compaction_bytes_min: u64) -> bool {
+        assert!(self.len >= self.snapshot_len, "a log begins with its snapshot");
         self.len - self.snapshot_len > self.snapshot_len.max(compaction_bytes_min)
     }
 

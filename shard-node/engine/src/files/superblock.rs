@@ -39,7 +39,7 @@ pub(crate) struct Superblock {
 
 impl Superblock {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        assert!(self.machine_state.len() <= MACHINE_STATE_BYTES_MAX);
+        assert!(self.machine_state.len() <= MACHINE_STATE_BYTES_MAX, "the caller's bytes were measured");
         let mut out = Writer::new();
         out.u32(FORMAT);
         out.u64(self.generation);
@@ -50,10 +50,12 @@ impl Superblock {
         out.u64(self.meta_chain);
         out.str32(&self.machine_state);
         let mut body = out.into_bytes();
+        assert!(body.len() <= SLOT_BYTES - 16, "a superblock fits its slot");
         body.resize(SLOT_BYTES - 16, 0);
         let mut slot = MAGIC.to_vec();
         slot.extend_from_slice(&XxHash3_64::oneshot(&body).to_le_bytes());
         slot.extend_from_slice(&body);
+        assert_eq!(slot.len(), SLOT_BYTES, "a superblock fills its slot");
         slot
     }
 

@@ -32,6 +32,7 @@ use tier::Tier;
 use crate::{
     Error, Result,
     place::{
+        bytes::to_u32,
         page::PlaceMap,
         refs::{BlobRef, NAME_FIXED_BYTES, RECORD_HEADER_BYTES, Segment, ValueRef, checksum, record_bytes},
     },
@@ -88,7 +89,7 @@ pub(crate) struct ValueLog {
 
 impl Head {
     fn place(self) -> ValueRef {
-        ValueRef { segment: self.segment, offset: u32::try_from(self.end).expect("a segment ends below its maximum") }
+        ValueRef { segment: self.segment, offset: to_u32(self.end) }
     }
 }
 
@@ -201,7 +202,7 @@ impl ValueLog {
 
     fn append_parts(&mut self, kind: RecordKind, parts: &[&[u8]]) -> BlobRef {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        let len = u32::try_from(bytes).expect("values and filters have less than 4 GiB");
+        let len = to_u32(bytes as u64);
         let head = match (kind, self.journals) {
             (RecordKind::Journal, None) => self.new_segment(),
             (RecordKind::Journal, Some(journals)) => self.with_room(journals, len),
@@ -215,6 +216,7 @@ impl ValueLog {
         let size = RECORD_HEADER_BYTES + bytes;
         if tail.bytes.len() + size > tail.bytes.capacity() {
             // Growing would copy the records: the buffer is closed instead, and a new one begins.
+            assert_eq!(tail.end(), head.end, "records of a segment follow each other");
             tail.close();
             tail.bytes = Vec::with_capacity(self.part_bytes.max(size));
         }
@@ -320,7 +322,7 @@ impl ValueLog {
                 rest = &rest[1..];
                 continue;
             }
-            let (count, bytes) = self.run(rest.iter().map(|number| values[*number].blob));
+            let (count, bytes) = self.run(first, rest[1..].iter().map(|number| values[*number].blob));
             let (run, after) = rest.split_at(count);
             rest = after;
             if buffer.len() < bytes {
@@ -349,9 +351,8 @@ impl ValueLog {
     }
 
     /// Number of records, sorted by place, that one read should take, and the bytes from the first
-    /// one's start to the last one's end. The first record is in its file.
-    fn run(&self, mut blobs: impl Iterator<Item = BlobRef>) -> (usize, usize) {
-        let first = blobs.next().expect("a run has a record");
+    /// one's start to the last one's end. The first record is in its file, and `blobs` follow it.
+    fn run(&self, first: BlobRef, blobs: impl Iterator<Item = BlobRef>) -> (usize, usize) {
         let start = u64::from(first.at.offset);
         let (mut count, mut end) = (1, start + record_bytes(first.len));
         for blob in blobs {
@@ -411,7 +412,7 @@ impl ValueLog {
         let mut given = Vec::new();
         for segment in behind {
             let file = self.file_to_write(segment)?;
-            let tail = self.tails.get_mut(&segment).expect("it was found above");
+            let tail = self.tail_mut(segment);
             tail.close();
             given.push(Sealed { segment, file, parts: tail.sealed.clone() });
         }
@@ -422,7 +423,7 @@ impl ValueLog {
     pub(crate) fn written(&mut self, written: &[Sealed]) -> u64 {
         let mut bytes = 0;
         for Sealed { segment, parts, .. } in written {
-            let tail = self.tails.get_mut(segment).expect("no flush ends while it is written");
+            let tail = self.tail_mut(*segment);
             let ahead = tail.ahead;
             for (part, first) in parts.iter().zip(tail.sealed.drain(..parts.len())) {
                 assert_eq!((tail.ahead, first.start), (part.start, part.start), "parts are written in order");
@@ -431,6 +432,11 @@ impl ValueLog {
             bytes += tail.ahead - ahead;
         }
         bytes
+    }
+
+    /// The tail of a segment that has one from its first unflushed record to the end of a flush.
+    fn tail_mut(&mut self, segment: u32) -> &mut Tail {
+        self.tails.get_mut(&segment).expect("a segment with unflushed records has a tail")
     }
 
     /// Opens the file of a segment with records in memory.
@@ -449,8 +455,9 @@ impl ValueLog {
     /// Notes that a superblock covers the segments up to these ends.
     pub(crate) fn flushed(&mut self, ends: &[(u32, u64)], segments: &BTreeMap<u32, Segment>) {
         for (segment, end) in ends {
-            let tail = self.tails.get_mut(segment).expect("it was there when the flush began");
+            let tail = self.tail_mut(*segment);
             assert_eq!(tail.ahead, *end, "all up to there was written");
+            assert!(tail.start <= *end, "a segment only grows");
             tail.start = *end;
         }
         self.tails.retain(|_, tail| tail.start < tail.end());

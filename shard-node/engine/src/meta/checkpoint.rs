@@ -23,6 +23,7 @@ impl Meta {
             return Err(Inconsistent("generations do not ascend"));
         }
         self.generation = generation;
+        assert!(self.going.is_none(), "one checkpoint is in progress at a time");
         self.going = Some(mem::take(&mut self.fresh));
         for (segment, _) in segment_ends {
             self.segments.entry(*segment).or_default();
@@ -39,7 +40,8 @@ impl Meta {
 
     /// Ends a checkpoint whose superblock is durable.
     pub(crate) fn end_checkpoint(&mut self, segment_ends: &[(u32, u64)]) -> Result<(), Inconsistent> {
-        self.going = None;
+        let going = self.going.take();
+        assert!(going.is_some(), "a checkpoint that ends has begun");
         for (segment, end) in segment_ends {
             self.segments.entry(*segment).or_default().end = *end;
         }
@@ -51,13 +53,15 @@ impl Meta {
     /// Ends a checkpoint whose superblock was not written. Its changes and the later ones belong to
     /// the next checkpoint.
     pub(crate) fn cancel_checkpoint(&mut self) {
-        let going = self.going.take().expect("it was begun");
+        let going = self.going.take();
+        assert!(going.is_some(), "a checkpoint that is cancelled has begun");
         // Some of these places have been freed since. They wait in limbo, so they are not reused
         // before the next checkpoint clears this set.
-        self.fresh.extend(going);
+        self.fresh.extend(going.into_iter().flatten());
         let dying = self.segments.values_mut().filter(|segment| segment.dead_at == Some(self.generation));
         dying.for_each(|segment| segment.dead_at = None);
         self.spaces.iter_mut().for_each(|space| space.reopen(self.generation));
+        assert!(self.generation > 0, "a checkpoint that has begun has a generation");
         self.generation -= 1;
     }
 
@@ -66,7 +70,8 @@ impl Meta {
         self.segments.retain(|segment, known| {
             let dead_at = known.dead_at.filter(|at| *at <= oldest);
             if let Some(dead_at) = dead_at {
-                self.reserved_values.remove(segment);
+                let reserved = self.reserved_values.remove(segment).unwrap_or(0);
+                assert_eq!(reserved, 0, "no work in progress has values in a dead segment");
                 self.dead_segments.push(DeadSegment { segment: *segment, dead_at });
             }
             dead_at.is_none()
@@ -115,7 +120,9 @@ impl Meta {
     }
 
     pub(crate) fn pin(&mut self, generation: u64, id: u64) {
-        self.pins.insert((generation, id));
+        assert!(generation <= self.generation, "a pinned superblock has been written");
+        let new = self.pins.insert((generation, id));
+        assert!(new, "a number of a snapshot is given once");
     }
 
     pub(crate) fn unpin(&mut self, id: u64) {

@@ -13,7 +13,7 @@ use crate::{
     PrepareId, ShardState,
     cache::Class,
     node::Child,
-    place::{page::Pid, refs::BlobRef},
+    place::{bytes::to_u32, page::Pid, refs::BlobRef},
 };
 
 /// One tree of a forest.
@@ -47,7 +47,7 @@ impl Tree {
 
     /// A tree with this root; the empty tree has none, and level 0.
     pub(crate) fn new(root: Option<Child>, level: u8, entries: u64, filter: Option<BlobRef>) -> Self {
-        assert_eq!(root.is_none(), entries == 0);
+        assert_eq!(root.is_none(), entries == 0, "only an empty tree has no root");
         let digest = hash::tree_digest(level, entries, &root_hash(root));
         Self { root, level, entries, digest, filter, shortcuts: None }
     }
@@ -170,7 +170,7 @@ pub(crate) enum MetaOp {
 }
 
 pub(crate) fn encode_list<T>(items: &[T], out: &mut Writer, mut encode: impl FnMut(&T, &mut Writer)) {
-    out.u32(u32::try_from(items.len()).expect("lists in memory are shorter"));
+    out.u32(to_u32(items.len() as u64));
     items.iter().for_each(|item| encode(item, out));
 }
 

@@ -22,6 +22,7 @@ impl Meta {
     /// anything is written.
     pub(crate) fn encode(&self, out: &mut Writer) {
         assert!(!self.reserved.iter().any(|pid| pid.is_patch()), "no stage is at work");
+        assert!(self.going.is_none(), "a table is written between checkpoints");
         out.u32(self.shard.0);
         self.params.encode(out);
         out.u64(self.generation);

@@ -11,7 +11,10 @@ use super::{
     Body, Child, ENTRY_FIXED_BYTES, FORMAT, HEADER_BYTES, KIND_INLINE, KIND_STORED, KIND_TOMBSTONE, LOCATOR_NAMED,
     LOCATOR_VALUE_LOG, LeafRecord, Node, Patch, SLOT_BYTES, list::MerkleList,
 };
-use crate::place::page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX, zeroed};
+use crate::place::{
+    bytes::own,
+    page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX, zeroed},
+};
 
 impl LeafRecord<'_> {
     pub(crate) fn encode(&self, out: &mut [u8]) {
@@ -246,7 +249,7 @@ impl Draft {
     pub(crate) fn place(mut self, pid: Pid) -> (Node, Child) {
         assert_eq!(pid.is_patch(), self.patch.is_some());
         assert!(pid.is_patch() || pid.len_bytes() == self.bytes.len());
-        let bytes = Arc::get_mut(&mut self.bytes).expect("a draft has one owner");
+        let bytes = own(&mut self.bytes);
         bytes[8..16].copy_from_slice(&pid.to_u64().to_le_bytes());
         let checksum = XxHash3_64::oneshot_with_seed(pid.to_u64(), &bytes[8..]);
         bytes[..8].copy_from_slice(&checksum.to_le_bytes());
@@ -267,7 +270,7 @@ fn encode<E: NewEntry>(made_at: Version, level: u8, entries: &Entries<'_, E>) ->
     let (pages, end) = (span_pages(sources.len(), encoded_bytes), slots_end + encoded_bytes);
     assert!(pages <= SPAN_PAGES_MAX, "weights bound the size of a node");
     let mut shared = zeroed(pages * PAGE_BYTES);
-    let out = Arc::get_mut(&mut shared).expect("it was made here");
+    let out = own(&mut shared);
     out[16..24].copy_from_slice(&made_at.0.to_le_bytes());
     out[24] = FORMAT;
     out[25] = level;

@@ -16,7 +16,10 @@ use super::{
     Child, Draft, ENTRY_FIXED_BYTES, FORMAT, HEADER_BYTES, Node, RECORD_FIXED_BYTES, SLOT_BYTES, Source, body_bytes,
     entry_bytes, record_bytes,
 };
-use crate::place::page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX, zeroed};
+use crate::place::{
+    bytes::own,
+    page::{PAGE_BYTES, Pid, SPAN_PAGES_MAX, zeroed},
+};
 
 /// Length field before each patch in its page.
 const LEN_BYTES: usize = 2;
@@ -177,26 +180,27 @@ impl Patch {
 
 /// The runs that build a node from its base's entries and new ones.
 fn runs(from: &[u16]) -> Vec<Run> {
-    let mut runs = Vec::with_capacity(8);
-    runs.push(Run::default());
+    let (mut runs, mut run) = (Vec::with_capacity(8), Run::default());
     for (index, from) in from.iter().enumerate() {
         let (renewed, place) = (*from & RENEWED != 0, *from & !RENEWED);
-        let run = runs.last_mut().expect("there is one");
         let first_of_run = run.new.is_empty() && run.count == 0;
         if *from == NEW || (renewed && run.next == place) {
             let start = if run.new.is_empty() { index } else { run.new.start };
             run.new = start..index + 1;
             run.next += u16::from(*from != NEW);
         } else if renewed {
-            runs.push(Run { first: place, count: 0, next: place + 1, new: index..index + 1 });
+            let next = Run { first: place, count: 0, next: place + 1, new: index..index + 1 };
+            runs.push(std::mem::replace(&mut run, next));
         } else if first_of_run || (run.new.is_empty() && run.next == place) {
             run.first = if first_of_run { place } else { run.first };
             run.count += 1;
             run.next = place + 1;
         } else {
-            runs.push(Run { first: place, count: 1, next: place + 1, new: 0..0 });
+            let next = Run { first: place, count: 1, next: place + 1, new: 0..0 };
+            runs.push(std::mem::replace(&mut run, next));
         }
     }
+    runs.push(run);
     runs
 }
 
@@ -233,7 +237,7 @@ impl Node {
             return Err("patch length");
         }
         let mut shared = zeroed(end.next_multiple_of(PAGE_BYTES));
-        let out = Arc::get_mut(&mut shared).expect("it was made here");
+        let out = own(&mut shared);
         out[..8].copy_from_slice(&child.checksum.to_le_bytes());
         out[8..16].copy_from_slice(&child.pid.to_u64().to_le_bytes());
         out[16..24].copy_from_slice(&made_at.to_le_bytes());
@@ -399,7 +403,7 @@ impl PatchPage {
         if end > PAGE_BYTES || self.count == PATCHES_MAX {
             return None;
         }
-        let bytes = Arc::get_mut(&mut self.bytes).expect("a page that fills has one owner");
+        let bytes = own(&mut self.bytes);
         bytes[self.used..self.used + LEN_BYTES].copy_from_slice(&(patch.len() as u16).to_le_bytes());
         bytes[self.used + LEN_BYTES..end].copy_from_slice(patch);
         self.used = end;

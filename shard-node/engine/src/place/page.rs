@@ -99,6 +99,11 @@ impl Pid {
         valid.then_some(Self(number))
     }
 
+    /// Reads a number that was checked to be a place.
+    pub(crate) fn known(number: u64) -> Self {
+        Self::from_u64(number).expect("the number of a place was checked")
+    }
+
     pub(crate) fn to_u64(self) -> u64 {
         self.0
     }

@@ -103,13 +103,17 @@ impl FreeRanges {
     }
 
     fn add_range(&mut self, start: u64, len: u64) {
-        self.by_start.insert(start, len);
-        self.by_len.insert((len, start));
+        let before = self.by_start.insert(start, len);
+        assert!(before.is_none(), "two free ranges begin at page {start}");
+        let new = self.by_len.insert((len, start));
+        assert!(new, "a free range is indexed by place and by length");
     }
 
     fn remove_range(&mut self, start: u64, len: u64) {
-        self.by_start.remove(&start);
-        self.by_len.remove(&(len, start));
+        let known = self.by_start.remove(&start);
+        assert_eq!(known, Some(len), "a range that is taken is free as a whole");
+        let known = self.by_len.remove(&(len, start));
+        assert!(known, "a free range is indexed by place and by length");
     }
 }
 
@@ -144,6 +148,7 @@ impl Space {
 
     /// Takes `len` consecutive pages, at the end if no gap fits.
     pub(crate) fn allocate(&mut self, len: u64) -> u64 {
+        assert!(len > 0, "an allocation takes pages");
         self.free.take(len).unwrap_or_else(|| {
             let start = self.high;
             self.high += len;
@@ -179,6 +184,8 @@ impl Space {
     /// Reassigns pages after a failed superblock. Those freed since it was begun now wait for
     /// `generation`, the number that the next attempt takes.
     pub(crate) fn reopen(&mut self, generation: u64) {
+        let last = self.limbo.back().map_or(0, |last| last.generation);
+        assert!(last <= generation + 1, "no page waits for a later superblock than the next");
         let later = self.limbo.iter_mut().rev().take_while(|limbo| limbo.generation > generation);
         later.for_each(|limbo| limbo.generation = generation);
     }
@@ -195,9 +202,11 @@ impl Space {
             .filter(|first| first.generation <= oldest + u64::from(planted(Bug::PageReusedEarly)))
         {
             self.limbo.pop_front();
+            assert!(first.len <= self.limbo_pages, "the pages in limbo are counted");
             self.limbo_pages -= first.len;
             sound &= self.free.insert(first.start, first.len);
         }
+        assert!(self.limbo_pages == 0 || !self.limbo.is_empty(), "only pages in limbo are counted as such");
         sound
     }
 

@@ -48,6 +48,37 @@ pub(super) struct DirtyPatches {
     flushing: bool,
 }
 
+/// Bytes of dirty pages: the sums over all dirty nodes and pages of patches.
+#[derive(Debug, Default)]
+pub(super) struct DirtyBytes {
+    all: u64,
+    /// Bytes that were not written ahead, for active and for frozen trees.
+    behind: [u64; 2],
+}
+
+impl DirtyBytes {
+    fn add(&mut self, class: Class, bytes: usize) {
+        self.all += bytes as u64;
+        self.behind[class as usize] += bytes as u64;
+    }
+
+    /// Notes that a page was written ahead.
+    fn write_ahead(&mut self, class: Class, bytes: usize) {
+        let behind = &mut self.behind[class as usize];
+        assert!(*behind >= bytes as u64, "a page that is written ahead was counted as behind");
+        *behind -= bytes as u64;
+    }
+
+    /// Notes that a page is dirty no more; `ahead` if it was written ahead.
+    fn remove(&mut self, class: Class, ahead: bool, bytes: usize) {
+        if !ahead {
+            self.write_ahead(class, bytes);
+        }
+        assert!(self.all >= bytes as u64, "a dirty page was counted");
+        self.all -= bytes as u64;
+    }
+}
+
 impl Store {
     /// Allocates a place for a new node and takes it in.
     pub(crate) fn add_node(&mut self, meta: &mut Meta, delta: &mut Delta, draft: Draft, class: Class) -> Child {
@@ -70,9 +101,7 @@ impl Store {
             self.cache.insert(pid, node, class);
             return;
         }
-        let len = node.bytes().len() as u64;
-        self.dirty_bytes += len;
-        self.behind_bytes[class as usize] += len;
+        self.dirty_bytes.add(class, node.bytes().len());
         let before = self.dirty.insert(pid, Dirty { node, class, ahead: false, flushing: false });
         assert!(before.is_none(), "{pid:?} has two owners");
     }
@@ -80,23 +109,26 @@ impl Store {
     /// Puts a patch into the first page being filled that has room.
     fn add_patch(&mut self, meta: &mut Meta, patch: &[u8]) -> Pid {
         for page in &self.filling {
-            let dirty = self.patches.get_mut(page).expect("a page that fills is dirty");
-            if let Some(slot) = dirty.page.push(patch) {
+            let dirty = self.patches.get_mut(page);
+            assert!(dirty.is_some(), "a page that fills is dirty");
+            if let Some(dirty) = dirty
+                && let Some(slot) = dirty.page.push(patch)
+            {
                 dirty.live += 1;
                 return meta.allocate_patch(Some((*page, slot)));
             }
         }
         let pid = meta.allocate_patch(None);
         let mut page = PatchPage::new();
-        page.push(patch).expect("a page has room for the largest patch");
+        assert_eq!(page.push(patch), pid.slot(), "an empty page has room for the largest patch");
         let before = self.patches.insert(pid.first(), DirtyPatches { page, live: 1, ahead: false, flushing: false });
         assert!(before.is_none(), "{pid:?} has two owners");
-        self.dirty_bytes += PAGE_BYTES as u64;
-        self.behind_bytes[Class::Young as usize] += PAGE_BYTES as u64;
+        self.dirty_bytes.add(Class::Young, PAGE_BYTES);
         if self.filling.len() == FILLING_PAGES_MAX {
             self.filling.remove(0);
         }
         self.filling.push(pid.first());
+        assert!(self.filling.len() <= FILLING_PAGES_MAX, "few pages fill at the same time");
         pid
     }
 
@@ -104,12 +136,12 @@ impl Store {
     fn forget_patch(&mut self, pid: Pid) {
         let page = pid.first();
         let Some(dirty) = self.patches.get_mut(&page) else { return };
+        assert!(dirty.live > 0, "a dirty page has a patch in use");
         dirty.live -= 1;
         if dirty.live > 0 {
             return;
         }
-        self.dirty_bytes -= PAGE_BYTES as u64;
-        self.behind_bytes[Class::Young as usize] -= if dirty.ahead { 0 } else { PAGE_BYTES as u64 };
+        self.dirty_bytes.remove(Class::Young, dirty.ahead, PAGE_BYTES);
         self.patches.remove(&page);
         self.filling.retain(|filling| *filling != page);
     }
@@ -136,10 +168,8 @@ impl Store {
     /// dirty; dirty nodes are not in the caches.
     fn forget_outside_caches(&mut self, pid: Pid) -> bool {
         let dirty = self.dirty.remove(&pid);
-        if let Some(dirty) = &dirty {
-            let len = dirty.node.bytes().len() as u64;
-            self.dirty_bytes -= len;
-            self.behind_bytes[dirty.class as usize] -= if dirty.ahead { 0 } else { len };
+        if let Some(Dirty { node, class, ahead, .. }) = &dirty {
+            self.dirty_bytes.remove(*class, *ahead, node.bytes().len());
         }
         if pid.is_patch() {
             self.forget_patch(pid);
@@ -150,12 +180,12 @@ impl Store {
 
     /// Bytes of pages and values that wait for a flush.
     pub(crate) fn unflushed_bytes(&self) -> u64 {
-        self.dirty_bytes + self.values.behind_bytes()
+        self.dirty_bytes.all + self.values.behind_bytes()
     }
 
     /// Bytes of these that were not written ahead. Those of the active tree count only if `young`.
     pub(crate) fn behind_bytes(&self, young: bool) -> u64 {
-        let [young_bytes, old_bytes] = self.behind_bytes;
+        let [young_bytes, old_bytes] = self.dirty_bytes.behind;
         old_bytes + if young { young_bytes } else { 0 } + self.values.behind_bytes()
     }
 
@@ -199,13 +229,14 @@ impl Store {
             if !Arc::ptr_eq(still, bytes) {
                 continue;
             }
+            assert!(!*ahead, "a page is written ahead once");
             *ahead = true;
-            self.behind_bytes[class as usize] -= bytes.len() as u64;
+            self.dirty_bytes.write_ahead(class, bytes.len());
             // Merge outputs last, so keeping them in memory has no use.
             if class == Class::Old
                 && let Some(Dirty { node, .. }) = self.dirty.remove(pid)
             {
-                self.dirty_bytes -= bytes.len() as u64;
+                self.dirty_bytes.remove(class, true, bytes.len());
                 self.cache.insert(*pid, node, class);
             }
         }
@@ -240,17 +271,15 @@ impl Store {
     /// up to these ends.
     pub(crate) fn end_flush(&mut self, written: &Content, segment_ends: &[(u32, u64)], meta: &Meta) {
         written.spans.iter().for_each(|span| self.count_write(span));
-        let mut forget = |class: Class, ahead: bool, len: u64| {
-            self.dirty_bytes -= len;
-            self.behind_bytes[class as usize] -= if ahead { 0 } else { len };
-        };
         for (pid, Dirty { node, class, ahead, .. }) in self.dirty.extract_if(|_, dirty| dirty.flushing) {
-            forget(class, ahead, node.bytes().len() as u64);
+            self.dirty_bytes.remove(class, ahead, node.bytes().len());
             self.cache.insert(pid, node, class);
         }
         for (_, dirty) in self.patches.extract_if(|_, dirty| dirty.flushing) {
-            forget(Class::Young, dirty.ahead, PAGE_BYTES as u64);
+            self.dirty_bytes.remove(Class::Young, dirty.ahead, PAGE_BYTES);
         }
+        let is_clean = self.dirty.is_empty() && self.patches.is_empty();
+        assert_eq!(self.dirty_bytes.all == 0, is_clean, "bytes are dirty if and only if pages are");
         self.counters.value_write_bytes.add(self.values.written(&written.values));
         self.values.flushed(segment_ends, &meta.segments);
     }

@@ -155,7 +155,7 @@ impl Touching {
     /// unknown.
     pub(crate) fn of(store: &mut Store, tree: &Tree, keys: &[&[u8]]) -> Result<Self> {
         assert!(tree.filter.is_none(), "frozen trees never change");
-        assert!(keys.is_sorted_by(|a, b| a < b));
+        assert!(keys.is_sorted_by(|a, b| a < b), "keys that change ascend");
         let mut leaves = Vec::new();
         let root = match tree.root {
             Some(root) => Some(touch(store, root, tree.level, keys, &mut leaves)?),
@@ -223,6 +223,7 @@ impl Applier<'_> {
             LeafJob { old, changes }
         };
         let mut jobs: Vec<LeafJob<'_>> = leaves.into_iter().map(job).collect();
+        assert!(rest.is_empty(), "each change falls into a leaf");
         let (params, version, workers) = (self.params, self.version, self.workers);
         let (mut entries, mut level) = (tree.entries, tree.level);
         let mut made = Vec::new();
@@ -235,13 +236,15 @@ impl Applier<'_> {
             |leaves| {
                 let mut leaves = leaves.flatten().inspect(|leaf| entries = entries + leaf.added - leaf.removed);
                 match root {
-                    None => self.place_leaf(leaves.next().expect("the one that was pushed"), &mut made),
+                    None => leaves.by_ref().take(1).for_each(|leaf| self.place_leaf(leaf, &mut made)),
                     Some(root) => self.place_touched(root, &mut leaves, &mut made),
                 }
+                assert!(leaves.next().is_none(), "each leaf that was made has its place");
             },
         );
         while made.len() > 1 {
-            level = level.checked_add(1).expect("a tree is far lower than 255 levels");
+            assert!(level < u8::MAX, "a tree is far lower than 255 levels");
+            level += 1;
             let sources: Vec<Source> = (0..made.len()).map(Source::New).collect();
             let below = std::mem::take(&mut made);
             self.place_inner(level, None, sources, below, &mut made);
@@ -262,6 +265,7 @@ impl Applier<'_> {
     /// Drops a node that the new tree does not use. A new node is discarded, an older one pended,
     /// and so is its base, which is always older.
     fn retire(&mut self, child: Child, node: &Node) {
+        assert_eq!(node.pid(), child.pid, "a node lies where its parent says");
         self.delta.pended.extend(node.base().map(|base| base.pid));
         match self.delta.allocated.iter().rposition(|pid| *pid == child.pid) {
             Some(at) => {
@@ -281,7 +285,9 @@ impl Applier<'_> {
         made: &mut Vec<ChildEntry>,
     ) {
         let Touched::Inner { old, below } = touched else {
-            return self.place_leaf(leaves.next().expect("each leaf has its job"), made);
+            let leaf = leaves.next();
+            assert!(leaf.is_some(), "each leaf that changes was made");
+            return leaf.into_iter().for_each(|leaf| self.place_leaf(leaf, made));
         };
         let node = &old.node;
         let mut sources = Vec::with_capacity(node.len() + 1);
@@ -334,6 +340,7 @@ impl Applier<'_> {
     /// use.
     fn place(&mut self, old: [Option<Pid>; 2], pieces: Vec<Piece>, made: &mut Vec<ChildEntry>) {
         let base = pieces.iter().find_map(|piece| piece.draft.patch.as_ref()?.base.as_ref()).map(|base| base.pid);
+        assert!(base.is_none() || old.contains(&base), "a patch has its predecessor's base, or the predecessor");
         self.delta.pended.extend(old.into_iter().flatten().filter(|pid| Some(*pid) != base));
         for Piece { draft, known, separator } in pieces {
             let child = self.store.add_node(self.meta, self.delta, draft, Class::Young);

@@ -243,6 +243,7 @@ impl Builder {
     fn end_leaf(&mut self, meta: &mut Meta, delta: &mut Delta, next: LeafRecords) {
         let leaf = std::mem::replace(&mut self.leaf, next);
         let (entries, encoded_bytes) = leaf.size();
+        assert!(entries > 0, "a leaf has a record");
         let pid = meta.allocate(PageFile::Data, span_pages(entries, encoded_bytes));
         delta.allocated.push(pid);
         self.full.push((leaf, pid));
@@ -287,6 +288,7 @@ impl Builder {
 
     /// Number of records whose leaves are not taken in yet.
     pub(crate) fn waiting(&self) -> u64 {
+        assert!(self.taken <= self.entries, "leaves that are taken in have only records that were pushed");
         self.entries - self.taken
     }
 
@@ -322,8 +324,8 @@ impl Builder {
         let open = &mut self.inner[usize::from(level) - 1];
         let mut entries = std::mem::take(&mut open.entries);
         open.made += 1;
-        let first = entries.first_mut().expect("a node that is closed has entries");
-        let separator = std::mem::take(&mut first.separator);
+        assert!(!entries.is_empty(), "a node that is closed has entries");
+        let separator = std::mem::take(&mut entries[0].separator);
         let child = store.add_node(meta, delta, Draft::all_new(self.version, level, &entries), Class::Old);
         self.push_child(store, meta, delta, level + 1, ChildEntry { separator, child });
     }
@@ -335,6 +337,8 @@ impl Builder {
             return;
         }
         let (root, level) = self.root(store, meta, delta).unzip();
+        assert_eq!(self.taken, self.entries, "all records are in leaves");
+        assert_eq!(self.filter_hashes.len() as u64, self.entries, "the filter has all keys");
         let mut filter = Filter::new(&self.params, self.entries);
         let (filter_hashes, shortcuts) = (std::mem::take(&mut self.filter_hashes), self.shortcuts.take());
         let make = move || {

@@ -102,7 +102,7 @@ impl ForestCursor {
     /// to the next key.
     pub(crate) fn next_newest(&mut self, store: &Store, high: Option<&[u8]>) -> Result<Option<Found>> {
         let Some(youngest) = youngest(self.cursors.iter().map(Cursor::key)) else { return Ok(None) };
-        let (newest, older) = self.cursors[youngest..].split_first_mut().expect("it is one of them");
+        let [newest, older @ ..] = &mut self.cursors[youngest..] else { return Ok(None) };
         if high.is_some_and(|high| newest.key().is_none_or(|key| key >= high)) {
             return Ok(None);
         }

@@ -70,7 +70,8 @@ impl MergeTask {
         workers: Workers,
     ) -> Result<Self> {
         let (inputs, older) = trees[at..].split_at(count);
-        assert!(inputs.len() >= 2);
+        assert!(inputs.len() >= 2, "a merge has at least two inputs");
+        assert!(at > 0, "the active tree is no input of a merge");
         let records: u64 = inputs.iter().map(|tree| tree.entries).sum();
         let with_shortcuts = store.wants_shortcuts(records);
         // A sound tree has at most this many. An unsound one is detected when it is read.
@@ -234,6 +235,9 @@ impl MergeTask {
     /// Completes the merge. All records must be in leaves.
     pub(crate) fn finish(mut self, store: &mut Store, meta: &mut Meta) -> MergeRecord {
         assert!(self.left() == 0, "a merge ends when its inputs are read, and in leaves");
+        assert!(self.merging.is_empty(), "a merge ends when no lot is being merged");
+        assert!(self.moving.is_none(), "a merge ends when all values are moved");
+        assert!(self.lots.entered.is_empty(), "a merge ends when all its inputs' nodes are pended");
         let output = self.builder.finish(store, meta, &mut self.delta);
         for blob in self.inputs.iter().flat_map(Tree::blobs) {
             self.delta.pend_value(blob.at.segment, record_bytes(blob.len));
@@ -267,9 +271,10 @@ fn merge(lot: &Lot, params: &Params, older_filters: &[Arc<Filter>], sparse: &BTr
     let mut runs = lot.runs()?;
     let (records, bytes) = runs.iter().map(Run::size).fold((0, 0), |all, run| (all.0 + run.0, all.1 + run.1));
     let mut merged = Merged { records: Records::with_room(records, bytes), ..Merged::default() };
-    while let Some(youngest) = youngest(runs.iter().map(Run::key)) {
-        let (newest, older) = runs[youngest..].split_first_mut().expect("it is one of them");
-        let (leaf, index) = newest.first().expect("it has a key");
+    while let Some(youngest) = youngest(runs.iter().map(Run::key))
+        && let [newest, older @ ..] = &mut runs[youngest..]
+        && let Some((leaf, index)) = newest.first()
+    {
         let key = leaf.key(index);
         merged.read += 1;
         for run in older {
@@ -295,6 +300,8 @@ fn merge(lot: &Lot, params: &Params, older_filters: &[Arc<Filter>], sparse: &BTr
         }
         newest.skip();
     }
+    assert!(runs.iter().all(|run| run.first().is_none()), "a merged lot has no record left");
+    assert!(merged.records.len() <= merged.read, "a merge adds no record");
     Ok(merged)
 }
 

@@ -68,6 +68,8 @@ impl Tail {
     /// Closes the open buffer.
     pub(super) fn close(&mut self) {
         if !self.bytes.is_empty() {
+            let written = self.sealed.last().map_or(self.ahead, Part::end);
+            assert_eq!(self.open, written, "buffers follow each other without gaps");
             let part = Part { start: self.open, bytes: Arc::new(std::mem::take(&mut self.bytes)) };
             self.open = part.end();
             self.sealed.push(part);

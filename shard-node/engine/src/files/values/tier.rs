@@ -144,6 +144,9 @@ impl Tier {
         (segment, end, from): (u32, u64, u64),
         bytes: u64,
     ) -> ColdStep {
+        assert!(from < end, "a step of a move has bytes to copy");
+        assert!(!self.segments.contains(&segment), "a segment moves to the cold directory once");
+        assert!(self.moving.as_ref().is_none_or(|moving| !moving.out), "one step of a move is in progress at a time");
         self.moving = Some(Moving { segment, end, at: from, out: true, dead: false });
         let to = from.saturating_add(bytes.max(1)).min(end);
         ColdStep { hot, cold: Arc::clone(&self.storage), segment, from, to, end, done: None }
@@ -151,8 +154,11 @@ impl Tier {
 
     /// Ends a step. Returns `true` if the segment is now in the cold directory.
     pub(crate) fn end(&mut self, step: ColdStep) -> Result<bool> {
-        let mut moving = self.moving.take().expect("a step is at work");
+        let Some(mut moving) = self.moving.take() else {
+            return Err(Error::Invalid("a step of a move that is not in progress"));
+        };
         assert!(moving.out && moving.segment == step.segment, "the step is of this move");
+        assert_eq!(moving.at, step.from, "a step goes on where the one before ended");
         moving.out = false;
         let (name, temporary) = (file_name(step.segment), temporary_name(step.segment));
         if moving.dead {
