@@ -17,7 +17,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The kind of the error, which tells what the caller can do.
+    /// The kind of the error, which says what the caller can do.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

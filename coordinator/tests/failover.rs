@@ -1,5 +1,5 @@
-//! Several coordinators. Each takes writes. Whatever happens to the leader, commits go on through
-//! another one, no acknowledged commit is lost, and none is applied twice.
+//! Several coordinators, each of which takes writes. Whatever happens to the leader, another
+//! coordinator commits, no acknowledged commit is lost, and none is applied twice.
 
 use std::{
     convert::Infallible,
@@ -78,7 +78,7 @@ impl Load {
         timeout(LIMIT, wait).await.expect("commits go on");
     }
 
-    /// The longest time without a commit since then.
+    /// The longest time without a commit after `since`.
     fn gap_since(&self, since: Instant) -> Duration {
         let times = self.times.lock().expect("no holder panics");
         let after: Vec<_> = std::iter::once(since).chain(times.iter().copied().filter(|time| *time >= since)).collect();
@@ -200,7 +200,7 @@ async fn any_coordinator_takes_writes_and_tells_of_the_others() {
     assert_eq!(status::metadata(&refused, status::ADDRESS).as_deref(), Some(leads));
 }
 
-/// The faults of a leader.
+/// The faults that a leader suffers.
 #[derive(Clone, Copy, Debug)]
 enum Blow {
     Killed,
@@ -434,10 +434,10 @@ async fn a_stream_through_another_coordinator_goes_on_whatever_befalls_the_leade
     check_log(&mut team.client(leads)).await;
 }
 
-/// Takes the place of a leader. Refuses calls, and never reads a stream.
+/// A stand-in for a leader, which refuses calls and never reads a stream.
 #[derive(Clone, Default)]
 struct Deaf {
-    /// Paths and headers of the calls that came.
+    /// Paths and headers of the calls that arrived.
     calls: Arc<Mutex<Vec<(String, http::HeaderMap)>>>,
 }
 
@@ -468,7 +468,7 @@ impl Service<http::Request<Body>> for Deaf {
     }
 }
 
-/// A coordinator that takes `Deaf` for the leader, the store that says so, and the leader's lease.
+/// A coordinator that believes `Deaf` leads, the store that says so, and the leader's lease.
 async fn behind_a_deaf_leader() -> (World, Running, Deaf, (Arc<dyn Metadata>, LeaseId)) {
     let world = World::of(1, &[], Params::default()).await;
     let (deaf, store) = (Deaf::default(), fresh_store());

@@ -1,4 +1,4 @@
-//! Callers that ask for much and take none of it do not delay other callers.
+//! Callers that request large answers and never read them do not delay other callers.
 
 mod common;
 
@@ -129,7 +129,7 @@ async fn answers_that_a_writer_does_not_take_stop_no_other_write_on_its_way_to_t
         in_time("a session", first.open_session(v1::OpenSessionRequest { session_id: session_id.clone() })).await;
         let (batches, requests) = mpsc::channel(1);
         let mut answers = in_time("a stream", writer.commit_stream(ReceiverStream::new(requests))).await.into_inner();
-        // Reads until no more answers are taken, because they fill all the room that there is.
+        // Reads until the budget is full of answers that nobody takes.
         let key = format!("k{}", streams.len());
         let mut number = 0;
         loop {

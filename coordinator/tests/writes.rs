@@ -264,7 +264,7 @@ async fn what_waits_for_a_client_that_has_gone_is_not_written() {
     assert_eq!(value(&mut client, "waiting").await, None);
 }
 
-/// Waits until another node than `before` leads a group. Returns its name.
+/// Waits until a node other than `before` leads a group. Returns its name.
 async fn led_by_another(world: &World, group: u32, before: Option<usize>) -> usize {
     let leads = |node: &coppice_shard_node::Handle| {
         let replicas = node.status().replicas.into_iter();

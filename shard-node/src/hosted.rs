@@ -1,5 +1,5 @@
-//! What a node's services share: the replicas by group, the site, and the connections to other
-//! nodes.
+//! The state that a node's services share: the replicas by group, the site, and the connections to
+//! other nodes.
 
 mod replica;
 
@@ -41,14 +41,15 @@ pub(crate) struct Forming {
     pub started: BTreeSet<GroupId>,
 }
 
-/// What the services of one node share. The fields of its [`Site`] can be read through it.
+/// The state that the services of one node share. The fields of its [`Site`] can be read through
+/// it.
 #[derive(Debug)]
 pub struct Hosted {
-    /// What the replicas share, too.
+    /// The part that the replicas share, too.
     pub site: Arc<Site>,
     /// Set when the node ends, so that endless streams end, too.
     pub closing: watch::Sender<bool>,
-    /// What other nodes are told about groups that are being formed.
+    /// The progress of groups that are being formed, which other nodes ask for.
     pub(crate) forming: RwLock<Forming>,
     pub(crate) replicas: RwLock<BTreeMap<GroupId, Replica>>,
     /// Channels for questions to other nodes, one for each.
@@ -64,8 +65,8 @@ impl Deref for Hosted {
 }
 
 impl Hosted {
-    /// Hosts no replica yet. `site` makes the site from a callback that is told of unreachable
-    /// nodes.
+    /// A node without replicas. `site` makes the site from a callback, which is called with the
+    /// name of an unreachable node.
     pub(crate) fn new(weak: &Weak<Self>, site: impl FnOnce(Unreachable) -> Site) -> Self {
         let weak = weak.clone();
         let unreachable: Unreachable = Arc::new(move |node: &str| {

@@ -425,7 +425,7 @@ fn refused(error: &engine::Error) -> Stop {
     Stop::Refused(Refusal::new(reason, error.to_string()))
 }
 
-/// Why a command was not carried out.
+/// The reason why a command was not carried out.
 enum Stop {
     Refused(Refusal),
     Failed(Error),

@@ -60,7 +60,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Waits for the answer to the oldest batch; for ever, if none is under way.
+/// Waits for the answer to the oldest batch; never returns if none is under way.
 async fn first_of(under_way: &mut Answers) -> (u64, Instant, Result<v1::CommitResponse, Status>) {
     let Some((number, came, receive)) = under_way.front_mut() else { return std::future::pending().await };
     let (number, came) = (*number, *came);

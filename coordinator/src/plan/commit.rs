@@ -1,4 +1,4 @@
-//! From the batches of a version to its prepares, and from the shards' answers to its header.
+//! The prepares of a version, made from its batches, and its header, made from the shards' answers.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -42,7 +42,7 @@ pub struct Plan {
     pub shards: BTreeMap<ShardId, ShardPlan>,
 }
 
-/// The end of the root log, decided or not, on which the next header follows.
+/// The end of the root log, decided or not. The next header follows on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogTail {
     /// The newest header.
@@ -55,7 +55,7 @@ pub struct LogTail {
     pub leaves: Leaves,
 }
 
-/// A header that is ready to be appended, with all that the root group is told.
+/// A header that is ready to be appended, with everything that is sent to the root group.
 #[derive(Clone, Debug)]
 pub struct Commit {
     /// Canonical header bytes.

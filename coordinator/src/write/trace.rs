@@ -10,7 +10,7 @@ use opentelemetry::{
 
 pub use opentelemetry::Context as Trace;
 
-/// Most batches to which a version's span is linked.
+/// Limit on the number of batches that a version's span is linked to.
 const LINKS_MAX: usize = 64;
 
 /// The span of a version whose batches have these traces.

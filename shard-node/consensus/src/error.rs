@@ -8,14 +8,14 @@ use coppice_types::ErrorKind;
 
 use crate::{Position, RaftId};
 
-/// Why a group did not do what was asked.
+/// The reason why a group did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The storage failed. After this error of [`crate::Group::advance`] the group can't be used
     /// again.
     #[error("the raft log can't {action}")]
     Io {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         source: io::Error,
     },

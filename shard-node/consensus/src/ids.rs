@@ -11,7 +11,7 @@ use crate::width::len8;
 /// The largest number in a message or on disk. Sums of a few such numbers never overflow.
 pub(crate) const NUMBER_MAX: u64 = u64::MAX >> 2;
 
-/// Most replicas that one list of a membership may name.
+/// Limit on the number of replicas that one list of a membership may name.
 const REPLICAS_MAX: usize = 64;
 
 /// Whether raft accepts the id: it has no use for zero.

@@ -56,10 +56,10 @@ use crate::{
 /// Room that is kept free for votes and commit indexes when data is refused on a full disk.
 const RESERVE_BYTES: usize = 64 << 10;
 
-/// Bytes of one write, from the first batch on that is longer than `WRITE_BYTES`. Disks are no
-/// faster with more, and memory that is used again costs no page faults.
+/// Bytes of one write once a batch was longer than `WRITE_BYTES`. Larger writes are no faster, and
+/// a buffer that is reused costs no page faults.
 const LARGE_WRITE_BYTES: usize = 2 << 20;
-/// Bytes of one write until then.
+/// Bytes of one write before that.
 const WRITE_BYTES: usize = 512 << 10;
 
 /// Sizes of the log.
@@ -80,7 +80,7 @@ struct Pending {
     items: Items,
     /// Entries in `items`: the index, and where in `items` the entry begins.
     entries: Vec<(u64, u64)>,
-    /// Whether raft's state has changed.
+    /// Whether the batch has a new hard state.
     hard_state: bool,
     /// Whether it holds anything that must be durable before messages speak of it.
     sync: bool,
@@ -94,11 +94,11 @@ pub(crate) struct Log {
     sizes: Sizes,
     meta: Meta,
     hard_state: HardState,
-    /// The memberships from the one at the base on, by the index from which they hold.
+    /// The membership at the base and all later ones, each with the first index at which it holds.
     memberships: Vec<(u64, Membership)>,
     /// The entries after the base.
     slots: VecDeque<Slot>,
-    /// Oldest first. The last one is written to.
+    /// The segments, oldest first. The last one takes new batches.
     segments: VecDeque<Segment>,
     /// A filled segment that is begun when the last one is full.
     spare: Option<Segment>,
@@ -328,7 +328,7 @@ impl Log {
         !self.fits(blocks) || (self.spare.is_some() && !self.segments.back().is_some_and(filled))
     }
 
-    /// Makes sure that entries of `bytes` more can be written even if the disk is full from now on.
+    /// Makes sure that `bytes` more of entries can be written, even if the disk fills up now.
     ///
     /// An error leaves the log as it was, apart from unused space, and the log stays usable.
     pub(crate) fn ensure_room(&mut self, bytes: usize) -> Result<()> {
@@ -384,8 +384,8 @@ impl Log {
         writer.into_bytes()
     }
 
-    /// Makes everything that was appended and set durable, with one fsync. If there is another
-    /// thread, it writes a large batch while this thread does other work.
+    /// Makes everything that was appended and set durable, with one fsync. A large batch is written
+    /// by another thread, if there is one, while this thread does other work.
     ///
     /// After an error it is unknown what is durable, and the log must not be used again.
     pub(crate) fn flush(&mut self, beside: &mut Beside<'_>) -> Result<()> {

@@ -27,7 +27,7 @@ const FORMAT: u8 = 1;
 const WIRE_NUMBER_MAX: u64 = NUMBER_MAX >> 1;
 /// Longest context of a read or a vote.
 const CONTEXT_BYTES_MAX: usize = 64;
-/// Most entries in one message.
+/// Limit on the number of entries in one message.
 const ENTRIES_MAX: u32 = 1 << 20;
 /// Longest manifest of a snapshot.
 pub(crate) const MANIFEST_BYTES_MAX: usize = 1 << 20;

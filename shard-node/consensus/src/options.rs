@@ -24,16 +24,16 @@ pub struct Options {
     pub snapshot_ticks_max: u64,
     /// Largest entry.
     pub entry_bytes_max: usize,
-    /// Most bytes of entries in one message, unless a single entry is larger.
+    /// Limit on the bytes of entries in one message, unless a single entry is larger.
     pub message_bytes_max: usize,
-    /// Most messages under way to one replica.
+    /// Limit on the number of messages under way to one replica.
     pub inflight_messages_max: usize,
-    /// Most bytes of proposals that are not committed yet.
+    /// Limit on the bytes of proposals that are not committed yet.
     pub uncommitted_bytes_max: u64,
-    /// Most bytes of committed entries that one call of `advance` hands out, unless a single entry
-    /// is larger.
+    /// Limit on the bytes of committed entries that one call of `advance` hands out, unless a
+    /// single entry is larger.
     pub committed_bytes_max: u64,
-    /// Most reads that wait for a majority.
+    /// Limit on the number of reads that wait for a majority.
     pub reads_max: usize,
     /// A learner can be promoted if it is at most this many entries behind the commit index.
     pub promote_lag_max: u64,

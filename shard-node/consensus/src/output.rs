@@ -1,4 +1,4 @@
-//! What a group hands to its caller.
+//! The values that a group hands to its caller.
 
 use bytes::Bytes;
 use coppice_env::Workers;
@@ -164,7 +164,7 @@ pub struct Status {
     pub quarantined: bool,
 }
 
-/// What [`crate::Group::inspect`] found in a sound log.
+/// The content of a sound log, as [`crate::Group::inspect`] found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogReport {
     /// The position after which the log holds entries.

@@ -58,7 +58,7 @@ impl Default for Options {
     }
 }
 
-/// What a leader needs to plan merges.
+/// The data that a leader needs to plan merges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForestShape {
     /// Number of entries of each tree: the active one first, then the frozen ones from youngest to

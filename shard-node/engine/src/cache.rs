@@ -112,7 +112,7 @@ impl Cached for Held {
     }
 }
 
-/// Most recently read places that a part remembers.
+/// Limit on the number of recently read places that a part remembers.
 const RECENT_MAX: usize = 1 << 20;
 
 /// Places that were read not long ago. If two fall into one slot, the later one is known.

@@ -53,8 +53,8 @@ pub struct Engine {
     merges_lost: bool,
     /// Records that should be merged to keep pace with writes.
     pub(crate) merge_owed: u64,
-    /// The free capacity of the active tree at which a merge that must end before the next freeze
-    /// should have read its inputs.
+    /// The target for a merge that must end before the next freeze: it should have read its inputs
+    /// while the active tree still has this much free capacity.
     pub(crate) merge_until: Option<u64>,
     log: MetaLog,
     /// Changes of the Meta table that no superblock covers.

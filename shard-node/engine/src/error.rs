@@ -9,7 +9,7 @@ use crate::ShardState;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why the engine refused a request or failed to carry it out.
+/// The reason why the engine refused a request or failed to carry it out.
 ///
 /// An error leaves the state unchanged, except where a variant says so.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -106,7 +106,7 @@ impl Manifest {
     /// Decodes a manifest.
     ///
     /// # Errors
-    /// If the bytes are no manifest, or name files that no snapshot has.
+    /// If the bytes are not a manifest, or name files that no snapshot has.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         decode(bytes).map_err(|error| Error::SnapshotRefused(format!("manifest: {error}")))
     }

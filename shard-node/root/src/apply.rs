@@ -29,7 +29,7 @@ use crate::{
     types::{KeyTurn, SessionCommit},
 };
 
-/// Why a command is not executed.
+/// The reason why a command is not executed.
 pub(crate) enum Stop {
     /// Every replica refuses it.
     Refuse(Refusal),

@@ -27,8 +27,8 @@ pub const NODE: &str = "coppice-node";
 /// The metadata entry of an Exchange that names the cluster.
 pub const CLUSTER: &str = "coppice-cluster";
 
-/// Names the calling node and its cluster in a call's metadata. A name that is no valid metadata is
-/// left out, and the call is refused.
+/// Names the calling node and its cluster in a call's metadata. A name that is not valid metadata
+/// is left out, and the call is then refused.
 pub fn name_caller<T>(request: &mut Request<T>, node: &str, cluster: ClusterId) {
     for (entry, text) in [(NODE, node), (CLUSTER, &cluster.to_string())] {
         if let Ok(value) = text.parse::<MetadataValue<Ascii>>() {
@@ -50,7 +50,7 @@ const STREAM_MESSAGES_MAX: usize = 16;
 /// A callback that is told of a node that cannot be reached.
 pub type Unreachable = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// What sending needs.
+/// The names and channels that sending needs.
 #[derive(Clone)]
 pub struct Sender {
     /// This node's name.
@@ -75,7 +75,7 @@ impl fmt::Debug for Peers {
 }
 
 impl Peers {
-    /// No queues yet. Streams run on `runtime`.
+    /// An empty set of queues. Their streams will run on `runtime`.
     #[must_use]
     pub fn new(sender: Sender, runtime: tokio::runtime::Handle) -> Self {
         Self { sender, runtime, queues: std::sync::Mutex::default() }

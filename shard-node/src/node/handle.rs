@@ -95,7 +95,7 @@ impl Node {
     /// them.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// Those of [`start`](Self::start).
     pub async fn start_guarded<I, IO, E>(options: Options, incoming: I, guard: Option<Guard>) -> Result<Handle, Error>
     where
         I: Stream<Item = Result<IO, E>> + Send + 'static,
@@ -148,7 +148,7 @@ impl Node {
     }
 }
 
-/// What a node of these options shares with its replicas.
+/// The environment that a node with these options shares with its replicas.
 fn site(options: Options, unreachable: Unreachable, runtime: tokio::runtime::Handle) -> Site {
     let message_bytes_max = message_bytes(&options.params);
     let sender = Sender {
@@ -298,12 +298,12 @@ impl Handle {
         }
     }
 
-    /// Stops the node in order: leaderships are handed over, and everything is flushed.
+    /// Stops the node gracefully: leaderships are handed over, and everything is flushed.
     pub async fn stop(&self) {
         self.retire(true).await;
     }
 
-    /// Stops the node in order along with its whole cluster: everything is flushed, and no
+    /// Stops the node gracefully along with its whole cluster: everything is flushed, and no
     /// leadership is handed over.
     pub async fn stop_with_cluster(&self) {
         self.retire(false).await;

@@ -95,7 +95,7 @@ pub struct Config {
     /// The roles of callers.
     #[serde(default)]
     pub access: Access,
-    /// The replicas' pace.
+    /// Intervals and limits of the replicas.
     #[serde(default)]
     pub tuning: Tuning,
 }
@@ -135,7 +135,7 @@ fn stop_timeout_ms() -> u64 {
     20_000
 }
 
-/// The replicas' pace. The defaults suit a cluster in one place.
+/// Intervals and limits of the replicas. The defaults suit a cluster in one place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tuning {
@@ -282,7 +282,7 @@ impl Config {
         Ok(Formation { groups, new: self.bootstrap == Bootstrap::New, ledger: self.ledger.digest()? })
     }
 
-    /// The replicas' pace.
+    /// Intervals and limits of the replicas.
     pub(super) fn tuning(&self) -> crate::Tuning {
         let Tuning { young_cache_bytes, old_cache_bytes, waiting_percent_max, name_percent_max, .. } = self.tuning;
         let defaults = crate::Tuning::default();

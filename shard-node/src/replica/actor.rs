@@ -56,9 +56,9 @@ const READ_RETRY_TICKS: u32 = 4;
 const CARE_TICKS: u64 = 10;
 /// Digests that are repeated in one round.
 const REPEATED_MAX: usize = 64;
-/// How soon this thread tries again when a reader is in its way.
+/// How soon the thread tries again if a reader has the state machine.
 const BLOCKED_WAIT: Duration = Duration::from_millis(1);
-/// Ticks that are made up for at once after a pause. A longer pause is not made up for.
+/// Limit on the missed ticks that are made up for at once after a pause. Further ones are skipped.
 const LATE_TICKS_MAX: u32 = 4;
 
 /// Everything that a replica's thread owns.
@@ -69,7 +69,7 @@ pub(super) struct Actor<M: StateMachine> {
     group: Group,
     applied: Position,
     agreements: Agreements,
-    /// Entries with news since digests were last compared.
+    /// Entries with new digests since the last comparison.
     touched: BTreeSet<u64>,
     voters: Voters,
     members: Vec<RaftId>,
@@ -191,13 +191,13 @@ impl<M: StateMachine> Actor<M> {
         self.publish();
         self.work_at = self.work(idle)?;
         if !self.shared.gate.is_blocked() {
-            // A step that was blocked earlier may have nothing left to come back for.
+            // An earlier step may have closed the gate, and its work may be gone by now.
             self.shared.gate.open();
         }
         Ok(())
     }
 
-    /// Returns the fetch of a snapshot that must be waited for when the replica is over.
+    /// Returns the fetch of a snapshot in progress, for the caller to await.
     pub(super) fn leave(&mut self) -> Option<JoinHandle<()>> {
         self.snapshots.leave()
     }

@@ -63,7 +63,7 @@ pub struct Agreements {
 }
 
 impl Agreements {
-    /// No comparisons.
+    /// An empty set of comparisons.
     #[must_use]
     pub fn new(own_id: u64) -> Self {
         Self { own_id, entries: BTreeMap::new() }

@@ -61,7 +61,7 @@ pub trait AnyReplica: Send + Sync {
         now: Duration,
     ) -> BoxFuture<'a, Result<Vec<u8>, Refusal>>;
 
-    /// Ends the replica in order, after handing leadership over if `hand_over` is set.
+    /// Ends the replica gracefully. Leadership is handed over first if `hand_over` is set.
     fn retire(&self, hand_over: bool) -> BoxFuture<'_, ()>;
 
     /// Ends the replica as if its process had died.

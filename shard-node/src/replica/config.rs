@@ -1,4 +1,4 @@
-//! What a replica is started with.
+//! The configuration that a replica is started with.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ pub enum Bootstrap {
 pub struct Config<M: StateMachine> {
     /// The owner of the replica's directory.
     pub identity: Identity,
-    /// Counts only if the directory is new.
+    /// The way to begin if the directory is new. Ignored otherwise.
     pub bootstrap: Bootstrap,
-    /// What the state machine is opened with.
+    /// The configuration that the state machine is opened with.
     pub machine: M::Config,
     pub site: Arc<Site>,
 }

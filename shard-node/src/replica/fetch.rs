@@ -1,8 +1,8 @@
 //! Fetching a snapshot from another replica, file by file, and checking it.
 //!
 //! A fetch writes into a side directory only. Bytes that an earlier transfer left there are kept:
-//! the receiver sends the hashes of their parts, and the sender sends only parts that differ. What
-//! a crash leaves is a side directory that the next fetch goes on with.
+//! the receiver sends the hashes of their parts, and the sender sends only parts that differ. A
+//! crash leaves a side directory, with which the next fetch continues.
 
 use std::{
     sync::{Arc, atomic::Ordering},

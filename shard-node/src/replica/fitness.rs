@@ -3,15 +3,14 @@
 //! A replica is unfit if its disk is full, if file descriptors have run out, or if a sync takes
 //! longer than followers wait for a sign of their leader. A leader is also unfit if its entries are
 //! not acknowledged although it hears from the others: its links are slow. Every message to the
-//! other replicas says whether the sender is unfit. What follows from that is in
-//! `actor/leadership`.
+//! other replicas says whether the sender is unfit. The consequences are in `actor/leadership`.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use coppice_consensus::{Peer, RaftId, Status};
 use coppice_env::Shortage;
 
-/// A leader with a sync of this length is silent for as long as its followers wait for it.
+/// A sync of this length keeps a leader silent for as long as followers wait before they campaign.
 pub(super) const SYNC_SLOW: Duration = Duration::from_millis(500);
 /// A leader that waits this long for an entry to be committed has slow links.
 const COMMIT_SLOW: Duration = Duration::from_millis(1200);
@@ -23,7 +22,7 @@ const NO_HANDLES: &str = "file descriptors or memory ran out";
 pub(super) const SLOW: &str = "the disk or the links are slow";
 const BETWEEN: &str = "; ";
 
-/// What a replica knows of its own fitness and that of the others.
+/// A replica's knowledge of its own fitness and that of the others.
 #[derive(Debug, Default)]
 pub(super) struct Fitness {
     /// The others are told that this replica is unfit.
@@ -40,7 +39,7 @@ pub(super) struct Fitness {
 }
 
 impl Fitness {
-    /// Another replica said whether it is unfit.
+    /// Notes whether another replica says that it is unfit.
     pub(super) fn note_other(&mut self, id: u64, unfit: bool) {
         if unfit {
             self.others.insert(id);
@@ -65,7 +64,7 @@ pub(super) fn furthest(raft: &Status, fits: impl Fn(&Peer) -> bool) -> Option<Ra
     raft.peers.iter().filter(|peer| fits(peer)).max_by_key(|peer| peer.matched).map(|peer| peer.id)
 }
 
-/// A status' note with `unfit` at its end, in place of what this function added to `said` before.
+/// The note `said` with `unfit` at its end. An earlier addition by this function is replaced.
 pub(super) fn note(said: &str, unfit: Option<&'static str>) -> String {
     let kept = [FULL, NO_HANDLES, SLOW].into_iter().find_map(|why| said.strip_suffix(why)).unwrap_or(said);
     let kept = kept.strip_suffix(BETWEEN).unwrap_or(kept);

@@ -1,7 +1,8 @@
 //! Making the state machine durable, cutting the raft log behind it, and shortages of the disk.
 //!
-//! A flush is due by time, entries or bytes; it goes on beside the replica where that is possible.
-//! The raft log is cut only after a flush, and never beyond what the older superblock needs.
+//! A flush is due by time, entries or bytes. It runs concurrently with the replica where that is
+//! possible. The raft log is cut only after a flush, and never beyond what the older superblock
+//! needs.
 //!
 //! When something runs out, no new versions are taken until a flush has succeeded and the reserve
 //! is back: room on the disk that is given up for the entries that wait, for prune and for
@@ -25,7 +26,7 @@ use crate::Error;
 /// How soon a replica that lacks something looks for it again.
 const SHORTAGE_RETRY: Duration = Duration::from_secs(1);
 
-/// How a write of the state machine ended.
+/// The outcome of a write of the state machine.
 enum Written {
     Done,
     /// A reader was in the way. The write is due again at once.
@@ -34,7 +35,7 @@ enum Written {
     Failed(Error),
 }
 
-/// When a replica was flushed last, and what it lacks.
+/// The time of a replica's last flush, and the resource that the replica lacks.
 #[derive(Debug)]
 pub(super) struct Flushing<M: StateMachine> {
     config: Arc<Config<M>>,
@@ -52,17 +53,17 @@ impl<M: StateMachine> Flushing<M> {
         Self { config, shared, flushed_at, entries: 0, short_of: None }
     }
 
-    /// What the replica lacks, if anything.
+    /// The resource that the replica lacks, if any.
     pub(super) fn short_of(&self) -> Option<Shortage> {
         self.short_of
     }
 
-    /// An entry was applied.
+    /// Notes that an entry was applied.
     pub(super) fn note_entry(&mut self) {
         self.entries += 1;
     }
 
-    /// The state machine was replaced by one that is durable as it is.
+    /// Notes that the state machine was replaced by one that is durable as it is.
     pub(super) fn note_installed(&mut self) {
         self.entries = 0;
     }
@@ -129,7 +130,7 @@ impl<M: StateMachine> Flushing<M> {
                 Written::Failed(error) => Ok(Some(error)),
                 Written::Done | Written::Blocked => Ok(None),
             },
-            // A flush that is due begins in one of the next steps.
+            // If a flush is due, one of the next steps begins it.
             Disk::Idle | Disk::Busy => Ok(None),
         }
     }
@@ -143,7 +144,7 @@ impl<M: StateMachine> Flushing<M> {
     /// Makes the applied entries durable, unless they are.
     ///
     /// # Errors
-    /// As [`go_on`](Self::go_on).
+    /// Those of [`go_on`](Self::go_on).
     pub(super) fn flush(&mut self, home: &Home, group: &mut Group, applied: Position) -> Result<Option<Error>, Error> {
         let flush = |machine: &mut M| if machine.durable() < applied { machine.flush(applied) } else { Ok(()) };
         let written = self.write(home, group, flush)?;

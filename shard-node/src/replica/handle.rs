@@ -28,7 +28,7 @@ pub const READ_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct ReplicaHandle<M: StateMachine> {
     pub group: GroupId,
     pub raft_id: u64,
-    /// What the replica's thread shares.
+    /// The state that the replica's thread shares.
     pub shared: Arc<Shared<M>>,
 }
 
@@ -79,13 +79,13 @@ impl<M: StateMachine> ReplicaHandle<M> {
     /// Replicates a command and returns its outcome once a majority agrees on it.
     ///
     /// # Errors
-    /// As [`ask`](Self::ask).
+    /// Those of [`ask`](Self::ask).
     pub async fn command(&self, command: Vec<u8>) -> Result<M::Reply, Refusal> {
         self.ask(COMMAND_TIMEOUT, |answer| Input::Command(command, answer, Context::current())).await
     }
 
-    /// Waits until every entry is applied here that was committed, anywhere in the group, when this
-    /// was called.
+    /// Waits until this replica has applied every entry that was committed, anywhere in the group,
+    /// before the call.
     ///
     /// # Errors
     /// `UNAVAILABLE` if no leader confirms it in time.
@@ -115,7 +115,7 @@ impl<M: StateMachine> ReplicaHandle<M> {
     /// Runs a read on the state machine at once, on the calling thread.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// Those of [`read`](Self::read).
     pub fn read_now<T>(&self, read: impl FnOnce(&M) -> Result<T, Refusal>) -> Result<T, Refusal> {
         self.shared.gate.pass();
         let machine = self.shared.machine.read();
@@ -137,7 +137,7 @@ impl<M: StateMachine> ReplicaHandle<M> {
     /// Like [`read`](Self::read), but waits and tries again while the replica may just be behind.
     ///
     /// # Errors
-    /// As [`read`](Self::read), or the last refusal if waiting did not help.
+    /// Those of [`read`](Self::read), or the last refusal if waiting did not help.
     pub async fn read_when<T: Send + 'static>(
         &self,
         read: impl Fn(&M) -> Result<T, Refusal> + Send + Sync + 'static,

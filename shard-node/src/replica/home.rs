@@ -19,8 +19,8 @@
 //!
 //! The small files are replaced by write, sync, rename, sync. Each ends in the SHA-256 of its
 //! content. A crash leaves the old or the new file. A snapshot is first received, checked and noted
-//! as complete; then raft resets its log to it; then `current` changes. If a crash comes between
-//! the last two, raft tells so at the next start.
+//! as complete; then raft resets its log to it; then `current` changes. After a crash between the
+//! last two steps, raft reports the snapshot at the next start.
 
 use std::{fmt, io, sync::Arc};
 
@@ -60,7 +60,7 @@ impl fmt::Display for Identity {
 pub struct IncomingCopy {
     /// The number of the copy's state directory.
     pub generation: u64,
-    /// The entry after which the state stands.
+    /// The last entry that the copy covers.
     pub position: Position,
     /// The copy is complete, checked and durable.
     pub complete: bool,

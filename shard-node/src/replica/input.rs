@@ -1,4 +1,4 @@
-//! What arrives in a replica's mailbox.
+//! The items that arrive in a replica's mailbox.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{Error, refusal::Refusal};
 
-/// Where an answer goes.
+/// The channel that an answer goes to.
 pub type Answer<T> = oneshot::Sender<Result<T, Refusal>>;
 
 /// A change of a group's members.
@@ -52,7 +52,7 @@ pub enum Input<M: StateMachine> {
     Retire(bool, Answer<()>),
 }
 
-/// Why a fetch failed.
+/// The reason why a fetch failed.
 #[derive(Debug)]
 pub struct Failed {
     /// The error's text, for the log.

@@ -1,7 +1,8 @@
-//! What a replica's thread shares with the services: mailbox, state machine, status, counters.
+//! The state that a replica's thread shares with the services: mailbox, state machine, status,
+//! counters.
 //!
 //! Readers share the state machine under a lock, and the replica's thread alone writes to it. The
-//! [`Gate`] in front of the lock lets the thread through where readers come and go without end.
+//! [`Gate`] in front of the lock lets the thread through, even if there are always readers.
 
 use std::sync::{
     Arc, Condvar, Mutex, PoisonError, RwLock,
@@ -37,12 +38,12 @@ impl Gate {
         *now = closed;
     }
 
-    /// New readers wait from now on.
+    /// Makes new readers wait.
     pub fn close(&self) {
         self.set(true);
     }
 
-    /// Readers pass again.
+    /// Lets readers pass again.
     pub fn open(&self) {
         self.set(false);
     }
@@ -58,7 +59,7 @@ impl Gate {
         self.blocked.load(Ordering::Relaxed)
     }
 
-    /// Whether a reader was in the writer's way; forgets it.
+    /// Whether a reader was in the writer's way. Resets the flag.
     pub fn take_blocked(&self) -> bool {
         self.blocked.swap(false, Ordering::Relaxed)
     }
@@ -71,17 +72,17 @@ pub struct Traffic {
     pub sent: AtomicU64,
     /// Bytes that were needed and on the disk already.
     pub held: AtomicU64,
-    /// Own snapshots that another replica refused and that were checked here.
+    /// Snapshots of this replica that another one refused and that were checked here.
     pub checked: AtomicU64,
-    /// Bytes of own snapshots that were handed out.
+    /// Bytes of this replica's snapshots that were handed out.
     pub given: AtomicU64,
-    /// Own snapshots that were made for others.
+    /// Snapshots of this replica that were made for others.
     pub pinned: AtomicU64,
     /// Snapshots of others that became this replica's state.
     pub installed: AtomicU64,
 }
 
-/// Counters of a replica since it runs here.
+/// Counters of a replica since it was started here.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Commands proposed.
@@ -109,14 +110,14 @@ impl Counts {
     }
 }
 
-/// What a replica's thread shares with the services.
+/// The state that a replica's thread shares with the services.
 #[derive(Debug)]
 pub struct Shared<M: StateMachine> {
     /// The way into the thread.
     pub mailbox: Arc<Mailbox<Input<M>>>,
     /// The state machine; `None` while the replica is in quarantine, waits for a snapshot, or has
-    /// stopped. It is a lock that is handed on to waiters: where merges are behind, the thread
-    /// takes the state machine again before a reader would wake up.
+    /// stopped. The lock is eventually fair: if merges are behind, the thread would otherwise take
+    /// the state machine again before a reader wakes up.
     pub machine: parking_lot::RwLock<Option<M>>,
     /// Readers pass it before they take the state machine.
     pub gate: Gate,

@@ -27,7 +27,7 @@ pub fn ordinal(raft_id: u64) -> u32 {
     u32::try_from(raft_id >> 32).expect("32 bits are left")
 }
 
-/// What every replica of a node works with.
+/// The environment that all replicas of a node share.
 #[derive(Debug)]
 pub struct Site {
     /// The node's name.

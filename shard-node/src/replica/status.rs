@@ -1,4 +1,4 @@
-//! What a replica shows of itself: its role, its progress, its group's members.
+//! The status of a replica: its role, its progress, and its group's members.
 
 use std::fmt;
 
@@ -78,6 +78,6 @@ pub struct Status {
     pub broken: bool,
     pub voters: Vec<Member>,
     pub learners: Vec<Member>,
-    /// Why the replica does not serve; empty if it does.
+    /// The reason why the replica does not serve; empty if it does.
     pub note: String,
 }

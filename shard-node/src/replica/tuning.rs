@@ -1,4 +1,4 @@
-//! How a node's replicas pace themselves.
+//! The intervals and limits of a node's replicas.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::runner::Runner;
 /// The part of the spare bytes by which a reserve grows, as a divisor.
 const SPARE_PARTS: u64 = 32;
 
-/// The pace of a node's replicas.
+/// Intervals and limits of a node's replicas.
 #[derive(Clone, Debug)]
 pub struct Tuning {
     /// Raft's unit of time: heartbeats every 2, elections after 10 to 20.
@@ -26,9 +26,9 @@ pub struct Tuning {
     pub scrub_bytes_per_s: u64,
     /// How much each replica copies to its cold directory in a second, if there is one.
     pub cold_bytes_per_s: u64,
-    /// What each replica keeps free on its disk for work that goes on when the disk is full, in
-    /// addition to what may wait for a flush: entries that are in its log and not yet applied, and
-    /// the commands that make room.
+    /// The bytes that each replica keeps free on its disk for work that continues on a full disk:
+    /// entries that are in its log and not yet applied, and commands that make room. The bytes that
+    /// may wait for a flush are kept free in addition.
     pub spare_bytes: u64,
     /// The engine of each shard.
     pub engine: coppice_engine::Options,

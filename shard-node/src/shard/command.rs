@@ -130,7 +130,7 @@ fn take_journal(input: &mut Reader<'_>) -> Result<Vec<Vec<u8>>, CodecError> {
 /// Reads what `encode_journal` wrote.
 ///
 /// # Errors
-/// If the bytes are no journal.
+/// If the bytes are not a journal.
 pub fn decode_journal(bytes: &[u8]) -> Result<Vec<Vec<u8>>, CodecError> {
     let mut input = Reader::new(bytes);
     let lists = take_journal(&mut input)?;
@@ -180,7 +180,7 @@ impl Command {
     /// Reads what `encode` wrote.
     ///
     /// # Errors
-    /// If the bytes are no command of a version and kind that this code knows.
+    /// If the bytes are not a command with a version and kind that this code knows.
     pub fn decode(bytes: &Bytes) -> Result<Self, CodecError> {
         let mut input = Reader::new(bytes);
         if input.u8()? != COMMAND_VERSION {

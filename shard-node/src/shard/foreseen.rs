@@ -1,8 +1,8 @@
 //! A version that is staged early, while the raft log writes its Prepare and before that is durable
 //! here.
 //!
-//! No other replica is told of the version, no flush includes it, and it is dropped before a
-//! command is applied that could notice it. When the same command is applied at the same index, the
+//! No other replica is told of the version, no flush includes it, and it is dropped before any
+//! command that could notice it is applied. When the same command is applied at the same index, the
 //! version is there already. So the outcomes of commands do not depend on it.
 
 use bytes::Bytes;

@@ -28,7 +28,7 @@ const WORK_RECORDS_MIN: usize = 256;
 /// Like [`WORK_RECORDS_MIN`], when merges are behind.
 const WORK_RECORDS_MAX: usize = 1024;
 
-/// What opening a shard needs.
+/// The configuration that a shard is opened with.
 #[derive(Clone, Debug)]
 pub struct ShardConfig {
     pub shard: ShardId,

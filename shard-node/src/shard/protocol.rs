@@ -104,7 +104,7 @@ impl Protocol {
     /// Reads what `encode` wrote. Empty bytes are the state of a new shard.
     ///
     /// # Errors
-    /// If the bytes are no protocol state of the version that this code knows.
+    /// If the bytes are not a protocol state with the version that this code knows.
     pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         if bytes.is_empty() {
             return Ok(Self::default());

@@ -1,5 +1,5 @@
-//! The questions that the leader asks shards in the background: adoptions, finalizes of what was
-//! decided a while ago, and whether a merge is built.
+//! The leader's background questions to shards: adoptions, finalizes of states that were decided a
+//! while ago, and polls for built merges.
 
 use std::{collections::BTreeSet, time::Duration};
 

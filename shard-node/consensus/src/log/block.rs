@@ -22,14 +22,14 @@ pub(crate) const PAYLOAD_BYTES: usize = BLOCK_BYTES - HEADER_BYTES;
 const _: () = assert!(SEGMENT_AT + size_of::<u32>() == HEADER_BYTES);
 const _: () = assert!(PAYLOAD_BYTES == 500);
 
-/// What a block was found to be.
+/// The state in which a block was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Block<'a> {
-    /// Not written since the file became this segment's.
+    /// The block was not written since the file became this segment's.
     Unwritten,
     /// The `position`-th block of a batch.
     Valid { position: u32, payload: &'a [u8] },
-    /// Neither.
+    /// The block is neither unwritten nor valid.
     Damaged,
 }
 

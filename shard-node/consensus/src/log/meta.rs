@@ -81,7 +81,7 @@ fn first_segment(reader: &mut Reader<'_>) -> std::result::Result<u64, DecodeErro
     if first == 0 || numbered_from > first { Err(DecodeError::Malformed("first numbered segment")) } else { Ok(first) }
 }
 
-/// Why bytes are not the content of this file.
+/// The reason why bytes are not the content of this file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
     /// Their format has this other number.

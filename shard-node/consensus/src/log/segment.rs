@@ -26,7 +26,7 @@ const LARGE_BATCH_SHARE: u64 = 8;
 /// Behind a large batch, only 1/LARGE_BATCH_FILL_SHARE of a step is filled.
 const LARGE_BATCH_FILL_SHARE: u64 = 16;
 
-/// Where an entry's item begins, in bytes of a segment's stream.
+/// The place where an entry's item begins, in bytes of a segment's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub segment: u64,
@@ -44,7 +44,7 @@ pub(crate) struct FoundBatch {
     pub items: Vec<u8>,
 }
 
-/// What a segment was found to hold.
+/// The content that was found in a segment.
 #[derive(Debug)]
 pub(crate) struct Scan {
     pub batches: Vec<FoundBatch>,
@@ -89,7 +89,8 @@ pub(crate) fn file_id(name: &str) -> Option<u64> {
     (file_name(id) == name).then_some(id)
 }
 
-/// Where in a segment's stream the items of a batch begin that starts at block `first`.
+/// The offset in a segment's stream at which the items of a batch begin, if the batch starts at
+/// block `first`.
 fn items_offset(first: u64) -> u64 {
     first * PAYLOAD_BYTES as u64 + BATCH_HEADER_BYTES as u64
 }

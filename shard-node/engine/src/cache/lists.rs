@@ -24,7 +24,7 @@ const PARTS_MAX: usize = 16;
 /// A part has at least this many bytes: its lists cannot use those of other parts.
 const PART_BYTES_MIN: usize = 1 << 20;
 
-/// What is kept about the entries of an active node.
+/// The data that is kept about an active node's entries.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) list: MerkleList,
@@ -53,8 +53,8 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    /// No lists yet. The budget of the active tree follows from `capacity`; proofs have this many
-    /// bytes.
+    /// An empty cache. The budget of the active tree follows from `capacity`; proofs have
+    /// `proven_bytes_max`.
     pub(crate) fn new(proven_bytes_max: usize, capacity: u32) -> Self {
         let active = (capacity as usize).saturating_mul(ACTIVE_HASH_BYTES);
         let parts = (proven_bytes_max / PART_BYTES_MIN).clamp(1, PARTS_MAX);

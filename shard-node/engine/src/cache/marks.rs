@@ -8,7 +8,7 @@ use twox_hash::XxHash3_64;
 
 use crate::node::Node;
 
-/// Most records of a leaf with marks.
+/// Limit on the number of records of a leaf with marks.
 const RECORDS_MAX: usize = 64;
 
 /// One byte of the hash of each key of a leaf, in key order.

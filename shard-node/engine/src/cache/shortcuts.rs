@@ -30,10 +30,10 @@ pub(crate) const RECORDS_MAX: u64 = 100_000_000;
 /// Pages are planned to be this full, in sixteenths, as keys do not spread evenly. Keys beyond a
 /// page's capacity are looked up in leaves.
 const FILL: usize = 15;
-/// Most bytes for one key, its share of the free space included.
+/// Limit on the bytes for one key, its share of the free space included.
 pub(crate) const RECORD_BYTES_MAX: u64 = PAGE_BYTES.div_ceil(entries_max(PLACE_BITS_MAX) * FILL / 16) as u64;
 
-/// Most places in one page.
+/// Limit on the number of places in one page.
 const fn entries_max(place_bits: u32) -> usize {
     (PAGE_BYTES - HEADER_BYTES - 8) * 8 / (8 * REMAINDER_BYTES + place_bits as usize)
 }
@@ -50,7 +50,7 @@ pub(crate) enum Shortcut {
     Unknown,
 }
 
-/// Where a key is looked up: a page, and the bits that distinguish keys in it.
+/// The place where a key is looked up: a page, and the bits that distinguish keys in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
     page: usize,
@@ -191,7 +191,7 @@ impl Widths {
         self.segment_bits + self.offset_bits + self.size_bits
     }
 
-    /// Most places in one page.
+    /// Limit on the number of places in one page.
     fn entries_max(&self) -> usize {
         entries_max(self.place_bits())
     }

@@ -25,9 +25,9 @@ use crate::{
     store::{Store, filters::decode_filter},
 };
 
-/// Most nodes and values that a pass should remember, in about 60 MB.
+/// Limit on the number of nodes and values that a pass should remember, in about 60 MB.
 pub(super) const PLACES_MAX: u64 = 1 << 20;
-/// Most passes. The data that determines their number is not trusted either.
+/// Limit on the number of passes. The data that determines their number is not trusted either.
 const PASSES_MAX: u64 = 256;
 /// The largest trees of this many versions, and this many merge outputs, determine where passes
 /// end.
@@ -66,7 +66,7 @@ fn passes(cuts: &[Vec<u8>]) -> impl Iterator<Item = Keys<'_>> {
     [[].as_slice()].into_iter().chain(cuts.iter().map(Vec::as_slice)).zip(highs).map(|(low, high)| Keys { low, high })
 }
 
-/// What a pass remembers of a sound node.
+/// The facts that a pass remembers about a sound node.
 #[derive(Debug)]
 struct Sound {
     /// Fingerprint of the parent's reference.
@@ -131,7 +131,7 @@ pub(super) struct Checker<'c> {
     pub(super) meta: &'c Meta,
     store: &'c Store,
     pub(super) report: &'c mut Report,
-    /// Most nodes and values that a pass should remember.
+    /// Limit on the number of nodes and values that a pass should remember.
     places_max: u64,
     /// Nodes that this pass has reached.
     nodes: HashMap<Pid, Sound>,
@@ -193,7 +193,7 @@ impl<'c> Checker<'c> {
             }
         }
         self.check_journals();
-        // What lies below an unsound node is unknown.
+        // The pages below an unsound node are unknown.
         if self.unsound.is_empty() {
             self.check_pages();
             self.check_segments();
@@ -351,7 +351,7 @@ impl<'c> Checker<'c> {
         Ok(entries)
     }
 
-    /// Notes a record of the value log that is no value.
+    /// Notes a record of the value log that is not a value.
     fn note_blob(&mut self, blob: BlobRef) {
         self.blobs.insert(blob.at, blob.len);
     }

@@ -47,10 +47,10 @@ const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 /// writes; larger ones leave more memory unused.
 const PARTS: u32 = 64;
 
-/// Most segment files open at once.
+/// Limit on the number of segment files open at once.
 const OPEN_FILES_MAX: usize = 512;
 
-/// Most bytes in one read of several records.
+/// Limit on the bytes in one read of several records.
 const RUN_BYTES_MAX: u64 = 128 << 10;
 /// A gap of up to this many bytes between two records is read with them; a second read would cost
 /// more.
@@ -179,7 +179,7 @@ impl ValueLog {
         if is_full { self.new_segment() } else { head }
     }
 
-    /// The place of the next record that is no journal, if it holds this many bytes.
+    /// The place of the next record that is not a journal, if it holds this many bytes.
     pub(crate) fn next_place(&mut self, len: u32) -> ValueRef {
         self.active = self.with_room(self.active, len);
         self.active.place()

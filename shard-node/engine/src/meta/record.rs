@@ -114,7 +114,7 @@ pub(crate) struct VersionRecord {
     pub(crate) stamp: Stamp,
     pub(crate) prepare_id: PrepareId,
     pub(crate) digest: Digest,
-    /// Youngest first, the active one at the front.
+    /// The trees, youngest first. The first one is the active tree.
     pub(crate) trees: Vec<Tree>,
     /// Number of freezes on the line up to this version. Versions with the same active tree have
     /// the same number.
@@ -156,7 +156,8 @@ pub(crate) enum MetaOp {
     /// Keeps the journal of a staged version. Dropping the version drops the journal, pruning it
     /// does not.
     KeepJournal(VersionId, BlobRef),
-    /// Both slots hold the newest superblock, so pages are free that only the one before needed.
+    /// Both slots hold the newest superblock, so pages that only the previous superblock needed are
+    /// free.
     Copied,
     /// The last operation before a superblock.
     Checkpoint {

@@ -149,7 +149,7 @@ impl Pid {
 /// each other.
 #[derive(Debug, Default)]
 pub(crate) struct PidSet {
-    /// By file and part of the file.
+    /// The bits, by file and part of the file.
     parts: BTreeMap<(PageFile, u64), Box<[u64; PART_WORDS]>>,
 }
 

@@ -31,7 +31,7 @@ pub struct KeyChange {
 /// A part of a key's history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistoryPage {
-    /// Newest first.
+    /// The changes, newest first.
     pub changes: Vec<KeyChange>,
     /// Whether a limit cut the history short.
     pub more: bool,

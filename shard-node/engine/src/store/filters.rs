@@ -1,4 +1,4 @@
-//! Filters and shortcuts of frozen trees: how they are stored, kept in memory and asked.
+//! Filters and shortcuts of frozen trees: how they are stored, cached and used.
 
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
 
@@ -16,8 +16,8 @@ use crate::{
     },
 };
 
-/// Filters that were read for gets are kept up to this many times the largest small filter: more
-/// than the trees of one version have.
+/// Filters that were read for gets are kept up to this many times the bytes of the largest small
+/// filter. The trees of one version have fewer.
 const READ_FILTERS_MAX: usize = 8;
 
 impl Store {
@@ -82,9 +82,9 @@ impl Store {
         Ok(filter.admits_hash(filter_hash))
     }
 
-    /// Like [`Self::admits`], for a get in the oldest tree. Also returns `true` if only a large
-    /// filter outside of memory could tell. It would save nothing for keys that have a record, and
-    /// fences and leaves use the memory better.
+    /// Like [`Self::admits`], for a get in the oldest tree. Also returns `true` if that would take
+    /// a large filter that is not in memory. Such a filter saves nothing for keys that have a
+    /// record, and fences and leaves use the memory better.
     pub(crate) fn oldest_admits(&self, tree: &Tree, filter_hash: (u64, u64)) -> Result<bool> {
         let blob = filter_of(tree);
         let asks = self.is_small(blob) || self.filters().contains_key(&blob.at);

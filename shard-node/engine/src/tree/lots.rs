@@ -18,7 +18,7 @@ use crate::{
     store::{self, Store},
 };
 
-/// Most bytes in one read.
+/// Limit on the bytes in one read.
 const READ_BYTES_MAX: usize = 256 << 10;
 
 /// The pace of a merge.
@@ -53,8 +53,8 @@ impl Walk {
         Self { class: tree.class(), root: tree.root.map(|root| (root, tree.level)), path: Vec::new() }
     }
 
-    /// The next leaf and its separator, which no key in it is below. Places of nodes and of their
-    /// bases are added to `entered`.
+    /// The next leaf and its separator. No key in the leaf is below the separator. Places of nodes
+    /// and of their bases are added to `entered`.
     fn next(&mut self, store: &Store, entered: &mut Vec<Pid>) -> Result<Option<(Vec<u8>, Leaf)>> {
         let (separator, mut child, mut level) = match self.root.take() {
             Some((root, level)) => (Vec::new(), root, level),
@@ -101,11 +101,11 @@ struct Input {
     walk: Walk,
     /// The first leaf that is in no lot yet, and its separator.
     next: Option<(Vec<u8>, Leaf)>,
-    /// The leaf before, if its keys reach beyond the last lot.
+    /// The previous leaf, if its keys reach beyond the last lot.
     reaching: Option<Leaf>,
 }
 
-/// Trees that are being cut into lots.
+/// The trees that are being cut into lots.
 #[derive(Debug)]
 pub(crate) struct Lots {
     inputs: Vec<Input>,
@@ -162,7 +162,7 @@ impl Lots {
 /// All records of the trees in a range of keys.
 #[derive(Debug)]
 pub(crate) struct Lot {
-    /// By tree, youngest first.
+    /// The leaves of each tree, youngest tree first.
     leaves: Vec<Vec<Leaf>>,
     file: Arc<dyn File>,
     low: Vec<u8>,

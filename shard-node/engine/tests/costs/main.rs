@@ -65,7 +65,7 @@ impl Shard {
         self.engine.end_writes(writes).expect("nothing fails");
     }
 
-    /// What `run` adds to the counters, and its result.
+    /// The amount that `run` adds to the counters, and its result.
     fn cost<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> (Counters, T) {
         let before = self.engine.counters();
         let out = run(self);

@@ -19,7 +19,7 @@ use crate::full::{commit, put};
 /// Moves all segments that should move.
 ///
 /// # Errors
-/// The engine's.
+/// Those of the engine.
 pub fn move_all(engine: &mut Engine) -> Result<(), Error> {
     while let Some(mut step) = engine.begin_cold_step(1000) {
         step.run();

@@ -15,7 +15,7 @@ use crate::common::{
     workload::Generator,
 };
 
-/// Most opens of files and directories before all further ones fail.
+/// Limit on the number of opens of files and directories before all further ones fail.
 const OPENS_MAX: u64 = 3;
 
 fn is_shortage(error: &Error) -> bool {

@@ -26,7 +26,7 @@ fn grown() -> (SimStorage, Model) {
     (disk, model)
 }
 
-/// Whether opening or an answer named damage. Every answer that was given is compared with the
+/// Whether opening or an answer reported damage. Every answer that was given is compared with the
 /// model.
 fn is_noticed(disk: &SimStorage, model: &Model) -> bool {
     let root = match Root::open_with(disk.storage(), options()) {

@@ -1,6 +1,6 @@
-//! The bytes on disk do not change by accident. A directory that the first build of protocol
-//! version 2 wrote opens, and today's build writes the same bytes. A directory of protocol version
-//! 1 is refused.
+//! The bytes on disk do not change by accident. A directory from the first build of protocol
+//! version 2 can be opened, and today's build writes the same bytes. A directory of protocol
+//! version 1 is refused.
 
 use crate::common::{Model, check::check, options};
 use coppice_env::{OpenMode, SimStorage, Storage};

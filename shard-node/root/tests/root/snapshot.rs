@@ -76,7 +76,7 @@ fn an_installed_snapshot_equals_its_sender_as_of_the_pin() {
         let mut copy = Root::open_with(disk.storage(), options()).expect("opens");
         assert_eq!((copy.applied_index(), copy.log_root()), at_pin);
         assert_eq!(copy.view().expect("founded"), pinned);
-        // Both follow the same raft log from here on, and flush when they like.
+        // From here both follow the same raft log, and flush at different times.
         model.replay(&mut copy);
         check(&copy, &mut model);
         copy.flush(model.position()).expect("flushes");

@@ -230,7 +230,7 @@ impl<M: StateMachine> Actor<M> {
     }
 }
 
-/// What the storage is short of; `None` if one of raft's own bounds is reached.
+/// The resource that the storage is short of; `None` if one of raft's own bounds is reached.
 fn shortage(error: &ConsensusError) -> Option<Shortage> {
     Shortage::behind(error)
 }

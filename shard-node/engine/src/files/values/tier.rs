@@ -27,7 +27,7 @@ use crate::{Error, Result, meta::Meta, place::refs::Segment};
 /// Marks a data directory whose segments may lie in the cold directory.
 pub(crate) const MARKER_FILE: &str = "cold";
 
-/// Most bytes in one read and write.
+/// Limit on the bytes in one read and write.
 const COPY_BYTES: usize = 256 << 10;
 
 fn temporary_name(segment: u32) -> String {

@@ -490,7 +490,7 @@ impl Model {
         self.decoded.push(header);
     }
 
-    /// Applies to a recovered machine the commands that raft would replay.
+    /// Applies the commands that raft would replay to a recovered machine.
     pub fn replay(&self, root: &mut Root) {
         let from = root.applied_index();
         for (index, bytes, outcome) in self.raft.iter().filter(|(index, ..)| *index > from) {
