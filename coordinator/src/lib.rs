@@ -258,8 +258,8 @@ impl Service {
         Ok(())
     }
 
-    /// Starts the background tasks, and returns them with the services for a transport of the
-    /// caller's. If the tasks are dropped, the coordinator stops as if it had been killed.
+    /// Starts the background tasks, and returns them with the services, for the caller's own
+    /// transport. If the tasks are dropped, the coordinator stops as if it had been killed.
     ///
     /// # Errors
     /// If the services can't be made.
@@ -295,7 +295,7 @@ impl Service {
             let mut stop = self.stop.subscribe();
             self.tasks.spawn(async move {
                 let _presence = Presence::keep(metadata, lease, me);
-                // Until the coordinator is told to stop, or is dropped.
+                // Waits until the coordinator is told to stop, or is dropped.
                 if stop.wait_for(|stop| *stop).await.is_err() {
                     std::future::pending().await
                 }

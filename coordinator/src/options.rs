@@ -82,7 +82,7 @@ pub struct Limits {
     pub batches_per_version_max: usize,
     /// How long a batch may wait before it is refused.
     pub commit_timeout: Duration,
-    /// How long a shard may take for a prepare before the version goes on without it.
+    /// How long a shard may take for a prepare before the version is formed again without it.
     pub prepare_timeout: Duration,
     /// How long the root group may take for one call.
     pub root_timeout: Duration,
@@ -117,7 +117,7 @@ pub struct Limits {
     pub retention_interval: Duration,
     /// How long a leadership lease lasts if it is not kept alive.
     pub lease: Duration,
-    /// How long a leader goes on while the root group does not answer.
+    /// How long a leader stays while the root group does not answer.
     pub root_silence_max: Duration,
 }
 

@@ -127,7 +127,7 @@ fn or_wait(wait: Option<Duration>) -> String {
     wait.map_or_else(String::new, |wait| format!(", or wait {} s", wait.as_secs() + 1))
 }
 
-/// Slots that are held while something goes on. Clones share them.
+/// Slots that callers hold while they use a resource. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Slots {
     quota: Quota,

@@ -261,8 +261,8 @@ async fn commits_go_on_through_another_whatever_befalls_the_leader() {
     load.check(team.client(leads)).await;
 }
 
-/// The store only picks a candidate. While it is gone, the leader goes on. A new empty store
-/// changes nothing.
+/// The store only picks a candidate. While it is gone, the leader stays. A new empty store changes
+/// nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_goes_on_without_the_store_and_the_store_is_filled_again() {
     let team = Team::new(embedded()).await;
@@ -325,7 +325,7 @@ async fn a_real_etcd_is_lost_wiped_and_hands_the_leadership_over() {
     load.more(20).await;
     println!("leader killed, etcd: {old} to {new}, {:?} without a commit", load.gap_since(since));
     team.start(old);
-    // Without etcd the leader goes on. A new, empty etcd is told everything again.
+    // Without etcd the leader stays. A new, empty etcd is told everything again.
     etcd.kill(0);
     load.more(50).await;
     etcd.wipe(0);
@@ -527,7 +527,7 @@ async fn of_a_stream_that_the_leader_does_not_read_little_is_taken_and_it_ends_w
     });
     let mut writer = client.clone();
     let stream = tokio::spawn(async move { writer.commit_stream(iter(batches)).await.map(drop) });
-    // In this time a reader without bounds would have taken everything. Other calls go on.
+    // In this time a reader without bounds would have taken everything. Other calls still work.
     for _ in 0..300 {
         client.commit(commit(vec![put("k", "v")], Vec::new())).await.expect_err("it is refused");
     }

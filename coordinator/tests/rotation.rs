@@ -227,7 +227,7 @@ async fn what_is_no_change_to_a_new_key_is_refused() {
     let error = running.client.rotate_key(to(&world, 0)).await.expect_err("a key of before");
     assert_eq!(reason(&error), Reason::InvalidArgument);
     assert!(error.message().contains("before"), "{error}");
-    // The leader goes on.
+    // The leader continues.
     write(&mut running.client, "a1").await;
 }
 

@@ -1,4 +1,4 @@
-//! A coordinator that has missed something must not answer from old state.
+//! A coordinator that has missed a change must not answer from old state.
 
 use std::time::Duration;
 

@@ -351,8 +351,8 @@ async fn a_leadership_goes_to_no_replica_that_should_not_lead() {
 }
 
 /// Sends this many batches at once, each with a key of its own and a value of this size, while no
-/// version is decided; then lets all go on. Checks that exactly the batches that were not refused
-/// are written. Returns the refusals.
+/// version is decided. Then lets all of them continue. Checks that exactly the batches that were
+/// not refused are written. Returns the refusals.
 async fn crowd(world: &World, batches: usize, refused: usize, value_bytes: usize) -> Vec<String> {
     let mut client = world.leader().await.client;
     commit_many(&mut client, 1).await;

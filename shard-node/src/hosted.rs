@@ -31,28 +31,27 @@ use crate::{
 /// Progress of the groups that did not run here when the node started.
 #[derive(Debug, Default)]
 pub(crate) struct Forming {
-    /// Names the parameters and the first shards that the node was configured with.
+    /// The digest of the parameters and the first shards that the node was configured with.
     pub ledger: Option<Digest>,
-    /// Groups that were not here when the node started, and are to be formed or joined.
+    /// Groups that had no replica here when the node started, and are to be formed or joined.
     pub expected: BTreeSet<GroupId>,
-    /// Groups whose replica here has pledged and not begun.
+    /// Groups whose replica here has pledged but not begun.
     pub pledged: BTreeSet<GroupId>,
     /// Groups whose replica has begun here since the node started.
     pub started: BTreeSet<GroupId>,
 }
 
-/// The state that the services of one node share. The fields of its [`Site`] can be read through
-/// it.
+/// The state that the services of one node share. It dereferences to its [`Site`].
 #[derive(Debug)]
 pub struct Hosted {
     /// The part that the replicas share, too.
     pub site: Arc<Site>,
-    /// Set when the node ends, so that endless streams end, too.
+    /// The signal that the node ends, so that endless streams end, too.
     pub closing: watch::Sender<bool>,
     /// The progress of groups that are being formed, which other nodes ask for.
     pub(crate) forming: RwLock<Forming>,
     pub(crate) replicas: RwLock<BTreeMap<GroupId, Replica>>,
-    /// Channels for questions to other nodes, one for each.
+    /// Channels for calls to other nodes, one for each node.
     asking: Mutex<BTreeMap<String, Channel>>,
 }
 
@@ -143,8 +142,7 @@ impl Hosted {
         }
     }
 
-    /// A client of another node's `Node` service. All such questions to a node share one
-    /// connection.
+    /// A client of another node's `Node` service. All such calls to a node share one connection.
     pub(crate) fn ask(&self, node: &str) -> NodeClient<Channel> {
         let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         let channel = asking.entry(node.to_owned()).or_insert_with(|| self.connector.channel(node));

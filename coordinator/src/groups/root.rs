@@ -269,8 +269,8 @@ impl Root {
         read_root(&self.links, &self.keys, request, self.deadline()).await
     }
 
-    /// Reads something that never changes once it is there, from any replica. A refusal, or an
-    /// answer that `is_there` rejects, may come from a replica that lags. Then the read is repeated
+    /// Reads a value that never changes once it exists, from any replica. A refusal, or an answer
+    /// that `is_there` rejects, may come from a replica that lags. Then the read is repeated
     /// linearizably.
     ///
     /// # Errors

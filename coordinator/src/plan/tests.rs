@@ -359,8 +359,8 @@ fn numbers_of_a_session_that_is_not_known_whole_are_asked_for() {
     assert_eq!(sessions.standing(&SESSION, 9), NumberStanding::Done(done));
 }
 
-/// If the root group tells a lower number than the known ones, the session was opened again, or the
-/// answer is older than the newest commits.
+/// If the root group returns a lower number than the known ones, the session was opened again, or
+/// the answer is older than the newest commits.
 #[test]
 fn what_is_known_of_a_session_that_may_have_ended_is_asked_for_again() {
     let mut world = World::new();

@@ -141,7 +141,7 @@ pub struct Limits {
     pub sessions_per_caller_max: usize,
     /// How long a batch may wait before it is refused.
     pub commit_timeout_ms: u64,
-    /// How long a shard may take for a prepare before the version goes on without it.
+    /// How long a shard may take for a prepare before the version is formed again without it.
     pub prepare_timeout_ms: u64,
     /// How long the root group may take for one call.
     pub root_timeout_ms: u64,

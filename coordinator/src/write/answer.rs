@@ -113,7 +113,7 @@ impl Deciding {
                 // The log is signed before the next header is sent, so that no size is left out. A
                 // version whose log can't be signed is committed nevertheless.
                 let signed = log.signed_at(size, root).await;
-                // The sequencer is told first, so that it goes on at once.
+                // The sequencer is told first, so that it can continue at once.
                 tell(&mut outcome, Outcome::Committed);
                 metrics.took(Phase::Append, appended - began);
                 metrics.committed(batches.iter().map(|batch| &**batch));

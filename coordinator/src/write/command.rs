@@ -172,7 +172,7 @@ impl Asked {
     }
 }
 
-/// An id in hex. Longer texts than an id are cut.
+/// The first 16 bytes of an id in hex.
 pub fn hex(id: &[u8]) -> String {
     id.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
@@ -182,7 +182,7 @@ pub fn hex(id: &[u8]) -> String {
 pub enum Exit {
     /// Another leader's term began.
     Deposed,
-    /// Something can't be continued: the leader must take over again.
+    /// The term can't be continued: the leader must take over again.
     Reset(String),
     /// The root group does not answer. Other coordinators may reach it.
     CutOff,

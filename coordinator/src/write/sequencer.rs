@@ -2,9 +2,9 @@
 //!
 //! At most two versions are under way: one whose header is being appended, and one that is being
 //! prepared on top of it. The second starts when all prepares of the first were answered, so a
-//! failed prepare never fails a version that builds on it. If something can't be continued (a
-//! foreign term, a refused append, a shard that lost its base), the task ends. A new `TakeOver`
-//! then finds out which versions stand, and undecided batches go back to the queue.
+//! failed prepare never fails a version that builds on it. If the term can't be continued (another
+//! term began, an append was refused, a shard lost its base), the task ends. A new `TakeOver` then
+//! finds out which versions stand, and undecided batches go back to the queue.
 //!
 //! ```text
 //! commands ─► waiting ─► round: judge ─► prepare ─► hand over ─► answer: append, sign, reply
@@ -97,7 +97,7 @@ impl Sequencer {
         self.head.stamp()
     }
 
-    /// Works until it can't go on. Returns the reason; waiting batches stay in the queue.
+    /// Works until it can't continue. Returns the reason; waiting batches stay in the queue.
     pub async fn run(&mut self, commands: &mut mpsc::Receiver<Command>) -> Exit {
         self.ask_shards();
         loop {

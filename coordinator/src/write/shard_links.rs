@@ -208,7 +208,7 @@ impl ShardLinks {
     /// decided or not.
     ///
     /// # Errors
-    /// If the leader can't go on: another term began, or the answer does not parse.
+    /// If the leader can't continue: another term began, or the answer does not parse.
     pub fn note(&mut self, Event { shard, told, answer }: Event, tip: Option<ShardState>) -> Result<(), Exit> {
         let link = self.link(shard);
         link.busy = false;

@@ -19,7 +19,7 @@ pub enum Error {
         action: &'static str,
         source: io::Error,
     },
-    /// Stored bytes are not what was written.
+    /// Stored bytes differ from those that were written.
     #[error("{file}, block {block}: {detail}")]
     Corrupted {
         /// The file in the log's directory.
@@ -75,7 +75,7 @@ pub enum Error {
         /// The leader; `None` if it is unknown.
         leader: Option<RaftId>,
     },
-    /// Not possible now; try again.
+    /// The request is not possible now; it may be later.
     #[error("{0}")]
     Unavailable(&'static str),
     /// A bounded resource is used up.

@@ -36,7 +36,7 @@ pub(crate) fn number(reader: &mut Reader<'_>) -> Result<u64, DecodeError> {
     if value > NUMBER_MAX { Err(DecodeError::Malformed("number")) } else { Ok(value) }
 }
 
-/// The members of a group. All lists are sorted and without repetition.
+/// The members of a group. All lists are sorted and have no duplicates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Membership {
     /// The replicas that vote; in a joint membership, the new ones.
@@ -61,7 +61,7 @@ impl Membership {
         Self { voters, ..Self::default() }
     }
 
-    /// Whether two sets of voters hold at once.
+    /// Whether two sets of voters are in force at the same time.
     #[must_use]
     pub fn is_joint(&self) -> bool {
         !self.voters_outgoing.is_empty()

@@ -22,14 +22,14 @@ use crate::{
 };
 
 const FORMAT: u8 = 1;
-/// The largest number in a message. It is below the largest number of the log, so that others can
-/// still follow a term that a peer made up.
+/// The largest number in a message. It is below the largest number of the log, so that other
+/// replicas can still follow a forged term.
 const WIRE_NUMBER_MAX: u64 = NUMBER_MAX >> 1;
-/// Longest context of a read or a vote.
+/// Limit on the bytes of the context of a read or a vote.
 const CONTEXT_BYTES_MAX: usize = 64;
 /// Limit on the number of entries in one message.
 const ENTRIES_MAX: u32 = 1 << 20;
-/// Longest manifest of a snapshot.
+/// Limit on the bytes of a snapshot's manifest.
 pub(crate) const MANIFEST_BYTES_MAX: usize = 1 << 20;
 
 const KINDS: [(u8, MessageType); 12] = [
@@ -72,7 +72,7 @@ impl Message {
         RaftId(self.raft.to)
     }
 
-    /// Whether the message offers a snapshot. Its sender must be told what became of the offer
+    /// Whether the message offers a snapshot. Its sender must be told the outcome of the offer
     /// ([`crate::Group::report_snapshot`]).
     #[must_use]
     pub fn is_snapshot(&self) -> bool {

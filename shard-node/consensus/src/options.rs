@@ -22,7 +22,7 @@ pub struct Options {
     pub heartbeat_ticks: usize,
     /// A snapshot offer without a report for this many ticks counts as lost.
     pub snapshot_ticks_max: u64,
-    /// Largest entry.
+    /// Limit on the bytes of an entry.
     pub entry_bytes_max: usize,
     /// Limit on the bytes of entries in one message, unless a single entry is larger.
     pub message_bytes_max: usize,
@@ -93,8 +93,8 @@ impl Options {
             check_quorum: true,
             pre_vote: true,
             min_election_tick: self.election_ticks,
-            // The timeout is drawn by `Group`, and is up to four times as long for a replica that
-            // would rather not lead: see `Group::set_reluctant`.
+            // The timeout is drawn by `Group`, and is up to four times as long for a reluctant
+            // replica: see `Group::set_reluctant`.
             max_election_tick: 4 * self.election_ticks,
             read_only_option: ReadOnlyOption::Safe,
             skip_bcast_commit: false,

@@ -56,8 +56,8 @@ pub enum Error {
     /// Another process or engine has the directory open.
     #[error("the directory is locked by another process")]
     Locked,
-    /// The outcome of a superblock write is unknown. Reads go on; changes need the directory to be
-    /// opened again.
+    /// The outcome of a superblock write is unknown. Reads still work; changes need the directory
+    /// to be opened again.
     #[error("a superblock write failed, open the directory again")]
     Poisoned,
     /// The base is neither the decided state nor a staged one.

@@ -56,7 +56,7 @@ const KIND_TOMBSTONE: u8 = 2;
 const LOCATOR_VALUE_LOG: u8 = 1;
 const LOCATOR_NAMED: u8 = 2;
 
-/// A parent's knowledge of its child.
+/// The data that a parent stores about its child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Child {
     pub(crate) pid: Pid,
@@ -140,7 +140,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Checks bytes read from a place against the parent's knowledge.
+    /// Checks bytes read from a place against the data in the parent.
     pub(crate) fn check(bytes: Arc<[u8]>, child: &Child, level: u8) -> Result<Self, &'static str> {
         if !child.pid.is_patch() && bytes.len() != child.pid.len_bytes() {
             return Err("span length");
@@ -188,8 +188,8 @@ impl Node {
         Ok(())
     }
 
-    /// Loads the node into the processor's caches, all lines in parallel. A search without it would
-    /// wait for one line after the other.
+    /// Loads the node into the processor's caches, all lines in parallel. Without this, a search
+    /// would wait for one line after the other.
     pub(crate) fn load(&self) {
         black_box(self.bytes.iter().step_by(LINE_BYTES).fold(0, |all, byte| all ^ byte));
     }

@@ -5,7 +5,7 @@
 //! Other pages change during the transfer, so files are not compared as a whole. Instead, the
 //! receiver checks every hash that the superblock leads to before it publishes the directory. A
 //! crash of the receiver leaves an unpublished directory. Its contents, from this transfer or an
-//! earlier one, are not trusted. But bytes that the sender also has need not be sent again.
+//! earlier one, are not trusted. But bytes that equal the sender's need not be sent again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -161,9 +161,9 @@ pub struct SnapshotReceiver {
 /// A file that is being received.
 struct Incoming {
     file: Arc<dyn File>,
-    /// Length that equals the sender's file.
+    /// Number of first bytes that equal those of the sender's file.
     have: u64,
-    /// Length left by an earlier transfer.
+    /// Length of the file that an earlier transfer left.
     held: u64,
 }
 
@@ -222,7 +222,7 @@ impl SnapshotReceiver {
         Ok(Self { storage, manifest, files, _lock: guard })
     }
 
-    /// The next incomplete file and the offset at which to go on; `None` if all are complete.
+    /// The next incomplete file and the offset at which to continue; `None` if all are complete.
     #[must_use]
     pub fn next(&self) -> Option<(&str, u64)> {
         let pairs = self.manifest.files.iter().zip(&self.files);

@@ -8,7 +8,7 @@
 //!    newest saved state.
 //! 5. It removes the previous saved state, unless a snapshot pins it.
 //!
-//! A crash before step 4 leaves the state of the previous flush, with more bytes behind the
+//! A crash before step 4 leaves the state of the previous flush, with more bytes beyond the
 //! journal's end and more files than the superblock names. A crash after step 4 leaves at most one
 //! saved state too many. Opening cuts and removes all of that.
 //!

@@ -148,7 +148,7 @@ impl State {
 }
 
 impl State {
-    /// Whether the journal ends in the same chunk as the log, behind the records that the index
+    /// Whether the journal ends in the same chunk as the log, after the records that the index
     /// names.
     fn fits(&self, journal: &End) -> bool {
         match &self.ledger {

@@ -183,7 +183,7 @@ impl SnapshotReceiver {
         if end < file.len {
             return Ok(());
         }
-        // An earlier transfer may have left bytes behind the end.
+        // An earlier transfer may have left bytes beyond the end.
         handle.set_len(end).map_err(Error::io(name, "cut"))?;
         handle.sync_data().map_err(Error::io(name, "sync"))?;
         assert_eq!(end, file.len, "a file ends where the manifest says");

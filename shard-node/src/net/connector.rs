@@ -18,7 +18,7 @@ pub trait Connector: Send + Sync + fmt::Debug {
 /// An endpoint with the options of every channel of the cluster.
 #[must_use]
 pub fn endpoint(node: &str) -> Endpoint {
-    // Node names are not DNS names. The authority is only shown, never resolved.
+    // Node names are not DNS names. The authority is only displayed, never resolved.
     Endpoint::from_static("http://coppice.invalid")
         .user_agent(format!("coppice/{node}"))
         .unwrap_or_else(|_| Endpoint::from_static("http://coppice.invalid"))

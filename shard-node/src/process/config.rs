@@ -81,7 +81,7 @@ pub struct Config {
     pub stop_timeout_ms: u64,
     /// All nodes by name, including this one.
     pub nodes: Nodes,
-    /// The ledger's founding parameters; the same for all processes.
+    /// The ledger's founding parameters. All processes must have the same ones.
     #[serde(default)]
     pub ledger: Ledger,
     /// The nodes of each group, by the group's name (`root`, or the number of a shard). Groups that
@@ -109,7 +109,7 @@ pub struct Cold {
     /// How many bytes of values each shard keeps in `data_dir`.
     #[serde(default = "hot_value_bytes")]
     pub hot_value_bytes: u64,
-    /// How many bytes each replica copies there in a second.
+    /// Limit on the bytes that each replica copies there in a second.
     #[serde(default = "cold_bytes_per_s")]
     pub bytes_per_s: u64,
 }

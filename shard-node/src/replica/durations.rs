@@ -9,7 +9,7 @@ pub fn group_label(group: GroupId) -> KeyValue {
     KeyValue::new("group", group.to_string())
 }
 
-/// The histograms. Without a meter of the process, nothing is recorded.
+/// The histograms. If the process has no meter, nothing is recorded.
 #[derive(Clone, Debug)]
 pub struct Durations {
     /// Writing and syncing a batch of the raft log.

@@ -38,7 +38,7 @@ use crate::{
 const TOUCH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long one part of a file may take to arrive.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a fetch goes on without receiving a byte. The bytes that it has are kept.
+/// How long a fetch waits without receiving a byte. The bytes that it has are kept.
 const GIVE_UP: Duration = Duration::from_secs(10);
 /// Pause after a failure.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -130,8 +130,8 @@ impl<M: StateMachine> Fetch<M> {
         runner.blocking(job).await.ok_or(Error::Overdue("a write of a snapshot"))
     }
 
-    /// Fetches one file from `request.offset` to its end, or until something fails. The receiver
-    /// comes back either way.
+    /// Fetches one file from `request.offset` to its end, or until something fails. The receiver is
+    /// returned in either case.
     async fn fetch_file(
         &self,
         mut client: PeerClient<Channel>,
@@ -194,7 +194,7 @@ fn hash_held<R: Receiver>(receiver: &R, file: &str, from: u64) -> Result<Bytes, 
     Ok(hashes.into())
 }
 
-/// Receives a part: the bytes sent, or those that are here already.
+/// Passes a part to the receiver: the bytes sent, or those that are here already.
 fn take_part<R: Receiver>(receiver: &mut R, file: &str, offset: u64, chunk: &SnapshotChunk) -> Result<(), Error> {
     if chunk.same_bytes == 0 {
         return receiver.write(file, offset, &chunk.data);

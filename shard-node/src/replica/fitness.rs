@@ -25,7 +25,7 @@ const BETWEEN: &str = "; ";
 /// A replica's knowledge of its own fitness and that of the others.
 #[derive(Debug, Default)]
 pub(super) struct Fitness {
-    /// The others are told that this replica is unfit.
+    /// Whether the other replicas are told that this one is unfit.
     pub(super) told: bool,
     pub(super) slow_until: Duration,
     /// An entry that a leader waits for, and since when.
@@ -34,7 +34,7 @@ pub(super) struct Fitness {
     pub(super) others: BTreeSet<u64>,
     /// The tick from which leadership may be handed over again.
     pub(super) next_try: u64,
-    /// A transfer of leadership has failed.
+    /// Whether a transfer of leadership has failed.
     pub(super) tried: bool,
 }
 
@@ -71,7 +71,7 @@ pub(super) fn note(said: &str, unfit: Option<&'static str>) -> String {
     [kept, unfit.unwrap_or_default()].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(BETWEEN)
 }
 
-/// The note of a replica that lacks something.
+/// The note of a replica that lacks a resource.
 pub(super) fn shortage(short_of: Shortage) -> &'static str {
     match short_of {
         Shortage::Space => FULL,

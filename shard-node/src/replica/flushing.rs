@@ -4,9 +4,9 @@
 //! possible. The raft log is cut only after a flush, and never beyond what the older superblock
 //! needs.
 //!
-//! When something runs out, no new versions are taken until a flush has succeeded and the reserve
-//! is back: room on the disk that is given up for the entries that wait, for prune and for
-//! rollback.
+//! During a shortage no new versions are taken, until a flush has succeeded and the reserve is
+//! back. The reserve is room on the disk that is given up for waiting entries, prunes and
+//! rollbacks.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::Error;
 
-/// How soon a replica that lacks something looks for it again.
+/// How soon a replica checks again whether a shortage has ended.
 const SHORTAGE_RETRY: Duration = Duration::from_secs(1);
 
 /// The outcome of a write of the state machine.
@@ -43,7 +43,7 @@ pub(super) struct Flushing<M: StateMachine> {
     flushed_at: Duration,
     /// Entries applied since the last flush began.
     entries: u64,
-    /// A write failed because this ran out.
+    /// The resource that a write failed for lack of.
     short_of: Option<Shortage>,
 }
 
@@ -68,7 +68,7 @@ impl<M: StateMachine> Flushing<M> {
         self.entries = 0;
     }
 
-    /// Notes that something ran out: versions are refused until it is back.
+    /// Notes a shortage: versions are refused until the resource is back.
     pub(super) fn note_shortage(&mut self, short_of: Shortage) {
         if self.short_of != Some(short_of) {
             tracing::error!(group = %self.config.identity.group, "{short_of}");
@@ -109,7 +109,7 @@ impl<M: StateMachine> Flushing<M> {
         let age = self.config.site.clock.now().saturating_sub(self.flushed_at);
         let old = age >= tuning.flush_interval;
         if self.short_of.is_some() {
-            // Only the time counts. Otherwise every entry would cause another attempt.
+            // Only the time counts here. Otherwise every entry would cause another attempt.
             return match old || age >= SHORTAGE_RETRY {
                 true => self.flush_again(home, group, applied),
                 false => Ok(None),

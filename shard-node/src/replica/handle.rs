@@ -1,4 +1,4 @@
-//! The way to a running replica: commands, reads and questions, with their time limits.
+//! The handle of a running replica: commands, reads and questions, with their time limits.
 
 use std::{
     sync::{Arc, PoisonError},
@@ -23,7 +23,7 @@ pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a read waits for the state that it names, or for a read index.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The way to a replica. Clones lead to the same one.
+/// A handle of a replica. All clones refer to the same one.
 #[derive(Debug)]
 pub struct ReplicaHandle<M: StateMachine> {
     pub group: GroupId,
@@ -49,7 +49,7 @@ impl<M: StateMachine> ReplicaHandle<M> {
     /// snapshot.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        // A state machine that is locked is being written to, so it is there.
+        // A locked state machine is being written to, so it exists.
         self.shared.machine.try_read().is_none_or(|machine| machine.is_some())
     }
 
@@ -128,13 +128,14 @@ impl<M: StateMachine> ReplicaHandle<M> {
             && refusal.reason == Reason::Corrupted
         {
             let note = refusal.message.clone();
-            // A full lane drops the news. The next read that meets the damage repeats it.
+            // If the lane is full, the report is dropped. The next read of the damaged bytes
+            // repeats it.
             let _ = self.shared.mailbox.put(Lane::Requests, Input::Damaged(note));
         }
         result
     }
 
-    /// Like [`read`](Self::read), but waits and tries again while the replica may just be behind.
+    /// Like [`read`](Self::read), but waits and tries again while the replica may only be behind.
     ///
     /// # Errors
     /// Those of [`read`](Self::read), or the last refusal if waiting did not help.

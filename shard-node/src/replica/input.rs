@@ -48,7 +48,7 @@ pub enum Input<M: StateMachine> {
     Checked(Duration, Result<(), Error>),
     /// A read met damaged bytes.
     Damaged(String),
-    /// A request to flush and to end; if the flag is set, leadership is moved away first.
+    /// A request to flush and to end. If the flag is set, leadership is handed over first.
     Retire(bool, Answer<()>),
 }
 
@@ -57,11 +57,11 @@ pub enum Input<M: StateMachine> {
 pub struct Failed {
     /// The error's text, for the log.
     pub(super) note: String,
-    /// The next fetch may use the bytes that this one fetched.
+    /// Whether the next fetch may use the bytes that this one fetched.
     pub(super) resumable: bool,
-    /// The fetched bytes don't match their hashes.
+    /// Whether the fetched bytes don't match their hashes.
     pub(super) damaged: bool,
-    /// What ran out, if that was the cause.
+    /// The resource that ran out, if that was the cause.
     pub(super) short_of: Option<Shortage>,
 }
 

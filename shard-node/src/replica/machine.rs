@@ -73,7 +73,7 @@ pub trait StateMachine: Maintain + Send + Sync + Debug + Sized + 'static {
     /// How many bytes a flush would write.
     fn unflushed_bytes(&self) -> u64;
 
-    /// Begins to make the present state durable, while other work goes on where that is possible.
+    /// Begins to make the present state durable, while other work continues where that is possible.
     /// [`Maintain::write_on`] or the next flush ends it.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The way into a replica's thread: two bounded lanes, so that clients cannot crowd out raft.
 //!
-//! Putting an item in never waits: a full lane refuses it. The replica takes all items at once.
-//! That batches proposals and fsyncs under load.
+//! Adding an item never waits: a full lane refuses it. The replica takes all items at once. That
+//! batches proposals and fsyncs under load.
 
 use std::{
     collections::VecDeque,
@@ -18,7 +18,7 @@ pub enum Lane {
     Peers,
     /// Requests of clients and of the node itself.
     Requests,
-    /// News of the replica's own tasks. Each task sends one item at a time, so there is always
+    /// Results of the replica's own tasks. Each task sends one item at a time, so there is always
     /// room.
     Own,
 }
@@ -65,7 +65,7 @@ impl<T> Mailbox<T> {
 
     /// Waits in a task, at most `limit`, for an item to arrive. [`take`](Self::take) then finds it.
     pub async fn arrival(&self, limit: Duration) {
-        // A note that is older than the last `take` only makes the reader look once in vain.
+        // A notification from before the last `take` only makes the reader look once in vain.
         let _ = tokio::time::timeout(limit, self.noted.notified()).await;
     }
 

@@ -16,9 +16,9 @@ use crate::Error;
 pub enum Disk {
     /// There is nothing that a flush must wait for: it may begin.
     Idle,
-    /// [`Maintain::write_on`] has something to begin or to end.
+    /// [`Maintain::write_on`] has a write to begin or to end.
     Due,
-    /// Something is being written that a flush would wait for, or undo.
+    /// A write is running that a flush would wait for, or undo.
     Busy,
 }
 
@@ -83,7 +83,7 @@ pub trait Maintain {
         Ok(())
     }
 
-    /// Reads and checks about this many durable bytes. The next call goes on from there.
+    /// Reads and checks about this many durable bytes. The next call continues there.
     ///
     /// # Errors
     /// If something is damaged, or cannot be read.
@@ -92,7 +92,7 @@ pub trait Maintain {
         Ok(())
     }
 
-    /// Whether [`Maintain::move_cold`] has something to begin or to end.
+    /// Whether [`Maintain::move_cold`] has a move to begin or to end.
     fn cold_due(&self) -> bool {
         false
     }
@@ -118,15 +118,15 @@ pub trait Maintain {
     }
 }
 
-/// Looks ahead at commands that are being written, unless a reader is in the way.
+/// Looks ahead at commands that are being written, unless a reader has the state machine.
 pub(crate) fn foresee<M: Maintain>(machine: &RwLock<Option<M>>, commands: &[(u64, Bytes)]) {
     if let Some(machine) = machine.try_write().as_deref_mut().and_then(Option::as_mut) {
         commands.iter().for_each(|(index, command)| machine.foresee(*index, command));
     }
 }
 
-/// Does background work of at least this urgency, for as long as `goes_on` says and no reader is in
-/// the way.
+/// Does background work of at least this urgency, as long as `goes_on` returns true and no reader
+/// has the state machine.
 pub(crate) fn catch_up<M: Maintain>(
     machine: &RwLock<Option<M>>,
     least: Backlog,

@@ -25,7 +25,7 @@ use super::{
 pub struct Gate {
     closed: Mutex<bool>,
     opened: Condvar,
-    /// A reader was in the writer's way since [`Gate::take_blocked`] was last called.
+    /// Whether a reader was in the writer's way since the last call of [`Gate::take_blocked`].
     blocked: AtomicBool,
 }
 
@@ -119,7 +119,7 @@ pub struct Shared<M: StateMachine> {
     /// stopped. The lock is eventually fair: if merges are behind, the thread would otherwise take
     /// the state machine again before a reader wakes up.
     pub machine: parking_lot::RwLock<Option<M>>,
-    /// Readers pass it before they take the state machine.
+    /// The gate that readers pass before they take the state machine.
     pub gate: Gate,
     /// The last applied entry, for readers that wait for one.
     pub applied: watch::Sender<u64>,
@@ -128,14 +128,14 @@ pub struct Shared<M: StateMachine> {
     pub fetched_ms: AtomicU64,
     pub traffic: Arc<Traffic>,
     pub counts: Counts,
-    /// Where reads run.
+    /// The threads that reads run on.
     pub runner: Runner,
 }
 
 /// Access of the replica's thread, the only writer.
 impl<M: StateMachine> Shared<M> {
-    /// Takes the state machine once all readers have left it. For rare work only: the thread does
-    /// nothing else meanwhile.
+    /// Takes the state machine once all readers have left it. It is for rare work only, since the
+    /// thread does nothing else meanwhile.
     pub(super) fn wait_for_machine(&self) -> RwLockWriteGuard<'_, Option<M>> {
         self.gate.close();
         let machine = self.machine.write();

@@ -1,4 +1,4 @@
-//! The node as its replicas see it: names, storage, time, pace, and the queues to other nodes.
+//! The node as its replicas see it: names, storage, clock, tuning, and the queues to other nodes.
 
 use std::{
     collections::BTreeMap,
@@ -44,7 +44,7 @@ pub struct Site {
     /// Seeds the random delays of elections.
     pub seed: u64,
     pub tuning: Tuning,
-    /// Where asynchronous work runs.
+    /// The runtime for asynchronous work.
     pub runtime: tokio::runtime::Handle,
     /// The queues to other nodes.
     pub peers: Peers,

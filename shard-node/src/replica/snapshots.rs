@@ -2,7 +2,7 @@
 //!
 //! **Sending.** The leader pins a copy of its durable state and offers it. A pin is kept for a
 //! while after its last use, and the same snapshot is offered again, so that an interrupted
-//! transfer goes on with the bytes that have arrived. A sender that was restarted, and any other
+//! transfer continues with the bytes that have arrived. A sender that was restarted, and any other
 //! sender, offers another snapshot. After a restart most bytes are at the same places, since pages
 //! are never rewritten in place. Another replica may have placed them differently.
 //!
@@ -268,7 +268,8 @@ impl<M: StateMachine> Snapshots<M> {
         self.check = None;
     }
 
-    /// Takes up another replica's offer of its state. A task fetches it while this replica goes on.
+    /// Takes up another replica's offer of its state. A task fetches it while this replica keeps
+    /// working.
     pub(super) fn take_in(
         &mut self,
         offer: SnapshotOffer,
@@ -376,7 +377,7 @@ impl<M: StateMachine> Snapshots<M> {
 }
 
 /// Writes a note about a snapshot to the replica's directory, using the room of the reserve if the
-/// disk is full. If it still fails because something ran out, the snapshot is refused and `None` is
+/// disk is full. If it still fails because of a shortage, the snapshot is refused and `None` is
 /// returned: it is offered again, and until then this replica serves the state that it has.
 fn unless_short<M: StateMachine, T>(
     position: Position,

@@ -57,9 +57,9 @@ impl Default for Tuning {
 impl Tuning {
     /// The size of a replica's reserve on its disk.
     ///
-    /// Before a prune frees anything on a full disk, three things must be written: what makes a
-    /// flush late, what is applied on top of that, and the `at_once` bytes that background work
-    /// adds in one step.
+    /// Before a prune frees anything on a full disk, three things must be written: the bytes at
+    /// which a flush counts as late, those that are applied after that, and the `at_once` bytes
+    /// that background work adds in one step.
     #[must_use]
     pub fn reserve_bytes(&self, at_once: u64) -> u64 {
         // Rounded down; the spare bytes cover the remainder. So the reserve seldom grows.
@@ -67,7 +67,8 @@ impl Tuning {
         self.spare_bytes.saturating_add(self.late_bytes()).saturating_add(at_once / part * part)
     }
 
-    /// With this many bytes to write, the disk is not keeping up, and the replica waits for it.
+    /// The number of unflushed bytes at which the disk counts as too slow, and the replica waits
+    /// for it.
     pub(crate) fn late_bytes(&self) -> u64 {
         self.flush_bytes_max.saturating_mul(2)
     }

@@ -48,7 +48,7 @@ impl<R> Waiters<R> {
         Self { proposed: BTreeMap::new(), awaiting: BTreeMap::new() }
     }
 
-    /// Whether one more caller may wait. Callers that gave up make room.
+    /// Whether one more caller may wait. Callers that gave up are removed first.
     pub fn has_room(&mut self) -> bool {
         if self.proposed.len() + self.awaiting.len() < WAITERS_MAX {
             return true;
@@ -135,7 +135,7 @@ impl<R> Waiters<R> {
     }
 
     /// Answers callers whose outcome a majority agrees on. `complete` adds facts to a reply that
-    /// are known only now.
+    /// were not known before.
     pub fn settle(&mut self, agreements: &mut Agreements, voters: &Voters, mut complete: impl FnMut(&mut R)) {
         let mut agreed = |index: &u64| agreements.verdict(*index, voters) == Verdict::Agreed;
         let settled: Vec<u64> = self.awaiting.keys().copied().filter(|index| agreed(index)).collect();
@@ -206,8 +206,8 @@ impl Reads {
         }
     }
 
-    /// Queues reads again whose ReadIndex was sent before `limit`: without a leader it is lost
-    /// silently.
+    /// Queues the reads of each ReadIndex that was sent before `limit` again, since without a
+    /// leader a ReadIndex is lost silently.
     pub fn retry(&mut self, limit: Duration) {
         for (_, _, answers) in self.sent.extract_if(.., |(_, at, _)| *at < limit) {
             self.queued.extend(answers.into_iter().filter(|answer| !answer.is_closed()));

@@ -23,12 +23,12 @@ pub(super) struct Foreseen {
 
 impl Foreseen {
     fn is(&self, index: u64, bytes: &[u8]) -> bool {
-        // Mostly both are the same bytes in memory.
+        // Usually both are the same bytes in memory.
         self.index == index && (std::ptr::eq(&*self.bytes, bytes) || *self.bytes == *bytes)
     }
 
-    /// Whether an earlier command has the same outcome with and without the staged version. A
-    /// Finalize looks only for the state that it names.
+    /// Whether a command that is applied first has the same outcome with and without the staged
+    /// version. A Finalize looks only for the state that it names.
     fn is_unseen_by(&self, index: u64, command: &Command) -> bool {
         index < self.index && command.body == Body::Finalize && command.context.decided != self.state
     }

@@ -45,9 +45,9 @@ pub struct Protocol {
     pub adopted: Term,
     /// The number of admin operations that were executed.
     pub executed: u64,
-    /// The fence that stands.
+    /// The fence in force.
     pub fence: Option<Fence>,
-    /// Fences up to this name are over. One that arrives late is refused.
+    /// Fences up to this name have ended. One that arrives late is refused.
     pub lifted: FenceName,
     /// Aborted prepare ids of the adopted term, so that a delayed Prepare stages nothing.
     pub aborted: BTreeSet<(u64, u64)>,

@@ -285,9 +285,9 @@ impl Sequencer {
 
 /// The failure of an operation.
 enum Failure {
-    /// Nothing happened, and the leader goes on.
+    /// Nothing happened, and the leader continues.
     Refused(Status),
-    /// The leader can't go on.
+    /// The leader can't continue.
     Over(Status, Exit),
 }
 

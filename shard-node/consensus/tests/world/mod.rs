@@ -10,7 +10,7 @@ use coppice_types::{ClusterId, GroupId, ShardId};
 
 const TICK: Duration = Duration::from_millis(50);
 
-/// A state machine that remembers everything.
+/// A state machine that keeps everything.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Machine {
     pub position: Position,
@@ -122,7 +122,7 @@ impl World {
         self.nodes.insert(id, node);
     }
 
-    /// Adds a replica that knows nothing, under a new id.
+    /// Adds an empty replica, under a new id.
     pub fn add_empty(&mut self, id: RaftId) {
         let disk = SimStorage::new();
         let rng = self.fork_rng();
@@ -231,7 +231,7 @@ impl World {
             let heir =
                 status.peers.iter().find(|peer| peer.active && !peer.learner && peer.matched == status.last.index);
             if let Some(heir) = heir {
-                // Refused while another transfer is under way.
+                // The transfer is refused while another one is under way.
                 let _ = self.group(id).transfer_leader(heir.id);
             }
         }
@@ -425,7 +425,7 @@ impl World {
         self.set_lossy(false);
         let ids: Vec<RaftId> = self.ids().into_iter().filter(|id| !self.nodes[id].removed).collect();
         for id in &ids {
-            // A crash that was planned is called off.
+            // A planned crash is cancelled.
             if self.nodes[id].group.is_some() {
                 self.node(*id).disk.crash_after(u64::MAX >> 1);
             }

@@ -16,8 +16,8 @@ use crate::{
 };
 
 /// Memory for the hashes of one record in the active tree, in bytes: two hashes, and a share of its
-/// leaf's slot and of the lists above. An active tree holds as many records as its capacity, and
-/// those of one more batch.
+/// leaf's slot and of the lists above. An active tree holds at most as many records as its capacity
+/// and one more batch.
 pub const ACTIVE_HASH_BYTES: usize = 80;
 /// The largest number of parts.
 const PARTS_MAX: usize = 16;

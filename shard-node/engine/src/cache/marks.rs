@@ -1,8 +1,8 @@
 //! Marks: hash bytes of a cached leaf's keys, in one line of the processor's cache.
 //!
 //! A binary search in a leaf outside of the processor's caches waits for memory at almost every
-//! step. Marks hold one byte of each key's hash side by side. They alone exclude most keys that the
-//! leaf does not have, and lead directly to the key that it has.
+//! step. Marks hold one byte of each key's hash side by side. They exclude most keys that the leaf
+//! does not have, and lead directly to a key that it has.
 
 use twox_hash::XxHash3_64;
 

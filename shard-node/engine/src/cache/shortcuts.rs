@@ -4,8 +4,9 @@
 //! A get reads a leaf only for the place of a value, which takes a small part of the leaf's memory.
 //! So a merge writes shortcuts next to its output. For each value-log record that carries its key,
 //! they hold its place after 16 bits of the key's hash, as many to a page as fit. All these places
-//! belong to the tree. So if the record there carries the key, it is the tree's record of that key;
-//! otherwise nothing follows. `docs/FORMAT.md` section "Shortcuts" has the bytes.
+//! belong to the tree. So if the record there carries the key, it is the tree's record of that key.
+//! Otherwise the shortcut says nothing about the key. `docs/FORMAT.md` section "Shortcuts" has the
+//! bytes.
 
 use crate::{
     node::Body,
@@ -19,11 +20,11 @@ use crate::{
 /// here.
 const HEADER_BYTES: usize = 24;
 const REMAINDER_BYTES: usize = 2;
-/// A place is read together with the seven bytes after it.
+/// Limit on the bits of a place, which is read as eight bytes at any bit offset.
 const PLACE_BITS_MAX: u32 = 56;
 const SIZE_BITS_MAX: u32 = 4;
-/// So a get reads less than a kilobyte too much. Records much longer than the shortest have no
-/// shortcuts; compared with such a record, reading its leaf costs little.
+/// With this limit, a get reads less than a kilobyte too much. Records that are much longer than
+/// the shortest have no shortcuts: compared with such a record, reading its leaf costs little.
 const SIZE_SHIFT_MAX: u32 = 10;
 /// Larger trees have no shortcuts: the pages would not fit into one record of the value log.
 pub(crate) const RECORDS_MAX: u64 = 100_000_000;
@@ -46,7 +47,7 @@ pub(crate) enum Shortcut {
     Place { at: ValueRef, bytes: usize, only: bool },
     /// The tree does not have the key.
     Absent,
-    /// Only the leaves know.
+    /// Only the leaves have the answer.
     Unknown,
 }
 
@@ -196,7 +197,7 @@ impl Widths {
         entries_max(self.place_bits())
     }
 
-    /// Fills a page. `all`: the tree has no other keys that belong to it.
+    /// Fills a page. `all` says that the tree has no other keys that belong to the page.
     fn write(&self, page: &mut [u8], places: &[(u16, Entry)], all: bool) {
         let count = places.len();
         page[8..12].copy_from_slice(&self.segment.to_le_bytes());

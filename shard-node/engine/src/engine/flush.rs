@@ -165,8 +165,8 @@ impl Engine {
 
     /// Copies the newest superblock to the other slot if much space waits for the superblock after
     /// it. What only the previous superblock needed is then free. After a crash before the copy is
-    /// durable, or after a failure, the newest superblock is intact in its own slot; after a
-    /// failure all space waits as before.
+    /// durable, or after a failure, the newest superblock is intact in its own slot. After a
+    /// failure the space still waits.
     fn copy_superblock(&mut self) {
         if !self.much_waits() {
             return;
@@ -183,7 +183,8 @@ impl Engine {
     /// Deletes files that nothing refers to. Failures are left to the next `open`.
     pub(crate) fn clean_up(&mut self) {
         if self.poisoned {
-            // A superblock of unknown fate may need what looks free.
+            // If it is unknown whether a superblock was written, that superblock may need files
+            // that look free.
             return;
         }
         for dead in self.meta.take_dead_segments() {

@@ -337,7 +337,7 @@ impl Engine {
     /// frozen tree's filter admits the key.
     fn leaves_nothing(&self, trees: &[Tree], key: &[u8]) -> Result<bool> {
         let (active, frozen) = trees.split_first().expect("a forest has an active tree");
-        // The active tree is asked first, since large filters may have to be read from disk.
+        // The active tree is searched first, since large filters may have to be read from disk.
         if !active.has(&self.store, key)? {
             return Ok(false);
         }

@@ -1,5 +1,5 @@
 //! Writes on another thread: nodes, values, the meta log and the superblock go to disk while the
-//! engine goes on.
+//! engine keeps working.
 //!
 //! Such writes are either a whole flush, or nodes and values written ahead of one.
 //!

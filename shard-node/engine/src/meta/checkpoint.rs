@@ -73,9 +73,9 @@ impl Meta {
         });
     }
 
-    /// Bytes on disk that only superblocks need, and bytes that something else needs. `unflushed`
-    /// lists the segments that grew since the last flush, ascending, with their present ends;
-    /// `taking` the segments that still take records.
+    /// Bytes on disk that only superblocks need, and all other bytes in use. `unflushed` lists the
+    /// segments that grew since the last flush, ascending, with their present ends; `taking` the
+    /// segments that still take records.
     pub(crate) fn waiting_bytes(&self, unflushed: &[(u32, u64)], taking: &[u32]) -> (u64, u64) {
         let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
         let pages = |of: fn(&Space) -> u64| sum(&mut self.spaces.iter().map(of)).saturating_mul(PAGE_BYTES as u64);

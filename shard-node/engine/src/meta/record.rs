@@ -30,8 +30,8 @@ pub(crate) struct Tree {
     pub(crate) shortcuts: Option<BlobRef>,
 }
 
-/// Identifies a tree by content and place. Staged siblings may have trees of equal digests on other
-/// pages, or freeze the same pages with a filter each.
+/// Identifies a tree by content and place. Two staged siblings may have trees with equal digests on
+/// different pages, or may freeze the same pages with different filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TreeId {
     pub(crate) digest: Digest,

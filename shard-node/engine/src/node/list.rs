@@ -2,8 +2,8 @@
 //! one entry hashes `log2(n)` pairs instead of n, and a proof hashes nothing.
 //!
 //! In the tree of RFC 6962 over n leaves, each level pairs its neighbours, and an odd last hash
-//! moves up unchanged. So the hashes left of the first change stay the same when entries come and
-//! go.
+//! moves up unchanged. So hashes to the left of the first change stay the same when entries are
+//! added or removed.
 
 use coppice_types::Digest;
 use coppice_verify::hash;

@@ -131,8 +131,8 @@ impl Store {
         Ok(found)
     }
 
-    /// Looks up a key and its value in a frozen tree by its shortcuts. `None` if only the leaves
-    /// can tell: the shortcuts do not know, or the record cannot be read.
+    /// Looks up a key and its value in a frozen tree by its shortcuts. `None` if a leaf must be
+    /// read: the shortcuts have no answer, or the record cannot be read.
     pub(crate) fn named(&self, tree: &Tree, key: &[u8], filter_hash: (u64, u64)) -> Result<Option<Named>> {
         Ok(match self.shortcut(tree, filter_hash)? {
             Shortcut::Unknown => None,

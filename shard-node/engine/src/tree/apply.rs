@@ -79,7 +79,7 @@ impl NewEntry for TreeChange<'_> {
     }
 }
 
-/// A node to be replaced, with what is known of its entries.
+/// A node to be replaced, with the data about its entries.
 struct Old {
     node: Node,
     known: Option<Known>,
@@ -120,7 +120,7 @@ struct Share {
     separator: Vec<u8>,
 }
 
-/// A node without a place, with what is known of its entries, and its separator.
+/// A node without a place, with the data about its entries, and its separator.
 struct Piece {
     draft: Draft,
     known: Known,

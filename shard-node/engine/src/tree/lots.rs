@@ -2,8 +2,8 @@
 //! inputs have in it, so any thread can merge it independently.
 //!
 //! Inner nodes, and leaves stored as patches, are read here. Other leaves that are not in memory
-//! are read by the thread that merges the lot. Neighbouring leaves take one read. These reads go
-//! past the caches, so the caches keep what gets need.
+//! are read by the thread that merges the lot. Neighbouring leaves take one read. These reads
+//! bypass the caches, so the caches keep the nodes that gets need.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,16 +21,18 @@ use crate::{
 /// Limit on the bytes in one read.
 const READ_BYTES_MAX: usize = 256 << 10;
 
-/// The pace of a merge.
+/// The size and number of a merge's pieces of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// Leaves in one piece of work, not counting those that reach into a lot from the one before.
+    /// Number of leaves in one piece of work, not counting those that reach into a lot from the one
+    /// before.
     pub(crate) leaves: usize,
-    /// Pieces that may be done or begun before they are needed. With 0, no other thread is used.
+    /// Number of pieces that may be done or begun before they are needed. With 0, no other thread
+    /// is used.
     pub(crate) ahead: usize,
 }
 
-/// A leaf, perhaps not read yet.
+/// A leaf, which may not be read yet.
 #[derive(Clone, Debug)]
 struct Leaf {
     child: Child,

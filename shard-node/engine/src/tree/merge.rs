@@ -117,9 +117,9 @@ impl MergeTask {
         self.entries().saturating_sub(self.read) + self.builder.waiting()
     }
 
-    /// Merges about `budget` records, but at least one leaf's, and returns their number. If the
-    /// merge is behind, other threads work ahead. Returns `None` once all records are in leaves;
-    /// the filter and the shortcuts may take longer.
+    /// Merges about `budget` records, but at least those of one leaf, and returns their number. If
+    /// the merge is behind, other threads work ahead. Returns `None` once all records are in
+    /// leaves; the filter and the shortcuts may take longer.
     pub(crate) fn step(
         &mut self,
         store: &mut Store,

@@ -1,4 +1,5 @@
-//! Costs of flushes and writes ahead: what is written, what is not, and what waits for them.
+//! Costs of flushes and writes ahead: which bytes are written, which are not, and which space waits
+//! for them.
 
 use std::{collections::BTreeSet, io::ErrorKind};
 
@@ -85,7 +86,7 @@ fn where_no_version_is_pruned_the_active_tree_is_written_ahead_too() {
     shard.flush();
     shard.commit(puts());
     let [lasting, all] = behind(&shard);
-    // Everything but the meta log.
+    // The bytes are everything except the meta log.
     assert!(lasting > all / 10 * 9, "{lasting} of {all}");
     let ahead = shard.engine.begin_ahead();
     shard.write(ahead);
@@ -354,8 +355,8 @@ fn filters_of_old_trees_leave_memory() {
     }
 }
 
-/// A superblock whose sync failed may still be durable. What it needs must stay, even if nothing in
-/// memory needs it.
+/// A superblock whose sync failed may still be durable. The pages that it needs must stay, even if
+/// nothing in memory needs them.
 #[test]
 fn what_a_superblock_of_unknown_fate_needs_is_not_given_back() {
     let sim = SimStorage::new();

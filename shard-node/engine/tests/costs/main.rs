@@ -1,5 +1,5 @@
 //! Costs of operations in nodes read and written, as the counters report them. They are promises of
-//! the design, not tuning. The tests also check what must hold while threads merge and write.
+//! the design, not tuning. The tests also check invariants while threads merge and write.
 
 mod flushes;
 mod merges;

@@ -1,4 +1,4 @@
-//! The cold tier: old segments move to a second directory while everything else goes on, whatever
+//! The cold tier: old segments move to a second directory while all other work continues, whatever
 //! fails.
 
 use std::{io, sync::Arc};

@@ -269,8 +269,8 @@ fn a_crash_in_recovery_loses_nothing_either() {
     assert!(interrupted.get() > 0, "recovery never had anything to write");
 }
 
-/// The next process reads what a killed process has written, but that is not durable yet. It must
-/// not rely on it.
+/// The next process reads bytes that a killed process has written, but that are not durable yet. It
+/// must not rely on them.
 #[test]
 fn a_kill_and_then_a_power_failure_lose_nothing_either() {
     for_each_seed("a_kill_and_then_a_power_failure_lose_nothing_either", 2, |seed| {
@@ -317,7 +317,7 @@ fn a_failed_call_leaves_the_state_intact() {
             let operation = CALLS[pick(rng, CALLS.len())];
             Fault { operation, path_part: String::new(), skip: rng.below(5), kind: std::io::ErrorKind::Other }
         };
-        // An engine that must be opened again is opened again.
+        // Opens an engine again if it can't be used any more.
         let mended = |engine: Engine, at: usize, cold: &mut Cold, failed: &Error| {
             assert!(matches!(failed, Error::Poisoned), "{failed}");
             drop(engine);
@@ -411,7 +411,7 @@ fn a_crash_while_a_snapshot_is_received_leaves_nothing_half() {
             assert!(target.crashed() && sent.is_err(), "write {at} happens");
             for loss in 0..2 {
                 let target = target.power_loss(at * 10 + loss);
-                // The transfer goes on, or begins again if the received files are damaged.
+                // The transfer continues, or begins again if the received files are damaged.
                 if !Engine::exists(&*dir(&target)).expect("asks") {
                     let resumed = replica::send(&engine, &manifest, &target, 1000);
                     if matches!(resumed, Err(Error::Corrupted { .. })) {

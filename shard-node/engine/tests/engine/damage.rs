@@ -46,7 +46,7 @@ fn small(seed: u64) -> Small {
     let mut model = Model::new(&params);
     let mut replica = Replica::new(&params, options.clone());
     let mut flushed = vec![(0, model.clone())];
-    // Until there is enough of everything. The same seed gives the same directory.
+    // The loop runs until there is enough of everything. The same seed gives the same directory.
     while replica.log.len() < 16 || model.tip().forest.frozen().is_empty() || model.staged.is_empty() {
         let command = generator.next(&model);
         if matches!(command, Command::Rollback { .. } | Command::AbortAll) || is_large(&command) {

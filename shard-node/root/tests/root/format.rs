@@ -86,7 +86,7 @@ fn the_directory_opens() {
     assert!(fsck::fsck(&disk.storage()).expect("runs").is_clean());
     let mut root = Root::open_with(disk.storage(), options()).expect("opens");
     check(&root, &mut model);
-    // The ledger goes on until its first files are sealed, whose bytes must stay the same, too.
+    // The ledger grows until its first files are sealed. Their bytes must stay the same, too.
     while model.size() <= 256 {
         let command = model.any();
         model.accept(&mut root, &command);

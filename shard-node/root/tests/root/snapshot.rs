@@ -60,7 +60,7 @@ fn an_installed_snapshot_equals_its_sender_as_of_the_pin() {
         let manifest = Manifest::decode(&encoded).expect("decodes");
         assert_eq!(manifest.encode(), encoded);
         let at_pin = (model.index, root.log_root());
-        // The sender goes on, flushes, saves and seals while the snapshot is read.
+        // The sender works, flushes, saves and seals while the snapshot is read.
         let pinned = root.view().expect("founded");
         for _ in 0..8 {
             grow(&mut root, &mut model, 40);

@@ -1,9 +1,8 @@
 //! The handover of leadership by an unfit leader.
 //!
-//! An unfit leader hands over to a voter that is active and fit. If there is none, it goes on
-//! leading as well as it can. An unfit replica votes, but campaigns later than the others. A
-//! quarantined replica is unfit, too: it leads only until another replica has the end of the log,
-//! too.
+//! An unfit leader hands over to a voter that is active and fit. If there is none, it keeps leading
+//! as well as it can. An unfit replica votes, but campaigns later than the others. A quarantined
+//! replica is unfit, too: it leads only until another replica has the end of the log, too.
 
 use std::time::Duration;
 
@@ -56,7 +55,7 @@ impl<M: StateMachine> Actor<M> {
         self.fitness.others.retain(|id| members.contains(&RaftId(*id)));
     }
 
-    /// Whether the replicas that this one hears from could go on without it.
+    /// Whether the replicas that this one hears from are enough to lead the group without it.
     fn others_are_enough(&self, raft: &Status) -> bool {
         let enough = raft.membership.voters.len() / 2 + 1;
         raft.peers.iter().filter(|peer| self.could_lead(peer)).count() >= enough

@@ -1,4 +1,4 @@
-//! Requests to a replica: messages of peers, commands, changes of members, to retire.
+//! Requests to a replica: messages of peers, commands, changes of members, and the order to retire.
 
 use std::sync::atomic::Ordering;
 
@@ -57,7 +57,7 @@ impl<M: StateMachine> Actor<M> {
                 }
             }
             Some(Body::Merge(report)) => {
-                // If a reader is in the way now, a later report has the same merges.
+                // If a reader has the state machine now, a later report has the same merges.
                 if let Some(mut machine) = self.shared.try_machine()
                     && let Some(machine) = machine.as_mut()
                 {
@@ -91,7 +91,7 @@ impl<M: StateMachine> Actor<M> {
         Ok(())
     }
 
-    /// The refusal of a version while something is used up.
+    /// The refusal of a version during a shortage.
     fn shortage_refusal(&self, short_of: Shortage) -> Refusal {
         match (self.heir(), short_of) {
             (Some(_), _) => {
@@ -111,7 +111,7 @@ impl<M: StateMachine> Actor<M> {
 
     pub(super) fn propose(&mut self, command: Vec<u8>, answer: Answer<M::Reply>, sender: Context) -> Result<(), Error> {
         if answer.is_closed() {
-            // The caller is gone. It sends the command again if it still wants it.
+            // The caller has gone. It repeats the command if it still needs it.
             return Ok(());
         }
         let grows = M::grows(&command);
@@ -213,7 +213,7 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
-    /// Hands leadership over, if that is wanted and there is an heir. The replica ends when it
+    /// Hands leadership over, if `hand_over` is set and there is an heir. The replica ends when it
     /// follows another leader, or has waited long enough.
     pub(super) fn retire(&mut self, hand_over: bool, answer: Answer<()>) {
         let patience = match self.any_heir() {

@@ -46,7 +46,7 @@ impl<M: StateMachine> Actor<M> {
         self.snapshots.fetched(position, result, &self.home, &mut self.group, &mut self.flushing)
     }
 
-    /// Lets the state machine go, with everything that depends on it.
+    /// Drops the state machine, with everything that depends on it.
     pub(super) fn close(&mut self) {
         self.snapshots.close(&mut self.group);
         *self.shared.wait_for_machine() = None;
@@ -70,7 +70,7 @@ impl<M: StateMachine> Actor<M> {
         Ok(())
     }
 
-    /// Begins again after the state machine of a snapshot was opened.
+    /// Resets the actor after the state machine of a snapshot was opened.
     fn installed(&mut self, position: Position) {
         self.applied = position;
         self.backlog.clear();
