@@ -1,4 +1,4 @@
-//! The leader's work: carries out what the planner decides.
+//! The leader's work: carries out the decisions of the planner.
 //!
 //! Durability is up to the groups: a coordinator keeps nothing that it could not learn again. If it
 //! stops at any point, it leaves staged versions, which the next leader's adoption drops or keeps,

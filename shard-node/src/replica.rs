@@ -15,9 +15,9 @@
 //! **Order of durability**, for every entry: raft's log is synced; the entry is committed, then
 //! applied in memory; its outcome is reported to the other replicas; the proposer is answered once
 //! a majority of voters reported the same outcome. Now and then the state machine is flushed, and
-//! only then is the raft log cut, never beyond what the older superblock needs. Recovery opens the
-//! state machine at its last flush and lets raft deliver the following entries, through the same
-//! function.
+//! only then is the raft log cut, never beyond the entries that the older superblock needs.
+//! Recovery opens the state machine at its last flush and lets raft deliver the following entries,
+//! through the same function.
 //!
 //! A crash between any two steps loses nothing that was answered: an answer needs the fsync of a
 //! majority.

@@ -105,8 +105,8 @@ impl ShardMachine {
     /// Applies a command that raft has committed.
     ///
     /// # Errors
-    /// If the command is unknown or the engine fails: this replica can't do what the others do, so
-    /// it must stop.
+    /// If the command is unknown or the engine fails: this replica can't apply the entry as the
+    /// others do, so it must stop.
     pub fn apply_command(&mut self, bytes: &Bytes) -> Result<Applied<Outcome>, Error> {
         self.run_command(&Command::decode(bytes).map_err(Error::UnknownCommand)?)
     }

@@ -124,7 +124,8 @@ enum Failure {
 }
 
 impl Forward {
-    /// Without `dial`, nothing is forwarded. `message_bytes` is the size of the largest message.
+    /// If `dial` is `None`, nothing is forwarded. `message_bytes` is the size of the largest
+    /// message.
     pub fn new(
         shown: Arc<Shown>,
         limits: Arc<Limits>,
@@ -305,8 +306,8 @@ impl Shared {
         }
         let name = leadership.leader.clone();
         if name.is_empty() {
-            // Without other coordinators, the request waits in the queue, since this one may be
-            // about to lead.
+            // If there are no other coordinators, the request waits in the queue, since this one
+            // may be about to lead.
             return Ok(if self.dial.is_some() { Location::Nowhere } else { Location::Here });
         }
         let Some(dial) = &self.dial else { return Err(self.not_leader()) };

@@ -435,7 +435,7 @@ impl Ledger for Api {
     async fn status(&self, _request: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
         let view = timeout(HEAD_TIMEOUT, self.intake.log.view());
         let (view, survey) = tokio::join!(view, Survey::of(&self.links, STATUS_TIMEOUT));
-        // Without a majority of the root group, the status shows what the nodes report.
+        // If no majority of the root group answers, the status shows the reports of the nodes.
         let view = match view {
             Ok(Ok(view)) => Some(view),
             Ok(Err(error)) if !matches!(status::kind(&error), ErrorKind::Unavailable | ErrorKind::Exhausted) => {

@@ -1,4 +1,4 @@
-//! The one gate through which every signature of a checkpoint goes.
+//! The one gate for signing: no other part of a coordinator signs checkpoints.
 //!
 //! A checkpoint is signed only over a log that meets two conditions. It extends the last log that
 //! this coordinator signed, and a majority of the root group's voters has it.
@@ -12,8 +12,8 @@
 //!
 //! Invariants: no size is signed with two roots, and a log that is smaller than the last signed one
 //! is never signed, unless it was signed before. A coordinator keeps nothing on disk: when it
-//! starts, it believes what a majority has. A replica that contradicts a signed log is named in the
-//! log output and counted.
+//! starts, it believes the log that a majority has. A replica that contradicts a signed log is
+//! named in the log output and counted.
 
 mod ask;
 
@@ -230,9 +230,9 @@ impl Attested {
         Ok(note)
     }
 
-    /// Believes the log of a new term after checking it: it extends the signed log, a majority has
-    /// it, its newest header is the view's, and that header's roots are over the view's leaves and
-    /// epochs.
+    /// Checks the log of a new term, and accepts it as this coordinator's own. The log must extend
+    /// the signed one, a majority must have it, its newest header must be that of the view, and
+    /// that header must cover the view's leaves and epochs.
     ///
     /// # Errors
     /// `UNAVAILABLE` if no majority confirms it by the deadline; `INTERNAL` if a check fails.

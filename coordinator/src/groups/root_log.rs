@@ -59,7 +59,7 @@ struct Remembered {
 }
 
 impl RootLog {
-    /// A root log of which nothing is known yet.
+    /// A root log without any knowledge of its content yet.
     pub fn new(root: Root, keys: Arc<KeyRing>, attested: Arc<Attested>, sign_timeout: Duration) -> Self {
         let (size, remembered) = (watch::Sender::new(0), Remembered::default());
         Self { root, keys, attested, sign_timeout, size, remembered }

@@ -1,7 +1,7 @@
 //! The checkpoint that the public is shown.
 //!
-//! Without witnesses it is the newest signed one, fetched from the root group at most once a
-//! second. With witnesses it is the newest cosigned one, unless cosignatures are overdue. The size
+//! If there are no witnesses, it is the newest signed one, fetched from the root group at most once
+//! a second. Otherwise it is the newest cosigned one, unless cosignatures are overdue. The size
 //! that is shown never shrinks.
 
 use std::{sync::Arc, time::Duration};

@@ -92,7 +92,7 @@ struct Round {
 /// Makes the function that posts requests over HTTP.
 ///
 /// # Errors
-/// If there can be no HTTP client.
+/// If the HTTP client can't be created.
 pub fn over_http() -> Result<Post, Error> {
     client::over_http().map_err(|error| Error::Options(format!("witnesses can't be asked: {error}")))
 }

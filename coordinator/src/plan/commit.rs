@@ -22,7 +22,7 @@ use super::{
 /// The content of one shard's prepare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardPlan {
-    /// The state on which the version builds.
+    /// The state that the version builds on.
     pub base: ShardState,
     /// A merge to install first.
     pub merge: Option<MergeName>,
@@ -36,7 +36,7 @@ pub struct ShardPlan {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub stamp: Stamp,
-    /// The batches, in the order in which they are applied.
+    /// The batches, in the order of their application.
     pub batches: Vec<Arc<Request>>,
     /// The touched shards.
     pub shards: BTreeMap<ShardId, ShardPlan>,

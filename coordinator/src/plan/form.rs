@@ -58,7 +58,7 @@ impl Overlay {
     }
 }
 
-/// Shards for which batches wait.
+/// The shards that batches wait for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocked {
     /// Shards that take no writes until a merge is installed.
@@ -90,7 +90,7 @@ pub struct Ground<'a> {
     pub sessions: &'a Sessions,
     /// Session numbers that are being decided.
     pub in_flight: &'a BTreeSet<(SessionId, u64)>,
-    /// Shards for which batches wait.
+    /// The shards that batches wait for.
     pub blocked: &'a Blocked,
     /// Shards that do not answer.
     pub down: &'a BTreeSet<ShardId>,

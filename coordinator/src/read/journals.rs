@@ -61,7 +61,7 @@ impl Reads {
     /// Streams the journals of the versions that stand.
     ///
     /// # Errors
-    /// The refusal of the first step that fails, also in the middle of the stream.
+    /// The refusal of the first step that fails, even in the middle of the stream.
     pub async fn journal(&self, request: v1::JournalRequest, sink: &Sink<v1::JournalResponse>) -> Result<(), Status> {
         let view = self.log.view().await?;
         if !view.genesis.params.journals_kept {

@@ -1,5 +1,5 @@
-//! Proof files (`docs/verification.md` section 12): joins what the root group and the shards prove
-//! into one file.
+//! Proof files (`docs/verification.md` section 12): the proofs of the root group and of the shards,
+//! joined into one file.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -26,7 +26,7 @@ use crate::{
     shown::{Cosigned, Shown},
 };
 
-/// A committed prefix of the log with a checkpoint over it, on which proofs are built.
+/// A committed prefix of the log with a checkpoint over it. Proofs are built on it.
 #[derive(Debug)]
 pub struct SignedPrefix {
     /// The root group's state, which says which versions stand.

@@ -40,7 +40,7 @@ pub const PAUSE: Duration = Duration::from_millis(10);
 /// A state that is about to be read.
 #[derive(Clone, Debug)]
 pub struct Located {
-    /// A state of the root group in which the version stands.
+    /// A state of the root group. The version stands in it.
     pub view: Arc<View>,
     /// The version's original name.
     pub stamp: Stamp,

@@ -30,7 +30,7 @@ impl Reads {
     /// Streams a range. The last message carries its end.
     ///
     /// # Errors
-    /// The refusal of the first step that fails, also in the middle of the stream.
+    /// The refusal of the first step that fails, even in the middle of the stream.
     pub async fn range(&self, request: &v1::RangeRequest, sink: &Sink<v1::RangeResponse>) -> Result<(), Status> {
         let read = request.read.unwrap_or_default();
         let (low, high) = (&request.low, request.high.as_deref());
@@ -143,7 +143,7 @@ impl Reads {
     /// Streams the changes of one key, newest first.
     ///
     /// # Errors
-    /// The refusal of the first step that fails, also in the middle of the stream.
+    /// The refusal of the first step that fails, even in the middle of the stream.
     pub async fn history(&self, request: &v1::HistoryRequest, sink: &Sink<v1::HistoryResponse>) -> Result<(), Status> {
         let read = request.read.unwrap_or_default();
         if read.want_proof {
@@ -180,7 +180,7 @@ impl Reads {
     /// Streams the differences between two versions.
     ///
     /// # Errors
-    /// The refusal of the first step that fails, also in the middle of the stream.
+    /// The refusal of the first step that fails, even in the middle of the stream.
     pub async fn diff(&self, request: &v1::DiffRequest, sink: &Sink<v1::DiffResponse>) -> Result<(), Status> {
         let view = self.log.view().await?;
         check_range(&request.low, request.high.as_deref(), &view.genesis.params)?;
@@ -244,7 +244,7 @@ impl Reads {
     /// client ends it.
     ///
     /// # Errors
-    /// The refusal of the first step that fails, also in the middle of the stream.
+    /// The refusal of the first step that fails, even in the middle of the stream.
     pub async fn watch(
         &self,
         request: &v1::WatchHeadsRequest,

@@ -196,8 +196,8 @@ async fn answer_committed(
             Ok(receipt) => answer.receipt = receipt,
             Err(error) => {
                 tracing::warn!(%error, "a receipt could not be made");
-                // The batch is committed. With a session number, the client can ask for the receipt
-                // again.
+                // The batch is committed. If it has a session number, the client can ask for the
+                // receipt again.
                 if entry.request.session.is_some() {
                     let told = format!("version {stamp} is committed, its receipt could not be made: ask again");
                     entry.answer(Err(status::refuse(Reason::Unavailable, told)));

@@ -1,4 +1,4 @@
-//! The end of the root log in a leader's term: what is decided, and the one header that is being
+//! The end of the root log in a leader's term: the decided log, and the one header that is being
 //! appended.
 //!
 //! Invariants: at most one header is being appended, and it follows on the decided ones; decided

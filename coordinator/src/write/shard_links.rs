@@ -2,7 +2,7 @@
 //! state that it was told.
 //!
 //! Invariants: each shard has at most one background question under way, so the channel of answers
-//! never fills; a merge is installable only on the state for which the shard reported it.
+//! never fills; a merge is installable only on the state that the shard reported it for.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

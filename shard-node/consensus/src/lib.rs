@@ -2,8 +2,8 @@
 //! messages, entries and snapshots come out.
 //!
 //! The crate has no state machine, network or threads. The caller feeds [`Group::tick`],
-//! [`Group::step`] and [`Group::propose`], calls [`Group::advance`], and does what the [`Output`]
-//! says. Time, randomness and files come from `coppice-env`, so a run is determined by its seed.
+//! [`Group::step`] and [`Group::propose`], calls [`Group::advance`], and handles the [`Output`].
+//! Time, randomness and files come from `coppice-env`, so a run is determined by its seed.
 //!
 //! ```text
 //!   group                     raft, and the order of durability

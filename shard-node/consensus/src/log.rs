@@ -18,7 +18,7 @@
 //!
 //! What a crash leaves:
 //! - during a flush: a complete batch, or one that the next start cuts away;
-//! - while a segment is made: a file to which no batch of that segment was written;
+//! - while a segment is made: a file without a batch of that segment;
 //! - during `compact` and `reset`: the old or the new `meta`, and files that `meta` does not count,
 //!   which the next start removes.
 
@@ -94,7 +94,8 @@ pub(crate) struct Log {
     sizes: Sizes,
     meta: Meta,
     hard_state: HardState,
-    /// The membership at the base and all later ones, each with the first index at which it holds.
+    /// The membership at the base and all later ones, each with the first index that it is valid
+    /// at.
     memberships: Vec<(u64, Membership)>,
     /// The entries after the base.
     slots: VecDeque<Slot>,
@@ -230,7 +231,7 @@ impl Log {
         &self.memberships[at - 1].1
     }
 
-    /// The newest membership, and the index from which it holds.
+    /// The newest membership, and the first index that it is valid at.
     pub(crate) fn newest_membership(&self) -> &(u64, Membership) {
         self.memberships.last().expect("there is one from the base on")
     }
@@ -387,7 +388,7 @@ impl Log {
     /// Makes everything that was appended and set durable, with one fsync. A large batch is written
     /// by another thread, if there is one, while this thread does other work.
     ///
-    /// After an error it is unknown what is durable, and the log must not be used again.
+    /// After an error it is unknown which entries are durable, and the log must not be used again.
     pub(crate) fn flush(&mut self, beside: &mut Beside<'_>) -> Result<()> {
         if std::mem::take(&mut self.pending.hard_state) {
             self.pending.items.push(&Item::HardState(self.hard_state));

@@ -177,7 +177,7 @@ pub struct LogReport {
     pub segments: usize,
     /// How many files the next start removes.
     pub leftovers: usize,
-    /// Whether a crash cut off the last write. The next start removes what is left of it.
+    /// Whether a crash cut off the last write. The next start removes the rest of that write.
     pub torn: bool,
     /// Whether the replica does not trust its own state.
     pub quarantined: bool,

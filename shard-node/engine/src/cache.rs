@@ -1,13 +1,13 @@
 //! The dual page cache: a young cache for the active tree and an old one for frozen trees.
 //!
 //! - A page is in at most one of them; a read for a frozen tree moves it from young to old. So a
-//!   scan of old data never evicts what commits need. The old cache may use what the young one
-//!   leaves unused.
+//!   scan of old data never evicts pages that commits need. The old cache may use the bytes that
+//!   the young one leaves unused.
 //! - Each is a clock: a page that was used since the last pass of the hand stays for one more
 //!   round.
 //! - Both are divided into parts by place, each with its own lock, so readers rarely wait for each
 //!   other.
-//! - A cached leaf in which a key was searched also has marks of its keys.
+//! - A cached leaf that was searched for a key also has marks of its keys.
 //! - Pages of shortcuts share the old cache. Each serves many more keys than a leaf, so the clock
 //!   prefers them.
 //! - Fences have their own clock within the old cache's budget. A byte of fences serves about a

@@ -158,7 +158,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Checks the layout. With a matching checksum, a bad layout is a bug of the writer; still,
+    /// Checks the layout. If the checksum matches, a bad layout is a bug of the writer. Still,
     /// bytes from a disk must never cause a panic.
     fn check_layout(&self) -> Result<(), &'static str> {
         let end = usize::from(self.u16(28));

@@ -174,8 +174,9 @@ impl std::fmt::Debug for SnapshotReceiver {
 }
 
 impl SnapshotReceiver {
-    /// Begins a transfer. Files of an earlier transfer are kept, see [`Self::held`]. With a cold
-    /// directory, old segments are received there, as [`crate::Options::hot_value_bytes_max`] says.
+    /// Begins a transfer. Files of an earlier transfer are kept, see [`Self::held`]. If there is a
+    /// cold directory, old segments are received there: all but the newest ones with up to
+    /// `hot_value_bytes_max` bytes.
     ///
     /// # Errors
     /// `AlreadyExists`, `Locked`, or a failure of the storage.

@@ -238,7 +238,7 @@ impl Root {
         names
     }
 
-    /// Cuts and removes what interrupted flushes have left.
+    /// Cuts and removes the leftovers of interrupted flushes.
     fn remove_leftovers(&self) -> Result<(), Error> {
         let storage = self.store.storage();
         let named = self.named_files();

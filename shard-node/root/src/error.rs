@@ -159,7 +159,7 @@ pub enum Refusal {
     /// The header does not follow the log's newest one.
     #[error("the header does not follow the newest one: {0}")]
     Follows(&'static str),
-    /// A root or count in the header does not fit what came with the header.
+    /// A root or count in the header does not match the content that came with the header.
     #[error("the header's {0} does not fit what came with it")]
     Content(&'static str),
     /// A changed leaf does not fit.

@@ -53,7 +53,7 @@ impl Log {
         self.root
     }
 
-    /// The path of the next entry, in the log of which that entry is the last.
+    /// The path of the next entry, as the last one of its log.
     pub(crate) fn path_of_next(&self) -> Vec<Digest> {
         self.frontier.path_of_next()
     }

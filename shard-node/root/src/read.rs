@@ -244,8 +244,8 @@ impl Root {
         self.state.ledger.iter().flat_map(|ledger| ledger.sessions.iter())
     }
 
-    /// Up to `limit` admin operations after a number, in order, with what every shard needs to
-    /// execute them.
+    /// Up to `limit` admin operations after a number, in order, with every shard's part in each of
+    /// them.
     ///
     /// # Errors
     /// [`Error::Corrupted`] if a file is damaged.

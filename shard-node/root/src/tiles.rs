@@ -114,8 +114,8 @@ impl Frontier {
         self.peaks.push(peak);
     }
 
-    /// The RFC 9162 path of the next entry, in the log of which that entry is the last: the present
-    /// peaks, smallest first.
+    /// The RFC 9162 path of the next entry, as the last one of its log: the present peaks, smallest
+    /// first.
     pub(crate) fn path_of_next(&self) -> Vec<Digest> {
         self.peaks.iter().rev().copied().collect()
     }

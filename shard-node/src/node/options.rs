@@ -13,7 +13,7 @@ use crate::{
 /// The options that a node is started with.
 #[derive(Debug)]
 pub struct Options {
-    /// The node's name, by which others connect to it.
+    /// The node's name, which other nodes use to connect to it.
     pub node: String,
     pub cluster_id: ClusterId,
     /// The parameters of the genesis header.

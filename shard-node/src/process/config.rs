@@ -139,16 +139,16 @@ fn stop_timeout_ms() -> u64 {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tuning {
-    /// Raft's unit of time: heartbeats every 2, elections after 10 to 20.
+    /// Raft's unit of time. There is a heartbeat every 2 ticks, and an election after 10 to 20.
     pub tick_ms: u64,
-    /// A state machine is flushed when the last flush is this long ago,
+    /// A state machine is flushed this long after the last flush.
     pub flush_interval_ms: u64,
-    /// or after this many entries,
+    /// A state machine is also flushed after this many entries.
     pub flush_entries_max: u64,
-    /// or when it has this much to write,
+    /// A state machine is also flushed when it has this many bytes to write.
     pub flush_bytes_max: u64,
-    /// or when this much of a shard's disk waits for a flush to become free, in percent of the used
-    /// space. A lower value takes less space and writes more.
+    /// A shard is also flushed when this much of its disk waits for a flush to become free, in
+    /// percent of the used space. A lower value takes less space and writes more.
     pub waiting_percent_max: u32,
     /// A value's record includes its key if the key takes at most this share of it, in percent.
     /// Then gets find the value without reading a leaf.

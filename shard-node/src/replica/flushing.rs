@@ -1,8 +1,8 @@
 //! Making the state machine durable, cutting the raft log behind it, and shortages of the disk.
 //!
 //! A flush is due by time, entries or bytes. It runs concurrently with the replica where that is
-//! possible. The raft log is cut only after a flush, and never beyond what the older superblock
-//! needs.
+//! possible. The raft log is cut only after a flush, and never beyond the entries that the older
+//! superblock needs.
 //!
 //! During a shortage no new versions are taken, until a flush has succeeded and the reserve is
 //! back. The reserve is room on the disk that is given up for waiting entries, prunes and
@@ -168,7 +168,8 @@ impl<M: StateMachine> Flushing<M> {
         }
     }
 
-    /// Lets the state machine write, then cuts the log up to what the older superblock needs.
+    /// Lets the state machine write, then cuts the log up to the entries that the older superblock
+    /// needs.
     fn write(
         &mut self,
         home: &Home,

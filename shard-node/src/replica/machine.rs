@@ -61,7 +61,7 @@ pub trait StateMachine: Maintain + Send + Sync + Debug + Sized + 'static {
     /// Applies a committed entry.
     ///
     /// # Errors
-    /// If this replica cannot do what the others do. It stops then.
+    /// If this replica cannot apply an entry as the others do. It stops then.
     fn apply(&mut self, index: u64, command: &Bytes) -> Result<Applied<Self::Reply>, Error>;
 
     /// The entry up to which the state is durable.

@@ -38,8 +38,8 @@ pub enum Backlog {
 /// The upkeep that only a shard's state machine needs.
 pub trait Maintain {
     /// Does the work of applying an entry while the raft log writes it. The entry may never become
-    /// durable or committed. Outcomes of later entries, and what a flush makes durable, are the
-    /// same as without this call.
+    /// durable or committed. Outcomes of later entries, and the state that a flush makes durable,
+    /// are the same as without this call.
     fn foresee(&mut self, index: u64, command: &Bytes) {
         let _ = (index, command);
     }

@@ -55,9 +55,9 @@ const PIN_KEPT: Duration = Duration::from_secs(60);
 const PIN_IDLE: Duration = Duration::from_secs(10);
 /// How long a peer may show no sign of fetching before the snapshot is offered to it again.
 const FETCH_IDLE: Duration = Duration::from_secs(3);
-/// The shortest pause between two checks,
+/// The shortest pause between two checks.
 const CHECK_PAUSE_MIN: Duration = Duration::from_secs(5);
-/// and its length as a multiple of the last check's.
+/// The pause between two checks, as a multiple of the last check's duration.
 const CHECK_PAUSE_SHARE: u32 = 10;
 
 /// A check of a pinned snapshot, in progress.

@@ -4,21 +4,21 @@ use std::time::Duration;
 
 use super::runner::Runner;
 
-/// The part of the spare bytes by which a reserve grows, as a divisor.
+/// A reserve grows in steps of 1/`SPARE_PARTS` of the spare bytes.
 const SPARE_PARTS: u64 = 32;
 
 /// Intervals and limits of a node's replicas.
 #[derive(Clone, Debug)]
 pub struct Tuning {
-    /// Raft's unit of time: heartbeats every 2, elections after 10 to 20.
+    /// Raft's unit of time. There is a heartbeat every 2 ticks, and an election after 10 to 20.
     pub tick: Duration,
-    /// A state machine is flushed when the last flush is this long ago,
+    /// A state machine is flushed this long after the last flush.
     pub flush_interval: Duration,
-    /// or after this many entries,
+    /// A state machine is also flushed after this many entries.
     pub flush_entries_max: u64,
-    /// or when it has this much to write.
+    /// A state machine is also flushed when it has this many bytes to write.
     pub flush_bytes_max: u64,
-    /// Size of a file of the raft log, which is cut by whole files.
+    /// Size of a file of the raft log. Only whole files are cut off.
     pub log_segment_bytes: u64,
     /// Batches of at least this size are looked ahead at while the raft log writes them.
     pub log_beside_bytes_min: usize,
@@ -62,7 +62,8 @@ impl Tuning {
     /// that background work adds in one step.
     #[must_use]
     pub fn reserve_bytes(&self, at_once: u64) -> u64 {
-        // Rounded down; the spare bytes cover the remainder. So the reserve seldom grows.
+        // The number is rounded down to whole parts, so that the reserve seldom grows. The spare
+        // bytes cover the remainder.
         let part = (self.spare_bytes / SPARE_PARTS).max(1);
         self.spare_bytes.saturating_add(self.late_bytes()).saturating_add(at_once / part * part)
     }

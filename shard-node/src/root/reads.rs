@@ -13,9 +13,9 @@ use crate::refusal::Refusal;
 
 /// Limit on the bytes of sessions in the answer to a TakeOver. Other sessions are read one by one.
 const SESSIONS_BYTES_MAX: usize = 2 << 20;
-/// The most log entries whose inclusion one read proves.
+/// Limit on the number of log entries whose inclusion one read proves.
 const PROOFS_MAX: usize = 1024;
-/// The most admin operations in one answer.
+/// Limit on the number of admin operations in one answer.
 const ADMIN_MAX: usize = 64;
 
 /// The root group's state machine.

@@ -20,9 +20,9 @@ const COMMAND_VERSION: u8 = 1;
 const PREPARE: u8 = 0;
 /// The kind of a Prepare whose journal is kept.
 const PREPARE_KEPT: u8 = 7;
-/// The most merges in one Prepare.
+/// Limit on the number of merges in one Prepare.
 const MERGES_MAX: usize = 16;
-/// The most inputs of one merge.
+/// Limit on the number of inputs of one merge.
 pub(super) const INPUTS_MAX: usize = 16;
 
 /// Facts that every command repeats, so that a shard that missed a command learns them.
@@ -111,7 +111,7 @@ fn put_count(out: &mut Writer, count: usize) {
 /// Bytes for the parts of a command that are always short.
 const ROOM_BESIDE_BYTES: usize = 4 << 10;
 
-/// The operation lists of a version in the form in which a shard keeps them.
+/// The operation lists of a version, encoded as a shard keeps them.
 pub(super) fn encode_journal(lists: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Writer::new();
     put_count(&mut out, lists.len());

@@ -53,17 +53,17 @@ pub(super) struct Question {
 /// The result of a question.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// A majority has the log. Holds its frontier, if that was asked for.
+    /// A majority has the log. Holds its frontier, if that was requested.
     Has(Option<Frontier>),
     /// A majority has another root of this size.
     HasNot(Digest),
-    /// A majority has the log but can't prove what was asked for: that it extends the old log, or
-    /// where its newest entry stands.
+    /// A majority has the log but can't give the requested proof: that it extends the old log, or
+    /// the place of its newest entry.
     Unproven,
 }
 
 impl Attested {
-    /// Asks until a majority has the log and proves what is asked for.
+    /// Asks until a majority has the log and gives the requested proofs.
     pub(super) async fn proven(
         self: &Arc<Self>,
         question: Question,
@@ -252,7 +252,7 @@ impl Question {
         }
     }
 
-    /// Checks that the answer proves what is asked for. Returns the frontier, if that is asked for.
+    /// Checks the proofs in the answer. Returns the frontier, if that was requested.
     fn check(&self, answer: &v1::AttestResponse) -> Option<Option<Frontier>> {
         let path = |path: &Option<v1::HashPath>| path.as_ref().map_or(Ok(Vec::new()), wire::path_in).ok();
         let (size, root) = self.head;

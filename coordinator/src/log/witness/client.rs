@@ -35,7 +35,7 @@ pub type Post = Arc<dyn Fn(String, Vec<u8>) -> BoxFuture<'static, Result<(Status
 /// Posts over HTTP.
 ///
 /// # Errors
-/// If there can be no HTTP client.
+/// If the HTTP client can't be created.
 pub(super) fn over_http() -> Result<Post, reqwest::Error> {
     let client = Client::builder().redirect(redirect::Policy::none()).build()?;
     Ok(Arc::new(move |url, body| {

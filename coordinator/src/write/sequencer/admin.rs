@@ -43,7 +43,7 @@ impl Sequencer {
             Err(Failure::Refused(error)) => (Err(error), Ok(())),
             Err(Failure::Over(error, exit)) => (Err(error), Err(exit)),
         };
-        // A caller that has gone needs no answer: the log shows what happened.
+        // A caller that has gone needs no answer: the log shows the outcome.
         let _ = request.reply.send(answer);
         exit
     }

@@ -32,7 +32,7 @@ impl Group {
             || self.raw.store().snapshot_wanted.get().is_some()
     }
 
-    /// Does what is due, in the order that makes it safe:
+    /// Does the work that is due, in a safe order:
     /// 1. A leader's messages are sent at once, so that followers write while it does.
     /// 2. Snapshot, entries and hard state are written, those of several steps in one batch, and
     ///    synced once.

@@ -274,8 +274,8 @@ impl Group {
     /// one.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the snapshot is older than the log's base or newer than what is
-    /// applied, if its manifest is too long, or if this replica has not joined its group.
+    /// [`Error::Invalid`] if the snapshot is older than the log's base or newer than the last
+    /// applied entry, if its manifest is too long, or if this replica has not joined its group.
     pub fn set_snapshot(&mut self, index: u64, manifest: Bytes) -> Result<()> {
         let log = self.log();
         if index > self.applied || manifest.len() > crate::message::MANIFEST_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! Dropping what the state machine no longer needs from the log.
+//! Dropping entries that the state machine no longer needs from the log.
 //!
 //! Both functions replace `meta` first and remove files afterwards. A crash in between leaves files
 //! that `meta` no longer counts, and opening the log removes them.

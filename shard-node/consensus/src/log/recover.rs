@@ -1,4 +1,4 @@
-//! Opening a log: which files count, what they hold, and where a batch was cut off.
+//! Opening a log: which files count, which entries they hold, and where a batch was cut off.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -110,7 +110,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Drops what the base covers, and checks that nothing is missing after it.
+    /// Drops the entries that the base covers, and checks that none is missing after it.
     fn finish(&mut self) -> std::result::Result<(), &'static str> {
         let base = self.meta.base;
         let end = self.end.unwrap_or(base);

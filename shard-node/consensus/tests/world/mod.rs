@@ -33,7 +33,7 @@ pub struct Node {
     pub removed: bool,
 }
 
-/// The group, and what is known about it from outside.
+/// The group, and the facts that are known about it from outside.
 pub struct World {
     pub nodes: BTreeMap<RaftId, Node>,
     pub rng: SimRng,
@@ -164,7 +164,7 @@ impl World {
         self.network.set_faults(if lossy { faults } else { Faults::default() });
     }
 
-    /// Lets the power of a node fail: what was not synced is lost, torn or kept.
+    /// Lets the power of a node fail: unsynced writes are lost, torn or kept.
     pub fn crash(&mut self, id: RaftId) {
         let seed = self.rng.next_u64();
         let node = self.node(id);

@@ -80,8 +80,8 @@ impl Lists {
     /// The list proof of a node's entries, given by ascending indices.
     pub(crate) fn proof(&self, child: &Child, node: &Node, indices: &[u64]) -> Vec<Digest> {
         if indices.len() == node.len() {
-            // The proof is empty. A long range neither hashes the leaves in it nor evicts what
-            // other proofs use.
+            // The proof is empty. A long range neither hashes the leaves in it nor evicts lists
+            // that other proofs use.
             return Vec::new();
         }
         if let Some(known) = self.active.peek(child.pid, child.checksum) {

@@ -232,8 +232,8 @@ impl<'c> Checker<'c> {
         cuts
     }
 
-    /// About `count` separators of a tree, spread evenly: those of the lowest level needed.
-    /// Unreadable nodes are left to the passes.
+    /// About `count` separators of a tree, spread evenly. They are those of the highest level that
+    /// has enough. Unreadable nodes are left to the passes.
     fn separators(&self, tree: &Tree, count: usize) -> Vec<Vec<u8>> {
         let mut nodes: Vec<(Vec<u8>, Child)> = tree.root.map(|root| (Vec::new(), root)).into_iter().collect();
         let mut level = tree.level;

@@ -107,8 +107,8 @@ impl Engine {
         }
     }
 
-    /// The most bytes that the end of a merge may add at once to the next flush: the filter and the
-    /// shortcuts of all records of the decided state.
+    /// Limit on the bytes that the end of a merge adds at once to the next flush: the filter and
+    /// the shortcuts of all records of the decided state.
     #[must_use]
     pub fn merge_end_bytes(&self) -> u64 {
         let records = self.meta.tip().trees.iter().map(|tree| tree.entries).sum();

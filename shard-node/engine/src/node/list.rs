@@ -1,4 +1,4 @@
-//! Merkle lists with all their inner nodes, kept in memory for a tree node. With them a change of
+//! Merkle lists with all their inner nodes, kept in memory for a tree node. With them, a change of
 //! one entry hashes `log2(n)` pairs instead of n, and a proof hashes nothing.
 //!
 //! In the tree of RFC 6962 over n leaves, each level pairs its neighbours, and an odd last hash

@@ -27,8 +27,8 @@ pub(crate) struct Pace {
     /// Number of leaves in one piece of work, not counting those that reach into a lot from the one
     /// before.
     pub(crate) leaves: usize,
-    /// Number of pieces that may be done or begun before they are needed. With 0, no other thread
-    /// is used.
+    /// Number of pieces that may be done or begun before they are needed. If this is 0, no other
+    /// thread is used.
     pub(crate) ahead: usize,
 }
 

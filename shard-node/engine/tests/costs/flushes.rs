@@ -69,7 +69,8 @@ fn of_the_active_tree_nothing_is_written_ahead_that_a_prune_may_take() {
     let (lasting, ()) = shard.cost(|shard| shard.write(ahead));
     assert_eq!(shard.engine.behind_bytes(), 0);
     assert!(lasting.span_writes > 20 && shard.engine.unflushed_bytes() > all / 4, "{lasting:?}");
-    // Every version but the last one is dropped, and with them most of what is left to write.
+    // Every version but the last one is dropped, and with them most of the bytes that are left to
+    // write.
     shard.engine.prune(Version(8)).expect("usable");
     let (rest, ()) = shard.cost(Shard::flush);
     assert!((1..40).contains(&rest.span_writes), "{rest:?}");
@@ -243,13 +244,13 @@ fn values_that_were_written_ahead_and_died_wait_for_a_flush_too() {
 }
 
 /// Random updates of 8,000 keys of 256 B in batches of 40, with the last 40 versions kept: a small
-/// image of what `docs/engine-design.md` reports.
+/// version of the workload in `docs/engine-design.md`.
 #[test]
 fn endless_updates_rest_on_little_disk_and_write_little() {
     const BATCH: u64 = 40;
     const RETAIN: u64 = 40;
     let params = Params { capacity: 2600, ..Params::default() };
-    // With threads, chance decides when a merge ends.
+    // If there were threads, chance would decide when a merge ends.
     let workers = Workers::Inline;
     let options =
         Options { segment_bytes_max: 128 << 10, free_bytes_kept_min: 128 << 10, workers, ..Options::default() };

@@ -192,8 +192,8 @@ impl Workload {
         (sure, maybe)
     }
 
-    /// Opens what a crash left, and compares it with the model, before and after the replay of the
-    /// rest of the log.
+    /// Opens the directory that a crash left, and compares it with the model, before and after the
+    /// replay of the rest of the log.
     fn recover(&self, sim: &SimStorage, (sure, maybe): (usize, usize)) {
         if !Engine::exists(&*dir(sim)).expect("asks") {
             assert_eq!(sure, 0, "a flushed directory exists");
@@ -327,7 +327,8 @@ fn a_failed_call_leaves_the_state_intact() {
             reopened.flush().expect("flushes");
             reopened.into_engine()
         };
-        // Opens what a power failure at this moment would leave, and returns the log index in it.
+        // Opens the directory that a power failure at this moment would leave, and returns its log
+        // index.
         let survives = |rng: &mut SimRng| {
             let loss = sim.power_loss(rng.next_u64());
             check_directory(&loss);
@@ -345,7 +346,7 @@ fn a_failed_call_leaves_the_state_intact() {
                     at += 1;
                 }
                 Step::Merge(budget) => drop(engine.merge_step(*budget).expect("merges")),
-                // The next flush repeats what fails here.
+                // If this fails, the next flush repeats it.
                 Step::Beside { flush } => {
                     sim.inject(fault(&mut rng));
                     let (_, done) = beside.go_on(&mut engine, flush.then_some(at));

@@ -171,7 +171,7 @@ fn a_meta_log_that_has_no_room_to_be_written_anew_is_appended_to() {
     }
     assert!(appended > 100, "the log was written anew {appended} flushes ago");
     replica.check_directory();
-    // With room again, the log becomes short.
+    // When there is room again, the log becomes short.
     replica.sim.set_capacity(None);
     let before = meta_files(&replica);
     for _ in 0..300 {

@@ -1,5 +1,5 @@
-//! Snapshots: the receiver gets exactly what was pinned, whatever happens to either side on the
-//! way.
+//! Snapshots: the receiver gets exactly the pinned bytes, whatever happens to either side during
+//! the transfer.
 
 use std::sync::Arc;
 

@@ -71,8 +71,8 @@ impl<M: StateMachine> Actor<M> {
         Ok(())
     }
 
-    /// Steps raft. Entries for which there is no room are neither taken nor acknowledged, and the
-    /// leader sends them again. Commands that make room may use the reserve.
+    /// Steps raft. If there is no room for entries, they are neither taken nor acknowledged, and
+    /// the leader sends them again. Commands that make room may use the reserve.
     fn raft_message(&mut self, message: Message) -> Result<(), Error> {
         let (group, from) = (self.config.identity.group, message.from());
         let makes_room = message.proposals().any(|command| !M::grows(command));

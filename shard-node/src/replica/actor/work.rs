@@ -18,8 +18,8 @@ use crate::{
 const WORK_REST: u32 = 2;
 /// The shortest such pause: a step may only have found that it waits for another thread.
 const WORK_REST_MIN: Duration = Duration::from_micros(250);
-/// The part of a tick, as a divisor, for which urgent work runs. Without it, a steady stream of
-/// commands would delay the work more and more, until the commands have to wait for all of it.
+/// Urgent work runs for 1/`CATCH_UP_PART` of a tick. Without it, a steady stream of commands would
+/// delay the work more and more, until the commands have to wait for all of it.
 const CATCH_UP_PART: u32 = 4;
 
 impl<M: StateMachine> Actor<M> {

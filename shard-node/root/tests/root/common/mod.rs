@@ -503,7 +503,7 @@ impl Model {
     }
 }
 
-/// A hash of all that the machine shows, except the raft index.
+/// A hash of all answers of the machine, except for the raft index.
 pub fn fingerprint(root: &Root) -> String {
     let sessions: Vec<_> = root.sessions().collect();
     let pins: Vec<_> = root.pins(0).collect();
