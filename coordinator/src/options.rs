@@ -14,8 +14,8 @@ use coppice_verify::{
 
 use crate::error::Error;
 
-/// Makes a channel to a node by its name, with a connection of its own. The channel connects
-/// lazily, and again by itself. It is called once for each node and kind of call.
+/// Makes a channel to a node by its name, with its own connection. The channel connects lazily, and
+/// again by itself. It is called once for each node and kind of call.
 pub type Connect = Arc<dyn Fn(&str) -> Channel + Send + Sync>;
 
 /// The founding of a new ledger. Ignored if there is a ledger already.

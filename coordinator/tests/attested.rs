@@ -221,7 +221,7 @@ async fn even_a_majority_gets_no_second_root_of_a_size_and_no_log_that_does_not_
     };
     write_again(&leader, "2").await;
     write_again(&leader, "3").await;
-    // The liars' log is shorter, with two entries of their own.
+    // The liars' log is shorter, with two other entries.
     let behind = move |view: &mut v1::RootView| {
         view.clone_from(&old);
         forge(view, &old);

@@ -71,7 +71,7 @@ async fn a_sound_ledger_passes_whatever_was_done_to_it() {
     let report = audit(&world, "a", 0).await;
     assert_eq!((report.difference.clone(), report.to, report.compared), (None, Version(90), 90));
     assert!(report.records > 0 && report.checkpoint.size >= 90);
-    // The audit also passes with the data read from disk, and from a later version on.
+    // The audit also passes with data read from disk, and if it begins at a later version.
     for group in [GroupId::Shard(ShardId(0)), GroupId::Shard(ShardId(1)), GroupId::Root] {
         world.nodes[0].stop_replica(group).await.expect("it stops");
         world.nodes[0].start_replica(world.replica(1, group)).await.expect("it starts");

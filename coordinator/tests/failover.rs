@@ -150,7 +150,7 @@ async fn write(
     answers
 }
 
-/// Reads the log from genesis on. Every header follows on the one before.
+/// Reads the log, beginning with genesis. Every header follows on the one before.
 async fn check_log(client: &mut LedgerClient<Channel>) {
     let request = v1::WatchHeadsRequest { from_sequence: 0, ..v1::WatchHeadsRequest::default() };
     let mut stream = client.watch_heads(request).await.expect("served").into_inner();
@@ -345,7 +345,8 @@ async fn a_real_etcd_is_lost_wiped_and_hands_the_leadership_over() {
     load.check(team.client(next)).await;
 }
 
-/// Batches of a stream, from number `from` on. Applied a second time, each would be refused.
+/// Batches of a stream, beginning with number `from`. Each would be refused if it were applied a
+/// second time.
 fn stream_of(from: u64, count: u64) -> impl Iterator<Item = v1::CommitStreamRequest> + Send + 'static {
     (from..=count).map(|number| v1::CommitStreamRequest {
         session_id: vec![9; 16].into(),

@@ -240,8 +240,8 @@ async fn a_coordinator_killed_at_any_moment_loses_nothing_and_applies_nothing_tw
     check_log(&mut client).await;
 }
 
-/// Reads the log from genesis on. Every header follows on the one before, and each session number
-/// stands once.
+/// Reads the log, beginning with genesis. Every header follows on the one before, and each session
+/// number stands once.
 async fn check_log(client: &mut LedgerClient<Channel>) {
     let request = v1::WatchHeadsRequest { from_sequence: 0, ..v1::WatchHeadsRequest::default() };
     let mut stream = client.watch_heads(request).await.expect("served").into_inner();

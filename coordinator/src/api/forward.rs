@@ -1,6 +1,6 @@
 //! Routes writes to the coordinator that leads: this one serves them itself, or forwards them over
-//! one lasting connection. A stream of writes has a connection of its own, so a writer that does
-//! not take its answers delays no other calls.
+//! one lasting connection. A stream of writes has its own connection, so a writer that does not
+//! take its answers delays no other calls.
 //!
 //! - A request is forwarded once. It is marked, and a coordinator that receives it without leading
 //!   refuses it with `NOT_LEADER` and the leader's name and address. It carries the name of the

@@ -27,8 +27,8 @@ const ATTEMPTS_MIN: u32 = 3;
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// A kind of call to a node. Each kind has a connection of its own, so that none waits for the
-/// bytes of another.
+/// A kind of call to a node. Each kind has its own connection, so that none waits for the bytes of
+/// another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// Prepares, appends, and the reads that judge preconditions.

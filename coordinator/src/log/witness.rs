@@ -3,8 +3,8 @@
 //!
 //! Work goes in *rounds*, so that fast and slow witnesses cosign the same checkpoint. All are shown
 //! one candidate. The next one follows when enough have cosigned, or after [`ROUND_MAX`]. Each
-//! witness has a task of its own, so a slow or dead one does not delay the others. Nothing here
-//! delays a commit.
+//! witness has its own task, so a slow or dead one does not delay the others. Nothing here delays a
+//! commit.
 //!
 //! Every coordinator asks, so that each can show cosigned checkpoints, whichever leads and
 //! whichever a witness can reach. Coordinators that don't lead ask seldom, and only after the log

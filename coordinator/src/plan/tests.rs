@@ -215,8 +215,8 @@ fn after_an_abort_a_batch_that_built_on_an_aborted_write_is_refused() {
     let c = admit(batch([put("z", "C's")], []));
     let mut world = World::new();
     assert_eq!(world.form(&[a, b.clone(), c.clone()]).verdicts, vec![Verdict::Taken; 3]);
-    // Shard 0 times out after it said that "a" is absent. B has a precondition there, so it fails
-    // with it.
+    // Shard 0 times out after it said that "a" is absent. B has a precondition there, so B fails,
+    // too.
     assert!(b.involved.contains(&ShardId(0)), "a batch belongs to a shard by its preconditions too");
     world.down.insert(ShardId(0));
     let draft = world.form(&[b.clone(), c]);

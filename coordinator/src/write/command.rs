@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Limit on the number of stage commands, rollbacks, prunes and key changes that wait. Batches have
-/// queue slots of their own.
+/// their own queue slots.
 pub const TASKS_MAX: usize = 64;
 /// Longest reason, in bytes.
 const REASON_BYTES_MAX: usize = 1024;

@@ -1,5 +1,5 @@
-//! The spans of versions. A version has many batches, each with a trace of its own. The version's
-//! span is a child of the first traced batch, and linked to the others.
+//! The spans of versions. A version has many batches, each with its own trace. The version's span
+//! is a child of the first traced batch, and linked to the others.
 
 use coppice_proto::telemetry::{child, is_traced};
 use coppice_types::Stamp;

@@ -1,5 +1,5 @@
 //! Several coordinators of one ledger, and a metadata store that can be cut off, wiped and brought
-//! back. Each coordinator has a thread of its own, so that it can be paused at any point.
+//! back. Each coordinator has its own thread, so that it can be paused at any point.
 
 use std::{
     collections::BTreeMap,
@@ -130,7 +130,7 @@ enum Order {
     Kill,
 }
 
-/// A coordinator in a thread of its own.
+/// A coordinator in its own thread.
 struct Seat {
     handle: Handle,
     orders: mpsc::UnboundedSender<Order>,

@@ -113,7 +113,7 @@ pub(crate) struct Log {
     pending: Pending,
     /// The buffer of one write.
     buffer: DirectBuffer,
-    /// Where the log ended, and raft's state, when the last batch was written. A new segment begins
+    /// The end of the log and raft's state when the last batch was written. A new segment begins
     /// with them.
     written: (Position, HardState),
     cached_bytes: usize,

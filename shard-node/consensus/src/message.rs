@@ -214,7 +214,7 @@ fn check(raft: &RaftMessage) -> Result<(), DecodeError> {
     let kind = raft.get_msg_type();
     let reads = matches!(kind, MessageType::MsgReadIndex | MessageType::MsgReadIndexResp);
     ensure(is_legal(RaftId(raft.from)) && is_legal(RaftId(raft.to)) && raft.from != raft.to, "sender or receiver")?;
-    // Raft takes a message of term zero for one of its own. Only a read's request has no term.
+    // Raft treats a message with term zero as its own. Only a read request has no term.
     ensure((raft.term == 0) == (kind == MessageType::MsgReadIndex), "term")?;
     let metadata = raft.get_snapshot().get_metadata();
     let newest = raft.entries.last().map_or(0, |last| last.index);
@@ -230,7 +230,7 @@ fn check(raft: &RaftMessage) -> Result<(), DecodeError> {
         return Ok(());
     }
     ensure(raft.entries.is_empty() || kind == MessageType::MsgAppend, "entries")?;
-    // Raft takes term zero for a match with an entry that it does not have.
+    // Raft treats term zero as a match, even with an entry that it does not have.
     ensure(kind != MessageType::MsgAppend || (raft.index == 0) == (raft.log_term == 0), "log term")?;
     let mut before = Position { index: raft.index, term: raft.log_term };
     for entry in &raft.entries {

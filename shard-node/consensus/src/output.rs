@@ -16,7 +16,7 @@ pub enum Payload {
     Data(Bytes),
     /// No content: a new leader's first entry, or a change of membership that was refused.
     Empty,
-    /// The group's members from this entry on. Raft already uses them.
+    /// The group's members after this entry. Raft already uses them.
     Membership(Membership),
 }
 

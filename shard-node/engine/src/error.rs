@@ -174,7 +174,7 @@ impl Error {
         }
     }
 
-    /// Maps an error of a storage call, by `map_err`.
+    /// Returns a function for `map_err` that wraps the error of a storage call.
     pub(crate) fn io<'a>(action: &'static str, file: &'a str) -> impl FnOnce(io::Error) -> Self + 'a {
         move |source| Self::Io { action, file: file.to_owned(), source: Arc::new(source) }
     }

@@ -272,7 +272,7 @@ impl Node {
         self.search_from(0, key)
     }
 
-    /// Like [`Self::search`], from entry `first` on.
+    /// Like [`Self::search`], but begins at entry `first`.
     pub(crate) fn search_from(&self, first: usize, key: &[u8]) -> Result<usize, usize> {
         let Range { mut start, mut end } = first..self.len();
         while start < end {

@@ -455,8 +455,8 @@ mod tests {
         testing::commit(engine, version, numbers.map(put).collect());
     }
 
-    /// A page of patches has no checksum of its own. After a lost write, a stale one may name a
-    /// place where another node waits for a flush.
+    /// A page of patches has no checksum. After a lost write, a stale one may name a place where
+    /// another node waits for a flush.
     #[test]
     fn a_patch_that_names_a_node_that_waits_for_a_flush_is_damage() {
         let sim = SimStorage::new();

@@ -1,7 +1,7 @@
 //! Messages to the replicas of other nodes: one stream for each node, fed from a bounded queue.
 //!
 //! Delivery is not reliable: a full queue or a broken stream loses messages, and raft repeats those
-//! that matter. Snapshots travel on connections of their own, so that they cannot delay heartbeats.
+//! that matter. Snapshots travel on separate connections, so that they cannot delay heartbeats.
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 

@@ -210,7 +210,7 @@ where
 }
 
 impl Handle {
-    /// The replicas of the node, and what they share.
+    /// The replicas of the node, and the state that they share.
     #[must_use]
     pub fn hosted(&self) -> &Arc<Hosted> {
         &self.inner.hosted

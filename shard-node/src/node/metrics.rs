@@ -32,7 +32,7 @@ use crate::{
 /// How long one look is reused, so that all metrics of a collection come from the same look.
 const LOOK_AGE_MAX: Duration = Duration::from_millis(500);
 
-/// Numbers of a shard's engine.
+/// Figures of a shard's engine.
 #[derive(Debug)]
 struct Shard {
     counters: Counters,
@@ -44,7 +44,7 @@ struct Shard {
     version: u64,
 }
 
-/// Numbers of the root group's state.
+/// Figures of the root group's state.
 #[derive(Debug)]
 struct Root {
     entries: u64,

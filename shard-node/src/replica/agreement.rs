@@ -1,13 +1,13 @@
-//! Comparing the outcomes of entries between replicas (PROTOCOL.md 5.2, 5.3).
+//! The comparison of entries' outcomes between replicas (PROTOCOL.md 5.2, 5.3).
 //!
 //! Every replica tells all others the digest of each entry's outcome, after the fsync that covers
 //! the entry. A proposer is answered only when a majority of the voters reports the same digest;
 //! while the members change, a majority of both configurations. A replica that finds a majority for
 //! another digest than its own has diverged.
 //!
-//! Invariants: own digests are noted in ascending order of index. At most [`AGREEMENTS_MAX`]
-//! entries are compared at a time, and the oldest are forgotten. Reports may be lost, repeated or
-//! late: [`Agreements::overdue`] returns those to send again.
+//! Invariants: this replica's digests are noted in ascending order of index. At most
+//! [`AGREEMENTS_MAX`] entries are compared at a time, and the oldest are forgotten. Reports may be
+//! lost, repeated or late: [`Agreements::overdue`] returns those to send again.
 
 use std::collections::BTreeMap;
 

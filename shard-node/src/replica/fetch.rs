@@ -43,7 +43,7 @@ const GIVE_UP: Duration = Duration::from_secs(10);
 /// Pause after a failure.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// One fetch, run as a task of its own.
+/// One fetch, run as its own task.
 pub(super) struct Fetch<M: StateMachine> {
     pub(super) config: Arc<Config<M>>,
     pub(super) mailbox: Arc<Mailbox<Input<M>>>,
@@ -179,7 +179,7 @@ impl<M: StateMachine> Fetch<M> {
     }
 }
 
-/// The hashes of a file's parts that are here already, from an offset on.
+/// The hashes of the parts of a file that are here already, beginning at an offset.
 fn hash_held<R: Receiver>(receiver: &R, file: &str, from: u64) -> Result<Bytes, Error> {
     let mut hashes = Vec::new();
     let mut offset = from;

@@ -1,9 +1,10 @@
 //! Whether a replica is fit to lead its group.
 //!
 //! A replica is unfit if its disk is full, if file descriptors have run out, or if a sync takes
-//! longer than followers wait for a sign of their leader. A leader is also unfit if its entries are
-//! not acknowledged although it hears from the others: its links are slow. Every message to the
-//! other replicas says whether the sender is unfit. The consequences are in `actor/leadership`.
+//! longer than followers wait for a message from their leader. A leader is also unfit if its
+//! entries are not acknowledged although it hears from the others: its links are slow. Every
+//! message to the other replicas says whether the sender is unfit. The consequences are in
+//! `actor/leadership`.
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The way into a replica's thread: two bounded lanes, so that clients cannot crowd out raft.
+//! The queue of a replica's thread: two bounded lanes, so that clients cannot crowd out raft.
 //!
 //! Adding an item never waits: a full lane refuses it. The replica takes all items at once. That
 //! batches proposals and fsyncs under load.
@@ -69,7 +69,7 @@ impl<T> Mailbox<T> {
         let _ = tokio::time::timeout(limit, self.noted.notified()).await;
     }
 
-    /// Puts an item in.
+    /// Adds an item.
     ///
     /// # Errors
     /// [`Full`] if the lane has no room, or the mailbox is closed.
@@ -104,7 +104,7 @@ impl<T> Mailbox<T> {
         all
     }
 
-    /// Numbers of messages of other replicas, and of requests, that wait.
+    /// How many messages from other replicas, and how many requests, wait.
     #[must_use]
     pub fn waiting(&self) -> (u64, u64) {
         let lanes = self.lock();
@@ -123,7 +123,7 @@ impl<T> Mailbox<T> {
         lanes.closed = true;
         let left = (std::mem::take(&mut lanes.peers), std::mem::take(&mut lanes.requests));
         drop(lanes);
-        // Dropped without holding the lock: dropping an item may answer a caller that puts in
+        // The items are dropped without the lock: dropping one may answer a caller, which then adds
         // another.
         drop(left);
         self.notify();

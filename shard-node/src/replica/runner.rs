@@ -12,7 +12,7 @@ type Took = Arc<dyn Fn() -> Duration + Send + Sync>;
 /// The threads or tasks that replicas and blocking jobs run on.
 #[derive(Clone, Default)]
 pub enum Runner {
-    /// Each replica has a thread of its own; jobs run on the runtime's blocking threads.
+    /// Each replica has its own thread; jobs run on the runtime's blocking threads.
     #[default]
     Threads,
     /// Each replica is a task, and jobs run at once. After a job, the task rests for as long as the

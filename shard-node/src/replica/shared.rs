@@ -96,7 +96,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts elections by a change of role. One may be begun and won between two calls.
+    /// Counts the elections that a change of role shows. An election may begin and be won between
+    /// two calls.
     pub fn note_role(&self, before: Role, now: Role) {
         if before == now {
             return;
@@ -113,7 +114,7 @@ impl Counts {
 /// The state that a replica's thread shares with the services.
 #[derive(Debug)]
 pub struct Shared<M: StateMachine> {
-    /// The way into the thread.
+    /// The queue of the thread's inputs.
     pub mailbox: Arc<Mailbox<Input<M>>>,
     /// The state machine; `None` while the replica is in quarantine, waits for a snapshot, or has
     /// stopped. The lock is eventually fair: if merges are behind, the thread would otherwise take

@@ -149,7 +149,7 @@ impl Attested {
         }
     }
 
-    /// Asks each voter in a task of its own, except for the leading replica if `word` is given.
+    /// Asks each voter in its own task, except for the leading replica if `word` is given.
     fn ask_each(
         self: &Arc<Self>,
         question: Question,

@@ -1,4 +1,4 @@
-//! The framing of a segment file: 512-byte blocks, each with a checksum of its own.
+//! The framing of a segment file: 512-byte blocks, each with its own checksum.
 //!
 //! A disk writes a sector wholly or not at all. Before a batch is written, its place in the file
 //! holds zeroes, or blocks of dropped segments, which bear their old segment's number. So a block

@@ -164,7 +164,7 @@ pub(crate) enum MetaOp {
         generation: u64,
         /// The new end of each segment that grew.
         segment_ends: Vec<(u32, u64)>,
-        /// Segments that nothing needs from this superblock on. They are stored rather than
+        /// Segments that neither this superblock nor a later one needs. They are stored rather than
         /// derived, since a merge in progress may need a segment that no operation names yet.
         dead_segments: Vec<u32>,
     },

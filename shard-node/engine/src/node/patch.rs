@@ -349,7 +349,7 @@ fn pieces<'a>(patch: &'a [u8], base: Option<&'a Node>, level: u8) -> Option<(Opt
 /// The bytes before an entry's key, those after it, and those after the entry.
 type Keyless<'a> = (Option<[u8; RECORD_HEAD_BYTES]>, &'a [u8], &'a [u8]);
 
-/// Decodes the entry at the start of the bytes if it has no key of its own. The inner option is
+/// Decodes the entry at the start of the bytes if it is stored without its key. The inner option is
 /// `None` if the entry is cut off.
 fn keyless(bytes: &[u8], made_at: u64, level: u8) -> Option<Option<Keyless<'_>>> {
     let record = || {

@@ -131,8 +131,8 @@ impl<'e> View<'e> {
         since.record.stamp.version
     }
 
-    /// Stamp of the oldest version on this view's line that is at least `version`, which is at most
-    /// this view's.
+    /// Stamp of the oldest version on this view's line that is not below `version`. `version` is
+    /// not above this view's version.
     fn first_from(&self, version: Version) -> Stamp {
         let meta = self.meta;
         let decided = meta.decided.range(version..).next().map(|(_, id)| &meta.versions[id]);

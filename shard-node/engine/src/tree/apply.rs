@@ -110,8 +110,8 @@ struct LeafMade {
     old: [Option<Pid>; 2],
 }
 
-/// Entries that form one node, and its separator. The separator is empty for the first of the nodes
-/// that replace one.
+/// Entries that form one node, and the node's separator. If several nodes replace one, the
+/// separator of the first is empty.
 struct Share {
     range: Range<usize>,
     /// Total weight of the entries. `None` for an inner node, as its first entry loses its
@@ -127,7 +127,7 @@ struct Piece {
     separator: Vec<u8>,
 }
 
-/// A node on the path to a change. Leaves are kept in a list of their own, in order.
+/// A node on the path to a change. Leaves are kept in a separate list, in order.
 enum Touched {
     Leaf,
     Inner {

@@ -38,8 +38,8 @@ fn options(hot_value_bytes_max: u64) -> Options {
     }
 }
 
-/// Several flushed versions of twenty keys, in more than ten segments. Some version needs each of
-/// them.
+/// Several flushed versions of twenty keys, in more than ten segments. Each segment is needed by
+/// some version.
 fn filled(hot_value_bytes_max: u64) -> (Model, Replica) {
     let params = Params { capacity: 1000, ..Params::default() };
     let (mut model, mut replica) = (Model::new(&params), Replica::new(&params, options(hot_value_bytes_max)));
