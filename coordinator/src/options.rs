@@ -14,8 +14,9 @@ use coppice_verify::{
 
 use crate::error::Error;
 
-/// Makes a channel to a node by its name, with its own connection. The channel connects lazily, and
-/// again by itself. It is called once for each node and kind of call.
+/// Makes a channel to a node by its name, with its own connection. The channel connects when it is
+/// first used, and reconnects by itself. The function is called once for each node and kind of
+/// call.
 pub type Connect = Arc<dyn Fn(&str) -> Channel + Send + Sync>;
 
 /// The founding of a new ledger. Ignored if there is a ledger already.
@@ -44,7 +45,7 @@ pub struct Options {
     pub next_signing_key: Option<SignerKey>,
     pub genesis: Genesis,
     pub limits: Limits,
-    /// Wall and monotonic time.
+    /// The source of wall and monotonic time.
     pub clock: Arc<dyn Clock>,
     /// The generator of stage ids and jitter.
     pub rng: Box<dyn Rng>,

@@ -42,7 +42,7 @@ use crate::{
 };
 
 /// Connects to the coordinator with a name, at an address; `None` if the address is malformed. The
-/// channel connects lazily, and again by itself.
+/// channel connects when it is first used, and reconnects by itself.
 ///
 /// The address comes from the metadata store and is not trusted: nothing may be sent before the
 /// other end has proven that it is the coordinator with this name.

@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-/// A bound that no counter ever comes near, unless a peer sends a number that is already there.
+/// Limit on numbers. No counter reaches it by itself, but a number from a peer may.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
 /// A segment file that no superblock on disk needs, but a pin may.

@@ -21,7 +21,7 @@ use crate::{
     tiles::{Frontier, TILE_WIDTH, bundle_bytes, bundle_entries, bundle_path, split_index, tile_hashes, tile_path},
 };
 
-/// Tiles of 8 KiB that are kept in memory.
+/// Limit on the number of tiles, of 8 KiB each, that are kept in memory.
 const TILES_CACHED_MAX: usize = 256;
 
 /// The root log.

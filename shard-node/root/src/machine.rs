@@ -15,7 +15,7 @@ use crate::{
     superblock::Superblock,
 };
 
-/// Indexes of sealed chunks that are kept in memory.
+/// Limit on the number of sealed chunks' indexes that are kept in memory.
 const CHUNKS_CACHED_MAX: usize = 16;
 
 /// Settings that may change at each start.

@@ -10,8 +10,8 @@ use crate::limits::{CONNECT_TIMEOUT, KEEPALIVE_INTERVAL, WINDOW_BYTES};
 
 /// Opens channels to nodes by their names.
 pub trait Connector: Send + Sync + fmt::Debug {
-    /// A channel that connects when first used, and again whenever its connection breaks. Each call
-    /// of this function makes a new connection.
+    /// A channel that connects when it is first used, and reconnects when its connection breaks.
+    /// Each call of this function makes a new channel with its own connection.
     fn channel(&self, node: &str) -> Channel;
 }
 

@@ -24,9 +24,9 @@ use tonic::transport::{Uri, server::Connected};
 
 use super::connector::{Connector, endpoint};
 
-/// Bytes that a pipe holds before its writer waits.
+/// Limit on the bytes that a pipe holds before its writer waits.
 const PIPE_BYTES_MAX: usize = 256 << 10;
-/// Connections that wait to be accepted.
+/// Limit on the connections that wait to be accepted.
 const ACCEPT_QUEUE_MAX: usize = 64;
 
 /// Pipes between the services of one process, by name.

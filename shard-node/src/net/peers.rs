@@ -43,10 +43,10 @@ const RETRY_DELAY: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_millis(400);
 /// After a stream that lasted this long, the next failure counts as the first.
 const GOOD_STREAM: Duration = Duration::from_secs(5);
-/// Messages between the queue and the open stream.
+/// Limit on the messages between the queue and the open stream.
 const STREAM_MESSAGES_MAX: usize = 16;
 
-/// A callback that is called with the name of a node that cannot be reached.
+/// A function that is called with the name of a node that cannot be reached.
 pub type Unreachable = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The names and channels that sending needs.

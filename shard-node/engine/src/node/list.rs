@@ -39,7 +39,8 @@ impl MerkleList {
         Vec::with_capacity(levels(len).map(|(_, width)| width).sum())
     }
 
-    /// The list over these leaves; the first `same` of them equal those of the other list.
+    /// The list over these leaves. If `before` is given, the first leaves equal those of the other
+    /// list, as many as its number says.
     pub(crate) fn grown(leaves: Vec<Digest>, before: Option<(&Self, usize)>) -> Self {
         assert!(!leaves.is_empty(), "a node has entries");
         assert!(leaves.len() < 1 << 16, "a node counts its entries by 16 bits");

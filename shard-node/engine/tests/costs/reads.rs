@@ -227,7 +227,8 @@ fn fsck_reads_each_value_once() {
     assert_eq!((report.findings, report.values), (vec![], values));
 }
 
-/// A path of nodes with their bases, and a page. A long record of the log is read in parts.
+/// Limit on the bytes of one step: a path of nodes with their bases, and a page. A long record of
+/// the log is read in parts.
 const SCRUB_STEP_MAX: u64 = 9 * 4096;
 
 #[test]

@@ -28,7 +28,7 @@ use crate::{
 /// Commands are refused while this many entries wait to be applied.
 const BACKLOG_MAX: usize = 1024;
 
-/// Ticks that a retiring leader waits for a successor.
+/// How many ticks a retiring leader waits for a successor.
 const RETIRE_TICKS_MAX: u64 = 40;
 
 impl<M: StateMachine> Actor<M> {
