@@ -187,7 +187,7 @@ impl Ledger {
         ledger
     }
 
-    /// Appends a header to log and index. If the chunk is full then, `seal_chunk` must follow.
+    /// Appends a header to log and index. If that fills the chunk, `seal_chunk` must follow.
     pub(crate) fn append(
         &mut self,
         header: Header,

@@ -3,10 +3,10 @@
 //!
 //! A get reads a leaf only for the place of a value, which takes a small part of the leaf's memory.
 //! So a merge writes shortcuts next to its output. For each value-log record that carries its key,
-//! they hold its place after 16 bits of the key's hash, with as many in a page as fit. All these
-//! places belong to the tree. So if the record there carries the key, it is the tree's record of
-//! that key. Otherwise the shortcut says nothing about the key. `docs/FORMAT.md` section
-//! "Shortcuts" has the bytes.
+//! a page of shortcuts has an entry: 16 bits of the key's hash, and the record's place. A page
+//! holds as many entries as fit. All these places belong to the tree. So if the record there
+//! carries the key, it is the tree's record of that key. Otherwise the shortcut says nothing about
+//! the key. `docs/FORMAT.md` section "Shortcuts" has the bytes.
 
 use crate::{
     node::Body,

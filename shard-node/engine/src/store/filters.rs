@@ -56,8 +56,9 @@ impl Store {
         self.filters.write().unwrap_or_else(PoisonError::into_inner).insert(blob.at, Arc::clone(filter));
     }
 
-    /// Keeps a filter that was read. Between flushes, which drop filters, reads of many old
-    /// versions can need those of many trees.
+    /// Keeps a filter that was read. Flushes drop filters, but between two of them reads of many
+    /// old versions may need the filters of many trees. So all are dropped here first if they take
+    /// too much memory.
     fn keep_read_filter(&self, blob: BlobRef, filter: &Arc<Filter>) {
         let mut filters = self.filters.write().unwrap_or_else(PoisonError::into_inner);
         if bytes_of(&filters) > READ_FILTERS_MAX * self.small_filter_bytes_max {

@@ -132,8 +132,8 @@ impl Workload {
         Self { params, options, steps, log, models }
     }
 
-    /// Runs until the end or the crash. Returns the log index that is durable for certain, and the
-    /// one that may be.
+    /// Runs until the end or the crash. Returns two log indices: the last one that is certainly
+    /// durable, and the last one that may be.
     fn run(&self, sim: &SimStorage, from: Option<Engine>) -> (usize, usize) {
         let (mut sure, mut maybe, mut at) = (0, 0, 0);
         let create = || Engine::create(dir(sim), SHARD, self.params.clone(), self.options.clone());
