@@ -5,7 +5,7 @@ use coppice_types::{ErrorKind, InvalidParams};
 /// The reason why a coordinator could not be made, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The options contradict each other or lack something.
+    /// The options contradict each other or are incomplete.
     #[error("coordinator options: {0}")]
     Options(String),
     /// The parameters can't found a ledger.
@@ -17,7 +17,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The kind of the error, which tells what the caller can do.
+    /// The kind of the error, which says what the caller can do.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

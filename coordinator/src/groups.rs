@@ -1,4 +1,4 @@
-//! Calls to the groups of replicas, and what can be believed of their answers.
+//! Calls to the groups of replicas, and the checks of their answers.
 
 pub mod attested;
 pub mod keys;

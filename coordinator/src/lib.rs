@@ -23,8 +23,8 @@
 //! Arrows point from a layer to those that it uses. `metrics`, `shown`, `quotas`, `random`,
 //! `options` and `error` serve several layers. No layer uses one above it.
 //!
-//! Invariants: a checkpoint is signed only over a committed prefix of the root log; an answer
-//! leaves only when its content is decided; a read names the exact state that it wants.
+//! Invariants: a checkpoint is signed only over a committed prefix of the root log; an answer is
+//! sent only when its content is decided; a read names the exact state that it wants.
 
 pub mod process;
 
@@ -77,7 +77,7 @@ use write::{
     retention,
 };
 
-/// How many bytes larger the transport's limit is than the largest message.
+/// The number of bytes by which the transport's limit exceeds the largest message.
 const MESSAGE_SLACK_BYTES: usize = 1 << 20;
 /// How long the service waits for open calls when it stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -156,16 +156,16 @@ impl Service {
         Ok((service, handle))
     }
 
-    /// Also serves the root log to strangers (C2SP `tlog-tiles` over HTTP/1.1) on a listener of its
-    /// own, from now on and as long as the service lives.
+    /// Serves the root log to the public, too (C2SP `tlog-tiles` over HTTP/1.1), on a separate
+    /// listener, as long as the service lives.
     pub fn serve_log(&mut self, listener: TcpListener, tls: Option<Acceptor>) {
         let log = &self.resources.log;
         let publisher = Arc::new(publish::Publisher::new(log.clone(), self.shown.clone()));
         self.tasks.spawn(http::serve(listener, tls, http::routes(log.clone(), publisher)));
     }
 
-    /// Also asks these witnesses for cosignatures: often while this coordinator leads, and seldom
-    /// while it does not. A checkpoint with the cosignatures of `quorum` witnesses is published.
+    /// Asks these witnesses for cosignatures: often while this coordinator leads, and seldom while
+    /// it does not. A checkpoint with the cosignatures of `quorum` witnesses is published.
     ///
     /// # Errors
     /// If the quorum can't be reached, or there are more than [`WITNESSES_MAX`].
@@ -173,10 +173,10 @@ impl Service {
         self.ask_witnesses_by(witness::over_http()?, witnesses, quorum)
     }
 
-    /// Like [`ask_witnesses`](Self::ask_witnesses), but posts requests by `post`.
+    /// Like [`ask_witnesses`](Self::ask_witnesses), but sends requests with `post`.
     ///
     /// # Errors
-    /// As [`ask_witnesses`](Self::ask_witnesses).
+    /// Those of [`ask_witnesses`](Self::ask_witnesses).
     pub fn ask_witnesses_by(&mut self, post: Post, witnesses: Vec<Witness>, quorum: usize) -> Result<(), Error> {
         check_witnesses(&witnesses, quorum)?;
         self.shown.set_asks_witnesses();
@@ -186,18 +186,18 @@ impl Service {
         Ok(())
     }
 
-    /// Also works with other coordinators: registers itself under `address` in the metadata store,
-    /// and forwards writes to the coordinator that leads.
+    /// Joins other coordinators: registers itself under `address` in the metadata store, and
+    /// forwards writes to the coordinator that leads.
     pub fn join_others(&mut self, address: String, dial: Dial) {
         self.others = Some(forward::Others { address, dial });
     }
 
-    /// Also uses the subject of its certificate as its name in the root log.
+    /// Uses the subject of the coordinator's certificate as its name in the root log.
     pub fn name(&mut self, subject: String) {
         self.shown.set_subject(subject);
     }
 
-    /// Also demands roles of callers, on connections that show a certificate.
+    /// Demands roles of callers, on connections that show a certificate.
     pub fn guard(&mut self, guard: Guard) {
         self.guard = Some(guard);
     }
@@ -258,8 +258,8 @@ impl Service {
         Ok(())
     }
 
-    /// Starts the background tasks, and returns them with the services for a transport of the
-    /// caller's. If the tasks are dropped, the coordinator stops as if it had been killed.
+    /// Starts the background tasks, and returns them with the services, for the caller's own
+    /// transport. If the tasks are dropped, the coordinator stops as if it had been killed.
     ///
     /// # Errors
     /// If the services can't be made.
@@ -295,7 +295,7 @@ impl Service {
             let mut stop = self.stop.subscribe();
             self.tasks.spawn(async move {
                 let _presence = Presence::keep(metadata, lease, me);
-                // Until the coordinator is told to stop, or is dropped.
+                // Waits until the coordinator is told to stop, or is dropped.
                 if stop.wait_for(|stop| *stop).await.is_err() {
                     std::future::pending().await
                 }

@@ -1,4 +1,4 @@
-//! The root log for strangers: over HTTP, with cosignatures of witnesses.
+//! The root log as it is published: over HTTP, with the cosignatures of witnesses.
 
 pub mod http;
 pub mod publish;

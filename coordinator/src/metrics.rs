@@ -228,7 +228,7 @@ pub fn show(shown: &Arc<Shown>, log: &Arc<RootLog>) {
     );
 }
 
-/// Registers a gauge of a value of `of`, as long as that lives.
+/// Registers a gauge of a value of `of`. It shows nothing once `of` is dropped.
 fn gauge<T: Send + Sync + 'static>(
     of: &Arc<T>,
     name: &'static str,
@@ -271,8 +271,8 @@ pub fn show_queue((slots, slots_max): (&Arc<Semaphore>, usize), (bytes, bytes_ma
     size.with_callback(taken(bytes, bytes_max)).build();
 }
 
-/// Shows whether the signing key can be read, by calling `is_there`. A process needs the key when
-/// it is started again.
+/// Shows whether the signing key can be read, by calling `is_there`. A restarted process needs the
+/// key.
 pub fn show_key(is_there: impl Fn() -> bool + Send + Sync + 'static) {
     let meter = global::meter(SCOPE);
     let gauge = meter.u64_observable_gauge("coppice.coordinator.signing_key.readable");

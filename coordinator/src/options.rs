@@ -14,8 +14,9 @@ use coppice_verify::{
 
 use crate::error::Error;
 
-/// Makes a channel to a node by its name, with a connection of its own. The channel connects
-/// lazily, and again by itself. It is called once for each node and kind of call.
+/// Makes a channel to a node by its name, with its own connection. The channel connects when it is
+/// first used, and reconnects by itself. The function is called once for each node and kind of
+/// call.
 pub type Connect = Arc<dyn Fn(&str) -> Channel + Send + Sync>;
 
 /// The founding of a new ledger. Ignored if there is a ledger already.
@@ -34,22 +35,23 @@ pub struct Options {
     /// Names of the shard-nodes.
     pub nodes: Vec<String>,
     pub connect: Connect,
-    /// Picks the candidate for leadership. The root group has the last word.
+    /// The store that picks the candidate for leadership. The root group decides who leads.
     pub metadata: Arc<dyn Metadata>,
-    /// Signs checkpoints. Its name is the log's origin, `<prefix>/<cluster id>`, which names the
-    /// cluster.
+    /// The key that signs checkpoints. Its name is the log's origin, `<prefix>/<cluster id>`, which
+    /// names the cluster.
     pub signing_key: SignerKey,
-    /// The key that replaces the ledger's key, or that it has replaced. The one in force signs.
+    /// The key that replaces the ledger's key, or the one that was replaced. The key in force
+    /// signs.
     pub next_signing_key: Option<SignerKey>,
     pub genesis: Genesis,
     pub limits: Limits,
-    /// Wall and monotonic time.
+    /// The source of wall and monotonic time.
     pub clock: Arc<dyn Clock>,
-    /// Draws the ids of stages, and jitter.
+    /// The generator of stage ids and jitter.
     pub rng: Box<dyn Rng>,
 }
 
-/// The rule by which the leader prunes.
+/// The rule that the leader prunes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retention {
     /// Keep at least this many of the newest versions.
@@ -71,17 +73,17 @@ impl Retention {
 /// Bounds and deadlines. The defaults suit a cluster in one place.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Most batches that wait or are being decided.
+    /// Limit on the number of batches that wait or are being decided.
     pub queue_max: usize,
-    /// Most bytes of batches that wait or are being decided.
+    /// Limit on the bytes of batches that wait or are being decided.
     pub queue_bytes_max: u32,
-    /// Most batches of one `CommitStream` that are under way.
+    /// Limit on the number of batches of one `CommitStream` that are under way.
     pub stream_batches_max: usize,
-    /// Most batches of one version.
+    /// Limit on the number of batches of one version.
     pub batches_per_version_max: usize,
     /// How long a batch may wait before it is refused.
     pub commit_timeout: Duration,
-    /// How long a shard may take for a prepare before the version goes on without it.
+    /// How long a shard may take for a prepare before the version is formed again without it.
     pub prepare_timeout: Duration,
     /// How long the root group may take for one call.
     pub root_timeout: Duration,
@@ -91,31 +93,32 @@ pub struct Limits {
     pub read_timeout: Duration,
     /// How long a rollback or prune may take.
     pub admin_timeout: Duration,
-    /// How long after a decision an idle leader tells it to the shards.
+    /// How long an idle leader waits after a decision before it tells the shards.
     pub finalize_after: Duration,
-    /// Most stages at once.
+    /// Limit on the number of stages at once.
     pub stages_max: usize,
-    /// Most stages of one caller.
+    /// Limit on the number of stages of one caller.
     pub stages_per_caller_max: usize,
-    /// Most sessions that one caller uses through this coordinator within a minute.
+    /// Limit on the number of sessions that one caller uses through this coordinator within a
+    /// minute.
     pub sessions_per_caller_max: usize,
-    /// Most pins of one caller through this coordinator.
+    /// Limit on the number of pins of one caller through this coordinator.
     pub pins_per_caller_max: usize,
-    /// Most streams that follow the log.
+    /// Limit on the number of streams that follow the log.
     pub follows_max: usize,
-    /// Most streams of one caller that follow the log.
+    /// Limit on the number of streams of one caller that follow the log.
     pub follows_per_caller_max: usize,
     /// How long a stage lives.
     pub stage_age_max: Duration,
     /// How far the leader's clock may be from the median of the root replicas' clocks.
     pub clock_skew_max: Duration,
-    /// The rule by which the leader prunes. `None` keeps all versions.
+    /// The rule that the leader prunes by. `None` keeps all versions.
     pub retention: Option<Retention>,
     /// How often the leader looks for versions to prune by the rule.
     pub retention_interval: Duration,
     /// How long a leadership lease lasts if it is not kept alive.
     pub lease: Duration,
-    /// How long a leader goes on while the root group does not answer.
+    /// How long a leader stays while the root group does not answer.
     pub root_silence_max: Duration,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The planner is pure and synchronous: no I/O, no tasks, no clock. The states of keys and the time
 //! are its arguments, so every decision can be repeated, and a test can make any of them. The
-//! execution (`crate::write`) carries out the decisions and returns with what happened.
+//! execution (`crate::write`) carries out the decisions and reports the results back.
 //!
 //! ```text
 //! Request (waiting) ─ form ─► Draft: a verdict for each

@@ -1,6 +1,6 @@
-//! A coordinator as a process of its own: its settings, sockets and key, from start to stop.
+//! The process of a coordinator: its settings, sockets and key, from start to stop.
 //!
-//! The process keeps nothing on disk except the embedded metadata store, if it has that. So a crash
+//! The process keeps nothing on disk except the embedded metadata store, if it has one. So a crash
 //! at any point costs only time. The process waits for the nodes and the metadata store however
 //! long they take.
 
@@ -131,7 +131,7 @@ async fn learn_places(handle: Handle, ways: Ways) {
     }
 }
 
-/// Logs who leads, or what the coordinator waits for.
+/// Logs which coordinator leads, or what this one waits for.
 async fn tell_leadership(handle: Handle) {
     let mut told = None;
     loop {

@@ -27,11 +27,11 @@ type Name = String;
 /// How long a session counts as used. The root group ends no session sooner to make room for
 /// another.
 const SESSION_USE: Duration = Duration::from_secs(60);
-/// Most sessions and pins that are counted, as many as the root group holds.
+/// Limit on the number of sessions and pins that are counted, as many as the root group holds.
 const SESSIONS_MAX: usize = 4096;
 const PINS_MAX: usize = 256;
 
-/// The resources that callers use at one coordinator.
+/// The use of scarce resources at one coordinator, by caller.
 #[derive(Debug)]
 pub struct Quotas {
     /// Sessions that were opened or used within a minute.
@@ -44,7 +44,7 @@ pub struct Quotas {
 }
 
 impl Quotas {
-    /// Quotas of which nothing is used.
+    /// Quotas that are all unused.
     pub fn new(limits: &Limits) -> Self {
         let quota = |name, advice, caller_max, total_max| Quota { name, advice, caller_max, total_max };
         let (stages, sessions) = (limits.stages_per_caller_max, limits.sessions_per_caller_max);
@@ -70,7 +70,7 @@ impl Quotas {
         self.sessions.keep(caller, id, SESSION_USE)
     }
 
-    /// Gives a session back that the root group did not open.
+    /// Gives back a session that the root group did not open.
     pub fn forget_session(&self, caller: &str, id: SessionId) {
         self.sessions.give_back(caller, &id);
     }
@@ -99,11 +99,11 @@ pub fn caller<T>(request: &tonic::Request<T>) -> String {
 pub struct Quota {
     /// The resource's name, in the plural.
     pub name: &'static str,
-    /// Advice for a caller that has too many.
+    /// The advice for a caller that is over its quota.
     pub advice: &'static str,
-    /// Most of one caller.
+    /// Limit for one caller.
     pub caller_max: usize,
-    /// Most of all callers together.
+    /// Limit for all callers together.
     pub total_max: usize,
 }
 
@@ -127,14 +127,14 @@ fn or_wait(wait: Option<Duration>) -> String {
     wait.map_or_else(String::new, |wait| format!(", or wait {} s", wait.as_secs() + 1))
 }
 
-/// Slots that are held while something goes on. Clones share them.
+/// Slots that callers hold while they use a resource. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Slots {
     quota: Quota,
     held: Arc<Mutex<BTreeMap<Name, usize>>>,
 }
 
-/// A caller's slot, until it is dropped.
+/// A caller's slot, held until this value is dropped.
 #[derive(Debug)]
 pub struct Slot {
     caller: Name,

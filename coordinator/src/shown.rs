@@ -1,5 +1,5 @@
-//! The coordinator's state as others see it: who leads, whether it is ready, what witnesses
-//! cosigned, and what the metadata store said.
+//! The coordinator's state as others see it: its leader, its readiness, the cosigned checkpoint,
+//! and the metadata store's answer.
 //!
 //! Tasks set these values, and gauges, health, the API and [`Handle`](crate::Handle) show them.
 //! None of them decides anything that is committed.
@@ -81,8 +81,7 @@ impl Shown {
         &self.name
     }
 
-    /// Records the subject of the coordinator's certificate. A process has one; later calls have no
-    /// effect.
+    /// Records the subject of the coordinator's certificate. Later calls have no effect.
     pub fn set_subject(&self, subject: String) {
         let _ = self.subject.set(subject);
     }
@@ -179,7 +178,8 @@ impl Shown {
     }
 }
 
-/// Follows the metadata store for ever. While it does not answer, its newest answer stays in force.
+/// Follows the metadata store. While it does not answer, its newest answer stays in force. Never
+/// returns.
 pub async fn follow(shown: Arc<Shown>, metadata: Arc<dyn Metadata>) {
     coppice_metadata::follow(metadata, |snapshot| shown.note_registry(snapshot)).await;
 }

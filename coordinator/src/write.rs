@@ -1,8 +1,8 @@
-//! The leader's work: carries out what the planner decides.
+//! The leader's work: carries out the decisions of the planner.
 //!
-//! Durability is the groups': a coordinator keeps nothing that it could not learn again. Stopped at
-//! any point, it leaves staged versions, which the next leader's adoption drops or keeps, and a
-//! header that is in the log or is not.
+//! Durability is up to the groups: a coordinator keeps nothing that it could not learn again. If it
+//! stops at any point, it leaves staged versions, which the next leader's adoption drops or keeps,
+//! and possibly a header whose append is unfinished.
 //!
 //! ```text
 //! retention   leader ─► fitness

@@ -68,7 +68,7 @@ async fn follower(world: &World) -> Running {
     follower
 }
 
-/// The node of the leading root replica, and that of another one.
+/// The node of the leading root replica, and another node.
 fn places(world: &World) -> (String, String) {
     let is_leader = |node: &&coppice_shard_node::Handle| {
         let root = node.status().replicas.into_iter().find(|replica| replica.group == GroupId::Root.number());
@@ -178,7 +178,7 @@ async fn a_forged_view_is_not_signed_whoever_shows_it() {
     write_again(&leader, "2").await;
     let follower = follower(&world).await;
     for (name, forge) in FORGERIES {
-        // All views are forged, but attestations are not. Attestations decide.
+        // All views are forged, but attestations are not. Only attestations count.
         let old = old.clone();
         world.faults.lie(move |_, said| {
             if let Said::Read(v1::ReadRootResponse { view: Some(view), .. }) = said {
@@ -221,7 +221,7 @@ async fn even_a_majority_gets_no_second_root_of_a_size_and_no_log_that_does_not_
     };
     write_again(&leader, "2").await;
     write_again(&leader, "3").await;
-    // The liars' log is shorter, with two entries of their own.
+    // The liars' log is shorter, with two other entries.
     let behind = move |view: &mut v1::RootView| {
         view.clone_from(&old);
         forge(view, &old);

@@ -33,7 +33,7 @@ use common::{World, commit, delete, proxy::Fate, prune_before, put, roll_back};
 type Operations = Vec<(Vec<u8>, RecordBody)>;
 /// Inputs and output of merges.
 type Merges = Vec<(Vec<Digest>, Digest)>;
-/// The operations that clients sent, by shard and hash of the operation list, committed or not.
+/// The operations that clients sent, committed or not, by shard and hash of the operation list.
 type Sent = Arc<Mutex<BTreeMap<(ShardId, Digest), Operations>>>;
 
 fn body(operation: &v1::Operation) -> RecordBody {
@@ -186,8 +186,8 @@ async fn write(mut client: LedgerClient<Channel>, routes: Routes, sent: Sent, se
     while acknowledged < 40 {
         let operations = batch(&mut rng, seed, number);
         remember(&sent, &routes, &operations);
-        // Some batches are refused, some die with their coordinator. The log shows which were
-        // committed.
+        // Some batches are refused, and some are lost with their coordinator. The log shows which
+        // were committed.
         match timeout(Duration::from_secs(3), client.commit(commit(operations, Vec::new()))).await {
             Ok(Ok(_)) => acknowledged += 1,
             _ => sleep(Duration::from_millis(5)).await,

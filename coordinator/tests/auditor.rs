@@ -1,6 +1,6 @@
 //! The auditor on a ledger that keeps its journals. A sound ledger passes, through freezes, merges,
-//! prunes, rollbacks and restarts. A changed journal, and a shard whose replicas all lie, are found
-//! at their version.
+//! prunes, rollbacks and restarts. A changed journal, or a shard whose replicas all lie, is found
+//! at the affected version.
 
 use std::sync::{Arc, Mutex};
 
@@ -71,7 +71,7 @@ async fn a_sound_ledger_passes_whatever_was_done_to_it() {
     let report = audit(&world, "a", 0).await;
     assert_eq!((report.difference.clone(), report.to, report.compared), (None, Version(90), 90));
     assert!(report.records > 0 && report.checkpoint.size >= 90);
-    // The audit also passes with the data read from disk, and from a later version on.
+    // The audit also passes with data read from disk, and if it begins at a later version.
     for group in [GroupId::Shard(ShardId(0)), GroupId::Shard(ShardId(1)), GroupId::Root] {
         world.nodes[0].stop_replica(group).await.expect("it stops");
         world.nodes[0].start_replica(world.replica(1, group)).await.expect("it starts");
@@ -145,7 +145,7 @@ async fn a_shard_that_lies_with_all_its_replicas_is_found_at_its_version() {
     let lies = Arc::new(Mutex::new(0));
     let told = lies.clone();
     world.faults.tamper(move |request| {
-        // The shard writes something else than the batch says. The journal has the batch.
+        // The shard writes another value than the batch has. The journal has the batch.
         if request.group == GroupId::Shard(ShardId(1)).number()
             && let Some(first) = request.operations.iter_mut().find(|it| it.key.starts_with(b"z"))
             && let Some(v1::operation::Change::Put(value)) = &mut first.change
@@ -174,7 +174,7 @@ async fn a_shard_that_lies_with_all_its_replicas_is_found_at_its_version() {
     assert_eq!((from.difference.as_ref(), from.compared), (Some(&difference), 3), "it is the same from a version on");
     let after = audit(&world, "a", version + 1).await;
     assert_eq!((after.difference, after.compared), (None, 40 - version), "what was wrong before is not looked at");
-    // Proofs of that version still verify for a reader. Only the auditor notices.
+    // Proofs of that version still verify for a reader. Only the auditor notices the difference.
     let read = v1::ReadOptions { at: Some(at(0, version)), ..v1::ReadOptions::default() };
     running.client.get(v1::GetRequest { key: "a1".into(), read: Some(read) }).await.expect("it is answered");
 }

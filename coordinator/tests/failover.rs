@@ -1,5 +1,5 @@
-//! Several coordinators. Each takes writes. Whatever happens to the leader, commits go on through
-//! another one, no acknowledged commit is lost, and none is applied twice.
+//! Several coordinators, each of which takes writes. Whatever happens to the leader, another
+//! coordinator commits, no acknowledged commit is lost, and none is applied twice.
 
 use std::{
     convert::Infallible,
@@ -78,7 +78,7 @@ impl Load {
         timeout(LIMIT, wait).await.expect("commits go on");
     }
 
-    /// The longest time without a commit since then.
+    /// The longest time without a commit after `since`.
     fn gap_since(&self, since: Instant) -> Duration {
         let times = self.times.lock().expect("no holder panics");
         let after: Vec<_> = std::iter::once(since).chain(times.iter().copied().filter(|time| *time >= since)).collect();
@@ -150,7 +150,7 @@ async fn write(
     answers
 }
 
-/// Reads the log from genesis on. Every header follows on the one before.
+/// Reads the log, beginning with genesis. Every header follows on the one before.
 async fn check_log(client: &mut LedgerClient<Channel>) {
     let request = v1::WatchHeadsRequest { from_sequence: 0, ..v1::WatchHeadsRequest::default() };
     let mut stream = client.watch_heads(request).await.expect("served").into_inner();
@@ -200,7 +200,7 @@ async fn any_coordinator_takes_writes_and_tells_of_the_others() {
     assert_eq!(status::metadata(&refused, status::ADDRESS).as_deref(), Some(leads));
 }
 
-/// The faults of a leader.
+/// The faults that a leader suffers.
 #[derive(Clone, Copy, Debug)]
 enum Blow {
     Killed,
@@ -261,8 +261,8 @@ async fn commits_go_on_through_another_whatever_befalls_the_leader() {
     load.check(team.client(leads)).await;
 }
 
-/// The store only picks a candidate. While it is gone, the leader goes on. A new empty store
-/// changes nothing.
+/// The store only picks a candidate. While it is gone, the leader stays. A new empty store changes
+/// nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_goes_on_without_the_store_and_the_store_is_filled_again() {
     let team = Team::new(embedded()).await;
@@ -325,7 +325,7 @@ async fn a_real_etcd_is_lost_wiped_and_hands_the_leadership_over() {
     load.more(20).await;
     println!("leader killed, etcd: {old} to {new}, {:?} without a commit", load.gap_since(since));
     team.start(old);
-    // Without etcd the leader goes on. A new, empty etcd is told everything again.
+    // Without etcd the leader stays. A new, empty etcd is told everything again.
     etcd.kill(0);
     load.more(50).await;
     etcd.wipe(0);
@@ -345,7 +345,8 @@ async fn a_real_etcd_is_lost_wiped_and_hands_the_leadership_over() {
     load.check(team.client(next)).await;
 }
 
-/// Batches of a stream, from number `from` on. Applied a second time, each would be refused.
+/// Batches of a stream, beginning with number `from`. Each would be refused if it were applied a
+/// second time.
 fn stream_of(from: u64, count: u64) -> impl Iterator<Item = v1::CommitStreamRequest> + Send + 'static {
     (from..=count).map(|number| v1::CommitStreamRequest {
         session_id: vec![9; 16].into(),
@@ -434,10 +435,10 @@ async fn a_stream_through_another_coordinator_goes_on_whatever_befalls_the_leade
     check_log(&mut team.client(leads)).await;
 }
 
-/// Takes the place of a leader. Refuses calls, and never reads a stream.
+/// A stand-in for a leader, which refuses calls and never reads a stream.
 #[derive(Clone, Default)]
 struct Deaf {
-    /// Paths and headers of the calls that came.
+    /// Paths and headers of the calls that arrived.
     calls: Arc<Mutex<Vec<(String, http::HeaderMap)>>>,
 }
 
@@ -468,7 +469,7 @@ impl Service<http::Request<Body>> for Deaf {
     }
 }
 
-/// A coordinator that takes `Deaf` for the leader, the store that says so, and the leader's lease.
+/// A coordinator that believes `Deaf` leads, the store that says so, and the leader's lease.
 async fn behind_a_deaf_leader() -> (World, Running, Deaf, (Arc<dyn Metadata>, LeaseId)) {
     let world = World::of(1, &[], Params::default()).await;
     let (deaf, store) = (Deaf::default(), fresh_store());
@@ -527,7 +528,7 @@ async fn of_a_stream_that_the_leader_does_not_read_little_is_taken_and_it_ends_w
     });
     let mut writer = client.clone();
     let stream = tokio::spawn(async move { writer.commit_stream(iter(batches)).await.map(drop) });
-    // In this time a reader without bounds would have taken everything. Other calls go on.
+    // In this time a reader without bounds would have taken everything. Other calls still work.
     for _ in 0..300 {
         client.commit(commit(vec![put("k", "v")], Vec::new())).await.expect_err("it is refused");
     }

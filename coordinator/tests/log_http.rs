@@ -1,4 +1,4 @@
-//! The root log as strangers see it: C2SP tiles over HTTP, read without any of the ledger's own
+//! The root log as the public sees it: C2SP tiles over HTTP, read without any of the ledger's own
 //! messages.
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ mod common;
 
 use common::{Running, World, commit, put};
 
-/// Least number of entries in the test's log, which is more than a tile holds.
+/// Minimum number of entries in the test's log: more than a tile holds.
 const ENTRIES: u64 = 270;
 
 async fn request(method: Method, url: &str) -> Response {

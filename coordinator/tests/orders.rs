@@ -1,5 +1,5 @@
-//! Requests that remove something must say what, why and for whom. A request with a missing or
-//! deceptive text is refused before anything happens.
+//! Requests that remove data must name the target, the reason and the principal. A request with a
+//! missing or deceptive text is refused before anything happens.
 
 use coppice_proto::v1;
 use coppice_types::{Params, Reason};

@@ -1,4 +1,4 @@
-//! The binary `coppice-coordinator` alone: its settings and its key. The tests of the `coppice`
+//! The `coppice-coordinator` binary by itself: its settings and its key. The tests of the `coppice`
 //! command cover whole clusters.
 
 use std::{

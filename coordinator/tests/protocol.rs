@@ -457,11 +457,11 @@ async fn a_deposed_leader_neither_commits_nor_refuses() {
     let mut of_b = b.client.clone();
     of_b.commit(commit(vec![delete("k")], Vec::new())).await.expect("committed");
     let error = deposed.commit(commit(vec![put("x", "1")], vec![absent("k")])).await;
-    // A either knows by now that B leads, or the root group told it. It never answers from its own
+    // A knows by now that B leads, or learns it from the root group. It never answers from its own
     // old state.
     let error = error.expect_err("A does not lead");
     assert_eq!(reason(&error), Reason::NotLeader);
-    // A still answers reads, and correctly.
+    // A still answers reads correctly.
     assert_eq!(value_at(&mut of_a, "k", None).await.expect("it is read"), None);
 }
 

@@ -1,4 +1,4 @@
-//! No caller takes all of a scarce resource: sessions, stages, pins, streams that follow the log.
+//! No caller can use up a scarce resource: sessions, stages, pins, streams that follow the log.
 
 use coppice_proto::v1;
 use coppice_types::{Params, Reason};

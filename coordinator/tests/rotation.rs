@@ -1,5 +1,5 @@
 //! The ledger's key is changed while clients write and read. Clients that know one of its keys
-//! follow, and no coordinator signs by a key that was replaced.
+//! follow, and no coordinator signs with a key that was replaced.
 
 use std::{
     sync::{
@@ -48,7 +48,7 @@ async fn leading(running: &Running) {
     timeout(LIMIT, running.handle.leading()).await.expect("it leads in time");
 }
 
-/// The request to change to a key, with its reason.
+/// The request to change to a key, with a reason.
 fn to(world: &World, number: usize) -> v1::RotateKeyRequest {
     let vkey = public(world, number).to_string();
     v1::RotateKeyRequest { vkey, reason: "schedule".to_owned(), principal: "ops".to_owned(), expected_head: None }
@@ -227,7 +227,7 @@ async fn what_is_no_change_to_a_new_key_is_refused() {
     let error = running.client.rotate_key(to(&world, 0)).await.expect_err("a key of before");
     assert_eq!(reason(&error), Reason::InvalidArgument);
     assert!(error.message().contains("before"), "{error}");
-    // The leader goes on.
+    // The leader continues.
     write(&mut running.client, "a1").await;
 }
 

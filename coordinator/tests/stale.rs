@@ -1,4 +1,4 @@
-//! A coordinator that has missed something must not answer from old state.
+//! A coordinator that has missed a change must not answer from old state.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn a_stale_coordinator_and_a_stale_follower_do_not_undo_a_rollback() {
     let mut old = stale.client.clone();
     let before = old.get(get("a", Some(at(0, 6)))).await.expect("it stands").into_inner();
     assert_eq!(before.record.expect("a record").last_changed, Some(at(0, 6)));
-    // From now on node 3 hears nothing of the others, and b reaches node 3 alone.
+    // From now on node 3 hears nothing from the others, and b reaches only node 3.
     for node in ["node-1", "node-2"] {
         world.net.cut("node-3", node);
         world.net.cut("b", &proxy_of(node));

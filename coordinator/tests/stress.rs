@@ -106,7 +106,7 @@ async fn money_is_neither_made_nor_lost_by_concurrent_transfers() {
     assert_eq!(total(&mut client).await, BALANCE * i64::try_from(ACCOUNTS).expect("few"));
 }
 
-/// Whichever of the nine replicas is down, commits go on, and money is neither made nor lost.
+/// Whichever of the nine replicas is down, commits continue, and money is neither made nor lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn commits_go_on_while_each_replica_in_turn_is_down() {
     let world = World::new(Params { capacity: 16, ..Params::default() }).await;
@@ -155,7 +155,7 @@ async fn commits_go_on_while_each_replica_in_turn_is_down() {
     assert_eq!(total(&mut client).await, BALANCE * i64::try_from(ACCOUNTS).expect("few"));
 }
 
-/// Commits `value` under `number` until it is answered, whatever dies meanwhile.
+/// Commits `value` under `number`, and repeats that until there is an answer.
 async fn commit_once(
     client: &mut LedgerClient<Channel>,
     session: &bytes::Bytes,
@@ -240,8 +240,8 @@ async fn a_coordinator_killed_at_any_moment_loses_nothing_and_applies_nothing_tw
     check_log(&mut client).await;
 }
 
-/// Reads the log from genesis on. Every header follows on the one before, and each session number
-/// stands once.
+/// Reads the log, beginning with genesis. Every header follows on the one before, and each session
+/// number stands once.
 async fn check_log(client: &mut LedgerClient<Channel>) {
     let request = v1::WatchHeadsRequest { from_sequence: 0, ..v1::WatchHeadsRequest::default() };
     let mut stream = client.watch_heads(request).await.expect("served").into_inner();

@@ -1,4 +1,4 @@
-//! Callers that ask for much and take none of it do not delay other callers.
+//! Callers that request large answers and never read them do not delay other callers.
 
 mod common;
 
@@ -25,7 +25,7 @@ async fn in_time<T>(what: &str, call: impl Future<Output = Result<T, tonic::Stat
     answer.unwrap_or_else(|status| panic!("{what}: {status}"))
 }
 
-/// A client with a connection of its own.
+/// A client with its own connection.
 fn client(world: &World, name: &str) -> LedgerClient<Channel> {
     LedgerClient::new(world.net.connector("client").channel(name)).max_decoding_message_size(16 << 20)
 }
@@ -70,7 +70,7 @@ async fn streams_that_nobody_reads_stop_nobody_else() {
     let world = World::new(Params { journals_kept: true, ..Params::default() }).await;
     let mut running = world.leader().await;
     fill(&mut running.client).await;
-    // Each stream has a connection of its own, so a full window delays that stream alone.
+    // Each stream has its own connection, so a full window delays that stream alone.
     let mut ranges = Vec::new();
     for _ in 0..UNREAD {
         let mut client = client(&world, "a");
@@ -129,13 +129,13 @@ async fn answers_that_a_writer_does_not_take_stop_no_other_write_on_its_way_to_t
         in_time("a session", first.open_session(v1::OpenSessionRequest { session_id: session_id.clone() })).await;
         let (batches, requests) = mpsc::channel(1);
         let mut answers = in_time("a stream", writer.commit_stream(ReceiverStream::new(requests))).await.into_inner();
-        // Reads until no more answers are taken, because they fill all the room that there is.
+        // Reads until the budget is full of answers that nobody takes.
         let key = format!("k{}", streams.len());
         let mut number = 0;
         loop {
             number += 1;
-            // Answers must not be too small: HTTP/2 takes a heap of small unread ones for an attack
-            // and ends the connection.
+            // Answers must not be too small: the HTTP/2 library treats many small unread ones as an
+            // attack and ends the connection.
             let batch = v1::Batch { operations: vec![put(&key, &"1".repeat(1 << 10))], ..v1::Batch::default() };
             let session_id = session_id.clone();
             let message = v1::CommitStreamRequest { session_id, number, batch: Some(batch), want_receipt: true };

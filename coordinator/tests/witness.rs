@@ -139,7 +139,7 @@ async fn a_new_leader_goes_on_where_the_witnesses_are() {
     write(&mut first, "1").await;
     cosigned(&url, &policy, 2).await;
     first.kill();
-    // This coordinator does not know what was cosigned. The witness tells it.
+    // This coordinator does not know which size was cosigned. The witness tells it.
     let (mut second, url) = leader(&world, &members, 1).await;
     write(&mut second, "2").await;
     let checkpoint = cosigned(&url, &policy, 3).await;

@@ -264,7 +264,7 @@ async fn what_waits_for_a_client_that_has_gone_is_not_written() {
     assert_eq!(value(&mut client, "waiting").await, None);
 }
 
-/// Waits until another node than `before` leads a group. Returns its name.
+/// Waits until a node other than `before` leads a group. Returns its name.
 async fn led_by_another(world: &World, group: u32, before: Option<usize>) -> usize {
     let leads = |node: &coppice_shard_node::Handle| {
         let replicas = node.status().replicas.into_iter();
@@ -351,8 +351,8 @@ async fn a_leadership_goes_to_no_replica_that_should_not_lead() {
 }
 
 /// Sends this many batches at once, each with a key of its own and a value of this size, while no
-/// version is decided; then lets all go on. Checks that exactly the batches that were not refused
-/// are written. Returns the refusals.
+/// version is decided. Then lets all of them continue. Checks that exactly the batches that were
+/// not refused are written. Returns the refusals.
 async fn crowd(world: &World, batches: usize, refused: usize, value_bytes: usize) -> Vec<String> {
     let mut client = world.leader().await.client;
     commit_many(&mut client, 1).await;

@@ -30,8 +30,8 @@ pub enum Error {
     Identity(String),
     #[error("the protocol state in the superblock cannot be read")]
     MachineState(#[source] CodecError),
-    /// A committed command has a version or kind that this replica does not know, so it can't go
-    /// on.
+    /// A committed command has a version or kind that this replica does not know, so it can't
+    /// continue.
     #[error("a committed command cannot be read")]
     UnknownCommand(#[source] CodecError),
     /// Another version of the software wrote the directory.

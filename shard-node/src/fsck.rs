@@ -1,5 +1,5 @@
 //! The offline check of one replica's directory: its small files, its raft log, its state. It
-//! changes nothing beyond the repairs that opening a raft log makes.
+//! changes nothing, except for the repairs that opening a raft log makes.
 
 use std::{fmt::Display, sync::Arc};
 

@@ -1,5 +1,5 @@
-//! What a node's services share: the replicas by group, the site, and the connections to other
-//! nodes.
+//! The state that a node's services share: the replicas by group, the site, and the connections to
+//! other nodes.
 
 mod replica;
 
@@ -31,27 +31,27 @@ use crate::{
 /// Progress of the groups that did not run here when the node started.
 #[derive(Debug, Default)]
 pub(crate) struct Forming {
-    /// Names the parameters and the first shards that the node was configured with.
+    /// The digest of the parameters and the first shards that the node was configured with.
     pub ledger: Option<Digest>,
-    /// Groups that were not here when the node started, and are to be formed or joined.
+    /// Groups that had no replica here when the node started, and are to be formed or joined.
     pub expected: BTreeSet<GroupId>,
-    /// Groups whose replica here has pledged and not begun.
+    /// Groups whose replica here has pledged but not begun.
     pub pledged: BTreeSet<GroupId>,
     /// Groups whose replica has begun here since the node started.
     pub started: BTreeSet<GroupId>,
 }
 
-/// What the services of one node share. The fields of its [`Site`] can be read through it.
+/// The state that the services of one node share. It dereferences to its [`Site`].
 #[derive(Debug)]
 pub struct Hosted {
-    /// What the replicas share, too.
+    /// The part that the replicas share, too.
     pub site: Arc<Site>,
-    /// Set when the node ends, so that endless streams end, too.
+    /// The signal that the node ends, so that endless streams end, too.
     pub closing: watch::Sender<bool>,
-    /// What other nodes are told about groups that are being formed.
+    /// The progress of groups that are being formed, which other nodes ask for.
     pub(crate) forming: RwLock<Forming>,
     pub(crate) replicas: RwLock<BTreeMap<GroupId, Replica>>,
-    /// Channels for questions to other nodes, one for each.
+    /// Channels for calls to other nodes, one for each node.
     asking: Mutex<BTreeMap<String, Channel>>,
 }
 
@@ -64,8 +64,8 @@ impl Deref for Hosted {
 }
 
 impl Hosted {
-    /// Hosts no replica yet. `site` makes the site from a callback that is told of unreachable
-    /// nodes.
+    /// A node without replicas. `site` makes the site from a callback, which is called with the
+    /// name of an unreachable node.
     pub(crate) fn new(weak: &Weak<Self>, site: impl FnOnce(Unreachable) -> Site) -> Self {
         let weak = weak.clone();
         let unreachable: Unreachable = Arc::new(move |node: &str| {
@@ -142,8 +142,7 @@ impl Hosted {
         }
     }
 
-    /// A client of another node's `Node` service. All such questions to a node share one
-    /// connection.
+    /// A client of another node's `Node` service. All such calls to a node share one connection.
     pub(crate) fn ask(&self, node: &str) -> NodeClient<Channel> {
         let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         let channel = asking.entry(node.to_owned()).or_insert_with(|| self.connector.channel(node));

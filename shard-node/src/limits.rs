@@ -8,40 +8,43 @@ use coppice_types::Params;
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause between two probes of an open connection.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// HTTP/2 flow control window, so large that a large message does not wait for several round trips.
+/// HTTP/2 flow control window. It is so large that a large message does not take several round
+/// trips.
 pub const WINDOW_BYTES: u32 = 2 << 20;
 /// Room in a message beyond the limit that genesis sets: names, hashes and raft's own fields around
 /// a batch.
 pub const MESSAGE_OVERHEAD_BYTES: usize = 1 << 20;
 
-/// Messages of peers that wait for a replica. More are dropped; raft repeats them.
+/// Limit on the messages of peers that wait for a replica. Further ones are dropped; raft repeats
+/// them.
 pub const PEER_QUEUE_MAX: usize = 4096;
-/// Requests that wait for a replica. More are refused.
+/// Limit on the requests that wait for a replica. Further ones are refused.
 pub const REQUEST_QUEUE_MAX: usize = 1024;
-/// Messages that wait for the connection to one other node. More are dropped.
+/// Limit on the messages that wait for the connection to one other node. Further ones are dropped.
 pub const OUTGOING_QUEUE_MAX: usize = 4096;
-/// Commands of one replica whose outcome is awaited.
+/// Limit on the commands of one replica whose outcome is awaited.
 pub const WAITERS_MAX: usize = 1024;
-/// Reads of one replica that wait for a read index.
+/// Limit on the reads of one replica that wait for a read index.
 pub const PARKED_MAX: usize = 1024;
-/// Staged versions of one shard. More are refused before they are proposed.
+/// Limit on the staged versions of one shard. Further ones are refused before they are proposed.
 pub const STAGED_MAX: usize = 256;
-/// Built merges of one replica that it tells, and that others remember.
+/// Limit on the built merges that one replica reports, and that others remember.
 pub const BUILT_MERGES_MAX: usize = 64;
-/// Prepare ids of the present term whose abort is remembered.
+/// Limit on the prepare ids of the present term whose abort is remembered.
 pub const ABORTED_MAX: usize = 128;
-/// Entries whose digests are compared at a time.
+/// Limit on the entries whose digests are compared at a time.
 pub const AGREEMENTS_MAX: usize = 1024;
-/// Messages of a stream that are prepared before the caller takes them.
+/// Limit on the messages of a stream that are prepared before the caller takes them.
 pub const STREAM_QUEUE_MAX: usize = 4;
-/// The most records in one page of a scan.
+/// Limit on the records in one page of a scan.
 pub const PAGE_RECORDS_MAX: usize = 1024;
 /// Bytes of records in one page of a scan.
 pub const SCAN_CHUNK_BYTES: usize = 256 << 10;
 /// Bytes in one message of a snapshot.
 pub const SNAPSHOT_CHUNK_BYTES: usize = 256 << 10;
 
-/// Parts of a snapshot that a receiver may say it holds, in one request. Their hashes take 128 KiB.
+/// Limit on the parts of a snapshot that a receiver may claim to hold in one request. Their hashes
+/// take 128 KiB.
 pub const SNAPSHOT_HELD_MAX: usize = 4096;
 /// Size of the hash of a part.
 pub const HASH_BYTES: usize = 32;
@@ -52,5 +55,5 @@ pub const fn message_bytes(params: &Params) -> usize {
     params.message_bytes_max as usize + MESSAGE_OVERHEAD_BYTES
 }
 
-/// Room in a message between replicas beyond that: raft sends several entries at once.
+/// Additional room in a message between replicas, since raft sends several entries at once.
 pub const PEER_MESSAGE_EXTRA_BYTES: usize = 8 << 20;

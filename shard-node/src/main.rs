@@ -6,7 +6,7 @@ use coppice_shard_node::process;
 use tikv_jemallocator::Jemalloc;
 
 /// The engine allocates tree nodes on many threads and frees them on one. The C library's allocator
-/// takes a lock for that, which the threads would wait for.
+/// takes a lock for that, and the threads would wait for it.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 

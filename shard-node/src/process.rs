@@ -1,8 +1,8 @@
-//! A node as a process of its own: its settings, its sockets, its directory, from start to stop.
+//! The process of a node: its settings, sockets and directory, from start to stop.
 //!
-//! A start claims the directory, listens, starts the replicas that are there, and forms or joins
-//! the others in the background ([`formation`]). A stop hands leaderships over and flushes. It ends
-//! within `stop_timeout_ms`, and leaves the directory at worst as a crash would.
+//! A start claims the directory, listens, starts the replicas in it, and forms or joins the others
+//! in the background ([`formation`]). A stop hands leaderships over and flushes. It ends within
+//! `stop_timeout_ms`, and leaves the directory at worst as a crash would.
 
 mod config;
 mod connect;
@@ -38,7 +38,7 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
     let (guard, log) = config.access.open(config.tls.is_some())?;
     let tls = config.tls.as_ref().map(|tls| tls.acceptor(log)).transpose()?;
     let ways = connect::ways(&config)?;
-    // Health is served from the beginning on: opening the replicas may take long.
+    // Health is served from the beginning, since opening the replicas may take long.
     let started: Arc<OnceLock<Handle>> = Arc::default();
     let _health = match config.health_listen {
         None => None,
@@ -78,7 +78,7 @@ pub async fn serve(config: Config, stop: Stop) -> Result<(), Failure> {
     };
     let node = Node::start_guarded(options, net::incoming(listener, tls), Some(guard)).await.map_err(refused)?;
     node.form(&config.formation()?, &pending);
-    // It is set only here.
+    // The cell is set only here.
     let _ = started.set(node.clone());
     let registered = store.map(|store| connect::Registered::keep(&config, store, ways));
     tracing::info!(node = config.node, listen = %config.listen, cluster = %owner.cluster, "serving");

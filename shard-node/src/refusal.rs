@@ -4,15 +4,15 @@ use coppice_proto::{convert::Malformed, status};
 use coppice_types::Reason;
 use tonic::Status;
 
-/// Why a command or read was refused. Refusals of `apply` are functions of the replicated state, so
-/// they are the same on all replicas.
+/// The reason why a command or read was refused. Refusals of `apply` are functions of the
+/// replicated state, so they are the same on all replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// For programs.
+    /// The reason, for programs.
     pub reason: Reason,
-    /// For people.
+    /// The explanation, for people.
     pub message: String,
-    /// One further fact by name.
+    /// The name and value of a further fact.
     pub fact: Option<(&'static str, String)>,
 }
 
@@ -37,7 +37,7 @@ impl Refusal {
         Self::new(Reason::NotLeader, "another replica leads this group").with(status::LEADER, leader)
     }
 
-    /// Whether waiting may help: the replica may just be behind.
+    /// Whether waiting may help, since the replica may only be behind.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         matches!(self.reason, Reason::StateMissing | Reason::MissedAdmin)

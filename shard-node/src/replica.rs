@@ -1,4 +1,4 @@
-//! One replica: joins a raft group with a state machine, driven step by step by a thread, or by a
+//! One replica: a raft group joined with a state machine. A thread drives it step by step, or a
 //! task in a simulation.
 //!
 //! ```text
@@ -13,18 +13,18 @@
 //! ```
 //!
 //! **Order of durability**, for every entry: raft's log is synced; the entry is committed, then
-//! applied in memory; its outcome is told to the other replicas; the proposer is answered once a
-//! majority of voters told the same outcome. Now and then the state machine is flushed, and only
-//! then is the raft log cut, never beyond what the older superblock needs. Recovery opens the state
-//! machine at its last flush and lets raft deliver the following entries, through the same
-//! function.
+//! applied in memory; its outcome is reported to the other replicas; the proposer is answered once
+//! a majority of voters reported the same outcome. Now and then the state machine is flushed, and
+//! only then is the raft log cut, never beyond the entries that the older superblock needs.
+//! Recovery opens the state machine at its last flush and lets raft deliver the following entries,
+//! through the same function.
 //!
 //! A crash between any two steps loses nothing that was answered: an answer needs the fsync of a
 //! majority.
 //!
-//! A replica that finds itself in the minority, or its bytes damaged, is *quarantined*: raft notes
-//! it durably, the state machine is closed and kept as evidence, and a snapshot is asked for until
-//! one is installed. Meanwhile the replica goes on to vote and to keep its log.
+//! A replica is *quarantined* if its outcome is in the minority or its bytes are damaged: raft
+//! notes it durably, the state machine is closed and kept as evidence, and a snapshot is requested
+//! until one is installed. Meanwhile the replica still votes and keeps its log.
 
 mod actor;
 pub mod agreement;

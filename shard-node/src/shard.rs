@@ -5,10 +5,10 @@
 //! commands before it. Every command carries a [`Context`]. The machine applies each command in
 //! this order:
 //!
-//! 1. A term below the highest seen is refused (`STALE_TERM`). A higher one is noted, and drops
-//!    nothing by itself.
+//! 1. A term below the highest seen is refused (`STALE_TERM`). A higher one is recorded. That alone
+//!    drops nothing.
 //! 2. The sender must know exactly the admin operations that were executed here (`MISSED_ADMIN`,
-//!    `BASE_MISMATCH`), except in a command that executes the next one.
+//!    `BASE_MISMATCH`), except for a command that executes the next one.
 //! 3. The decided state that the context names is settled: it and the staged versions below it
 //!    become permanent, and its siblings are dropped.
 //! 4. The command itself is carried out.
@@ -70,7 +70,7 @@ pub struct ShardMachine {
     /// Merges that the other replicas say they have built, by raft id. Not part of the replicated
     /// state.
     built: BTreeMap<u64, BTreeSet<MergeName>>,
-    /// Spoils the next Prepare, so that a test sees the other replicas notice it.
+    /// Whether the next Prepare writes another value, for tests of divergence.
     #[cfg(test)]
     pub(crate) spoil_next: bool,
 }
@@ -105,8 +105,8 @@ impl ShardMachine {
     /// Applies a command that raft has committed.
     ///
     /// # Errors
-    /// If the command is unknown or the engine fails: this replica can't do what the others do, so
-    /// it must stop.
+    /// If the command is unknown or the engine fails: this replica can't apply the entry as the
+    /// others do, so it must stop.
     pub fn apply_command(&mut self, bytes: &Bytes) -> Result<Applied<Outcome>, Error> {
         self.run_command(&Command::decode(bytes).map_err(Error::UnknownCommand)?)
     }
@@ -138,11 +138,11 @@ impl ShardMachine {
         coppice_verify::hash::sha256(&out.into_bytes())
     }
 
-    /// Whether this replica may answer a read of `state` for a sender that knows `context`.
+    /// Whether this replica may answer a read of `state` from a sender with this context.
     ///
     /// # Errors
-    /// If an admin operation is missing here, the version is fenced, or the state is not here
-    /// (yet).
+    /// If an admin operation is missing here, the version is fenced, or the state is not here, or
+    /// not yet.
     pub fn readable(&self, context: &Context, state: &ShardState) -> Result<(), Refusal> {
         if context.admin_sequence > self.protocol.executed && !planted(Bug::MissedAdminServed) {
             return Err(self.missed_admin());
@@ -351,8 +351,8 @@ impl ShardMachine {
             self.operate(execute)?;
             self.protocol.executed = next;
         }
-        // The state that the sender knew as decided may just have been rolled back. Then it is not
-        // here any more.
+        // The state that the sender knew as decided may just have been rolled back. In that case it
+        // is no longer here.
         if context.admin_sequence == self.protocol.executed && self.engine.has(&context.decided) {
             self.settle(&context.decided)?;
         }
@@ -425,7 +425,7 @@ fn refused(error: &engine::Error) -> Stop {
     Stop::Refused(Refusal::new(reason, error.to_string()))
 }
 
-/// Why a command was not carried out.
+/// The reason why a command was not carried out.
 enum Stop {
     Refused(Refusal),
     Failed(Error),

@@ -153,7 +153,7 @@ async fn a_snapshot_whose_receiver_is_cut_off_and_restarted_goes_on_where_it_sto
     cluster.node(receiver).stop_replica(SHARD).await.expect("stopped");
     let (_, kept) = taken_in(&cluster, receiver).expect("it is kept");
     assert!(kept >= before && kept < VALUES * (900 << 10), "it was cut off on its way: {kept} bytes");
-    // Commits go on meanwhile.
+    // Commits continue meanwhile.
     leader.commit("meanwhile", "y").await;
     let stored = crate::Node::stored_raft_id(cluster.disks[&receiver].storage().as_ref(), SHARD);
     let id = stored.expect("read").expect("it has begun");
@@ -173,7 +173,7 @@ fn traffic(of: &crate::replica::Traffic) -> (u64, u64) {
     (of.sent.load(Ordering::Relaxed), of.held.load(Ordering::Relaxed))
 }
 
-/// What stops in the middle of a transfer.
+/// The part that stops in the middle of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stopped {
     Sender,
@@ -218,7 +218,7 @@ async fn a_snapshot_goes_on_with_what_is_there_whoever_stops_and_whoever_sends_t
             let options = ReplicaOptions { group: SHARD, raft_id, bootstrap: Bootstrap::Join };
             cluster.node(receiver).start_replica(options).await.expect("started");
         }
-        // Commits go on meanwhile.
+        // Commits continue meanwhile.
         leader.commit("meanwhile", &round.to_string()).await;
         joining.await.expect("no panic").expect("it joined");
         leader.wait_for(receiver, "meanwhile", &round.to_string()).await;
@@ -554,8 +554,8 @@ async fn a_root_leader_that_is_cut_off_answers_no_linearizable_read() {
     for other in &others {
         cluster.net.cut(&name(stale), &name(*other));
     }
-    // It refuses at once, while it still believes that it leads, and after the others have elected
-    // a leader.
+    // The stale leader refuses at once while it still believes that it leads, and also after the
+    // others have elected a leader.
     let refusal = caller.root(stale).read_root(read_view(false)).await.expect_err("nobody confirms it");
     assert_eq!(status::reason(&refusal), Some(Reason::Unavailable));
     cluster.leader_among(GroupId::Root, &others).await;

@@ -1,4 +1,4 @@
-//! The binary `coppice-shard-node` alone: its settings, its directory, its end.
+//! The `coppice-shard-node` binary by itself: settings, data directory and exit codes.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 
 const CLUSTER: &str = "00112233445566778899aabbccddeeff";
 
-/// A node whose settings come from a file in `dir`. The other nodes' addresses don't answer.
+/// A node whose settings come from a file in `dir`. Nothing listens at the other node's address.
 fn node(dir: &Path) -> Command {
     let port = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     let port = port.expect("there is a free port").port();

@@ -1,13 +1,14 @@
-//! Routes writes to the coordinator that leads: they are served here if it is this one, else
-//! forwarded over one connection that is kept. A stream of writes has a connection of its own, so a
-//! writer that does not take its answers delays no other calls.
+//! Routes writes to the coordinator that leads: this one serves them itself, or forwards them over
+//! one lasting connection. A stream of writes has its own connection, so a writer that does not
+//! take its answers delays no other calls.
 //!
 //! - A request is forwarded once. It is marked, and a coordinator that receives it without leading
 //!   refuses it with `NOT_LEADER` and the leader's name and address. It carries the name of the
 //!   caller that this coordinator has authenticated.
-//! - A request that was certainly not done (`NOT_LEADER`, no connection) is tried again until its
-//!   deadline, with the coordinator that leads by then. So is one that may be done, if it can be
-//!   sent twice. Otherwise the client is told that the outcome is unknown.
+//! - A request that was certainly not carried out (`NOT_LEADER`, no connection) is tried again
+//!   until its deadline, with the coordinator that leads by then. The same holds for a request that
+//!   may have been carried out and is repeatable. Otherwise the client gets the error that the
+//!   outcome is unknown.
 //! - A stream of writes is passed on unchanged, without reading ahead of the leader. It ends when
 //!   the leader is lost or replaced, and its writer resumes it.
 //! - Forwarded requests are bounded in number and bytes, and carry their deadline.
@@ -40,14 +41,14 @@ use crate::{
     shown::{Leadership, Shown},
 };
 
-/// Connects to the coordinator of a name at an address; `None` if the address is malformed. The
-/// channel connects lazily, and again by itself.
+/// Connects to the coordinator with a name, at an address; `None` if the address is malformed. The
+/// channel connects when it is first used, and reconnects by itself.
 ///
 /// The address comes from the metadata store and is not trusted: nothing may be sent before the
-/// other end has shown that it is the coordinator of this name.
+/// other end has proven that it is the coordinator with this name.
 pub type Dial = Arc<dyn Fn(&str, &str) -> Option<Channel> + Send + Sync>;
 
-/// The address at which other coordinators reach this one, and the way to reach them.
+/// The address at which other coordinators reach this one, and the function that connects to them.
 pub struct Others {
     pub address: String,
     pub dial: Dial,
@@ -59,7 +60,7 @@ impl fmt::Debug for Others {
     }
 }
 
-/// How long a leader that was replaced may still take to answer.
+/// How long a replaced leader may still take to answer.
 const GRACE: Duration = Duration::from_millis(300);
 /// First and longest pause before the next attempt.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -92,7 +93,7 @@ impl fmt::Debug for Forward {
     }
 }
 
-/// The way of a write.
+/// The destination of a write.
 enum Way {
     Here,
     There(String, Channel),
@@ -114,16 +115,17 @@ enum Location<'a> {
 
 /// The failure of an attempt.
 enum Failure {
-    /// The request was not done, so another attempt is safe.
+    /// The request was not carried out, so another attempt is safe.
     NotDone(Status),
-    /// The request may have been done.
+    /// The request may have been carried out.
     Unknown(Status),
     /// The leader's answer.
     Final(Status),
 }
 
 impl Forward {
-    /// Without `dial`, nothing is forwarded. `message_bytes` is the size of the largest message.
+    /// If `dial` is `None`, nothing is forwarded. `message_bytes` is the size of the largest
+    /// message.
     pub fn new(
         shown: Arc<Shown>,
         limits: Arc<Limits>,
@@ -137,7 +139,7 @@ impl Forward {
         Self { shared: Arc::new(Shared { shown, limits, random, dial, link, message_bytes, slots, bytes }) }
     }
 
-    /// Has the leader do a write. Returns its answer.
+    /// Passes a write to the leader, and returns the leader's answer.
     ///
     /// A `repeatable` request has one effect however often it is sent.
     ///
@@ -201,14 +203,14 @@ impl Forward {
     }
 }
 
-/// The connection to another coordinator, which leads.
+/// The connection to another coordinator that leads.
 pub struct Leader {
     name: String,
     client: LedgerClient<Channel>,
 }
 
 impl Forward {
-    /// The coordinator to which a stream of writes goes; `None` if it is this one.
+    /// The coordinator that a stream of writes goes to; `None` if it is this one.
     ///
     /// # Errors
     /// `NOT_LEADER` for a stream that was forwarded before, or if no leader can be reached.
@@ -304,8 +306,8 @@ impl Shared {
         }
         let name = leadership.leader.clone();
         if name.is_empty() {
-            // Without other coordinators, the request waits in the queue, since this one may be
-            // about to lead.
+            // If there are no other coordinators, the request waits in the queue, since this one
+            // may be about to lead.
             return Ok(if self.dial.is_some() { Location::Nowhere } else { Location::Here });
         }
         let Some(dial) = &self.dial else { return Err(self.not_leader()) };
@@ -365,7 +367,7 @@ impl Shared {
             .max_encoding_message_size(self.message_bytes)
     }
 
-    /// Waits until another coordinator leads, and a while longer.
+    /// Waits until another coordinator leads, and then for a grace period.
     async fn replaced(&self, leader: &str) {
         let mut leadership = self.shown.leadership.subscribe();
         // The sender lives as long as `shown`.
@@ -382,7 +384,7 @@ impl Shared {
     }
 }
 
-/// Judges by another coordinator's error whether the request was done.
+/// Judges by another coordinator's error whether the request was carried out.
 fn judge(error: Status) -> Failure {
     if is_not_leader(&error) || was_not_sent(&error) {
         return Failure::NotDone(error);

@@ -1,6 +1,6 @@
-//! Whether a coordinator can serve its role. It can read if the root group answers it, sign if it
-//! holds the ledger's key, and write if it leads or knows the leader. It reports this by
-//! `grpc.health.v1.Health`, and its process by HTTP.
+//! The readiness of a coordinator. It can read if the root group answers, sign if it holds the
+//! ledger's key, and write if it leads or knows the leader. Clients see the result over
+//! `grpc.health.v1.Health`, and probes over HTTP.
 
 use std::{sync::Arc, time::Duration};
 

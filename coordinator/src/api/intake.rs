@@ -1,5 +1,5 @@
-//! The way of a write into the sequencer: it is checked, gets its part of the queue, and waits for
-//! its answer.
+//! The path of a write into the sequencer: it is checked, takes its part of the queue, and waits
+//! for its answer.
 //!
 //! Invariant: at most `queue_max` batches of at most `queue_bytes_max` bytes wait or are being
 //! decided. A batch keeps its slot and its bytes until it is answered.
@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-/// The end of a channel at which an answer arrives.
+/// The receiving end of a channel for an answer.
 pub type Receive<T> = oneshot::Receiver<Result<T, Status>>;
 
 /// The entrance to the sequencer. Clones share it.
@@ -38,7 +38,7 @@ pub struct Intake {
     pub metrics: Arc<Metrics>,
     pub quotas: Arc<Quotas>,
     commands: mpsc::Sender<Command>,
-    /// Batches that may still wait or be decided, and their bytes.
+    /// Free places for batches that wait or are being decided, and free bytes.
     queue_slots: Arc<Semaphore>,
     queue_bytes: Arc<Semaphore>,
     genesis: Arc<OnceCell<(Params, Leaves)>>,
@@ -62,7 +62,7 @@ impl Intake {
         Self { log, limits, metrics, quotas, commands, queue_slots, queue_bytes, genesis: Arc::default() }
     }
 
-    /// The ledger's parameters and shards. They never change, so the first view tells them.
+    /// The ledger's parameters and shards. They never change, so they are read from the first view.
     async fn genesis(&self) -> Result<&(Params, Leaves), Status> {
         let found = || async {
             let view = self.log.any_view().await?;
@@ -93,8 +93,8 @@ impl Intake {
         })
     }
 
-    /// Tells the sequencer that a session was opened. If its channel is full, it asks the root
-    /// group when it first meets the session.
+    /// Tells the sequencer that a session was opened. If the channel is full, nothing is sent, and
+    /// the sequencer asks the root group when it first meets the session.
     pub fn tell_opened(&self, id: SessionId, highest: u64) {
         let _ = self.commands.try_send(Command::SessionOpened(id, highest));
     }
@@ -126,7 +126,7 @@ impl Intake {
     /// Makes an entry for the sequencer, if the queue has room for it.
     ///
     /// # Errors
-    /// As [`Intake::permits`].
+    /// Those of [`Intake::permits`].
     pub fn entry(
         &self,
         request: Arc<Request>,
@@ -179,7 +179,7 @@ fn entry(
 /// Waits for the sequencer's answer.
 ///
 /// # Errors
-/// The sequencer's refusal; `UNAVAILABLE` without an answer, and then the outcome is unknown.
+/// The sequencer's refusal; `UNAVAILABLE` if no answer comes in time; the outcome is then unknown.
 pub async fn answer<T>(receive: Receive<T>, limit: Duration) -> Result<T, Status> {
     match timeout(limit, receive).await {
         Ok(Ok(answer)) => answer,
@@ -188,7 +188,7 @@ pub async fn answer<T>(receive: Receive<T>, limit: Duration) -> Result<T, Status
     }
 }
 
-/// The bytes of the queue that a batch takes.
+/// The queue bytes that a batch takes.
 fn weight(request: &Request) -> u32 {
     u32::try_from(request.bytes.max(1)).unwrap_or(u32::MAX)
 }

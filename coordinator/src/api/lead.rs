@@ -1,8 +1,8 @@
 //! Transfers the leadership of a group to the replica on a chosen node.
 //!
-//! Raft gives that replica an election timeout to catch up, and goes on as before if it does not.
-//! So the leader is asked again until the replica leads or the deadline passes. Repeating the
-//! request is harmless.
+//! Raft gives that replica an election timeout to catch up; otherwise the old leader stays. So the
+//! leader is asked again until the replica leads or the deadline passes. Repeating the request is
+//! harmless.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{groups::links::Links, plan::Refusal};
 
-/// Pause between two checks whether the replica leads.
+/// Pause between two checks of whether the replica leads.
 const LOOK: Duration = Duration::from_millis(50);
-/// Checks until the leader is asked again. Raft gives up sooner.
+/// Number of checks before the leader is asked again. Raft gives up sooner.
 const LOOKS: usize = 20;
 
 /// Transfers the leadership.
 ///
 /// # Errors
-/// If node or group are unknown, if the replica has no vote or says that it should not lead, or if
-/// it does not lead by the deadline.
+/// If the node or group is unknown, if the replica has no vote or says that it should not lead, or
+/// if it does not lead by the deadline.
 pub async fn transfer(
     links: &Links,
     request: &v1::TransferLeaderRequest,

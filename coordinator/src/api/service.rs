@@ -39,11 +39,11 @@ use crate::{
     },
 };
 
-/// Messages of a stream that are made ahead of the client.
+/// Number of messages of a stream that are made before the client takes them.
 const STREAM_AHEAD: usize = 1;
 /// How long one node may take to report its status.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a status waits for the root group. An election takes less.
+/// How long a status request waits for the root group. An election takes less.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest life of a pin.
 const PIN_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -160,7 +160,7 @@ fn is_final(error: &Status) -> bool {
     status::reason(error).is_some() && status::kind(error) != ErrorKind::Unavailable
 }
 
-/// Runs a stream's work as a task, which goes only a few messages ahead of the client.
+/// Runs a stream's work as a task, which makes at most a few messages ahead of the client.
 fn stream<T, F, Fut>(work: F) -> Answer<Messages<T>>
 where
     T: Send + 'static,
@@ -194,7 +194,7 @@ impl Ledger for Api {
     type JournalStream = Messages<v1::JournalResponse>;
 
     async fn commit(&self, request: Request<v1::CommitRequest>) -> Answer<v1::CommitResponse> {
-        // Within a session a batch is committed once, however often it is sent.
+        // Within a session a batch is committed only once, however often it is sent.
         let repeatable = !request.get_ref().session_id.is_empty();
         let (limit, caller) = (self.intake.limit(request.metadata()), quotas::caller(&request));
         let here = |request| self.commit_here(request, &caller, limit);
@@ -435,7 +435,7 @@ impl Ledger for Api {
     async fn status(&self, _request: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
         let view = timeout(HEAD_TIMEOUT, self.intake.log.view());
         let (view, survey) = tokio::join!(view, Survey::of(&self.links, STATUS_TIMEOUT));
-        // Without a majority of the root group, the status shows what the nodes report.
+        // If no majority of the root group answers, the status shows the reports of the nodes.
         let view = match view {
             Ok(Ok(view)) => Some(view),
             Ok(Err(error)) if !matches!(status::kind(&error), ErrorKind::Unavailable | ErrorKind::Exhausted) => {

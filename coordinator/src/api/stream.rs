@@ -1,10 +1,10 @@
 //! `CommitStream`: the batches of one session, in the order of their numbers, without waiting for
 //! the answers in between.
 //!
-//! At most `stream_batches_max` batches of a stream are under way. Beyond that nothing more is
-//! read, and HTTP/2's flow control holds the writer. The stream also waits for queue bytes. A batch
+//! At most `stream_batches_max` batches of a stream are under way. Beyond that no more batches are
+//! read, and HTTP/2's flow control stops the writer. The stream also waits for queue bytes. A batch
 //! is applied only after the one before it (see `Request::ordered`). So a stream that breaks off
-//! leaves a prefix of what was sent, and can be resumed with the numbers that were not answered.
+//! leaves a prefix of its batches, and can be resumed with the numbers that were not answered.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -60,7 +60,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Waits for the answer to the oldest batch; for ever, if none is under way.
+/// Waits for the answer to the oldest batch; never returns if none is under way.
 async fn first_of(under_way: &mut Answers) -> (u64, Instant, Result<v1::CommitResponse, Status>) {
     let Some((number, came, receive)) = under_way.front_mut() else { return std::future::pending().await };
     let (number, came) = (*number, *came);

@@ -1,4 +1,4 @@
-//! The status of all nodes, by their own word. Each survey asks again.
+//! The status of all nodes, as they report it. Each survey asks again.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -43,7 +43,7 @@ impl Survey {
         })
     }
 
-    /// The report of the replica that has applied most, which knows the members best.
+    /// The report of the replica that has applied the most entries, which knows the members best.
     fn newest(&self, group: GroupId) -> Option<&v1::ReplicaReport> {
         let reports = self.replicas(group).map(|(_, report)| report).filter(|report| !report.voters.is_empty());
         reports.max_by_key(|report| report.status.as_ref().map(|status| status.applied))
@@ -57,7 +57,7 @@ impl Survey {
         numbers.into_iter().map(GroupId::from_number)
     }
 
-    /// Adds what the replicas of a group say to its known status.
+    /// Completes the known status of a group with the reports of its replicas.
     pub fn group(&self, id: GroupId, known: v1::GroupStatus) -> v1::GroupStatus {
         let mut group = v1::GroupStatus { group: id.to_string(), ..known };
         for (_, report) in self.replicas(id) {
@@ -77,7 +77,7 @@ impl Survey {
     }
 
     /// Checks that each member of the root group is on a node that knows this kind of header. A
-    /// replica that does not know it would stop at it for good.
+    /// replica that does not know it would stop there for good.
     ///
     /// # Errors
     /// If a node does not know it, or could not be asked. The message names the node.

@@ -1,19 +1,19 @@
-//! The one gate through which every signature of a checkpoint goes.
+//! The one gate for signing: no other part of a coordinator signs checkpoints.
 //!
 //! A checkpoint is signed only over a log that meets two conditions. It extends the last log that
 //! this coordinator signed, and a majority of the root group's voters has it.
 //!
 //! The first condition is computed: the coordinator computes the roots of logs that it appends to
-//! ([`Frontier`]), and checks a consistency proof for any other log. The second is heard from each
-//! replica over a connection to its own node: from the leading replica as its answer to an append,
-//! from the others by asking. A replica tells only of entries that it has applied, which are
-//! durable there. So one replica's word is never enough, unless it is the only voter. Of two
-//! voters, both are needed.
+//! ([`Frontier`]), and checks a consistency proof for any other log. For the second condition, each
+//! replica is asked over a connection to its own node; the leading replica's answer to an append
+//! counts as well. A replica attests only entries that it has applied, which are durable there. So
+//! one replica's attestation is never enough, unless it is the only voter. Of two voters, both are
+//! needed.
 //!
-//! Invariants: no size is signed with two roots, and a smaller log than the last signed one is
-//! never signed for the first time. A coordinator keeps nothing on disk: when it starts, it
-//! believes what a majority has. A replica that contradicts a signed log is named in the log output
-//! and counted.
+//! Invariants: no size is signed with two roots, and a log that is smaller than the last signed one
+//! is never signed, unless it was signed before. A coordinator keeps nothing on disk: when it
+//! starts, it believes the log that a majority has. A replica that contradicts a signed log is
+//! named in the log output and counted.
 
 mod ask;
 
@@ -47,17 +47,17 @@ use super::{
 };
 use crate::plan::{Leaves, LogTail};
 
-/// Most signed notes, and most roots of own logs, that are remembered.
+/// Limit on the number of signed notes that are remembered, and on that of computed roots.
 const NOTES_MAX: usize = 1024;
 /// First pause before a replica that gave no answer is asked again. Each further pause is twice as
 /// long.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Most questions to one node at a time.
+/// Limit on the number of questions to one node at a time.
 const QUESTIONS_MAX: usize = 16;
 /// How long the replicas may take to reach a majority before they are asked again, since the voters
 /// may have changed by then.
 const ROUND_MAX: Duration = Duration::from_secs(1);
-/// How often a signature is tried again because another one was made first.
+/// How often signing is repeated because another log was signed first.
 const TRIES_MAX: usize = 16;
 
 /// The size and the root of a log.
@@ -140,7 +140,7 @@ fn unconfirmed(size: u64) -> Status {
 }
 
 impl Attested {
-    /// A gate that has signed nothing yet. It takes all nodes for voters.
+    /// A gate that has signed nothing yet. It believes that all nodes vote.
     pub fn new(links: Arc<Links>, keys: Arc<KeyRing>) -> Self {
         let state = State {
             voters: Voters::new(links.node_names()),
@@ -230,9 +230,9 @@ impl Attested {
         Ok(note)
     }
 
-    /// Believes the log of a new term after checking it: it extends the signed log, a majority has
-    /// it, its newest header is the view's, and that header's roots are over the view's leaves and
-    /// epochs.
+    /// Checks the log of a new term, and accepts it as this coordinator's own. The log must extend
+    /// the signed one, a majority must have it, its newest header must be that of the view, and
+    /// that header must cover the view's leaves and epochs.
     ///
     /// # Errors
     /// `UNAVAILABLE` if no majority confirms it by the deadline; `INTERNAL` if a check fails.
@@ -259,7 +259,7 @@ impl Attested {
     }
 
     /// The state leaves of a version in a replica's answer. The answer must show that the version's
-    /// header is in the own log and has its state root over these leaves.
+    /// header is in this coordinator's log and has its state root over these leaves.
     ///
     /// # Errors
     /// `INTERNAL` if it does not show that; `UNAVAILABLE` if the answer is of another log than this
@@ -278,7 +278,7 @@ impl Attested {
         Ok(leaves)
     }
 
-    /// The own log with one more header. `None` if the header does not follow on it.
+    /// This coordinator's log with one more header. `None` if the header does not follow on it.
     pub fn grown(&self, tail: &LogTail) -> Option<Frontier> {
         let state = self.state();
         let own = state.own.as_ref()?;
@@ -286,9 +286,9 @@ impl Attested {
         follows.then(|| own.push(tail.hash))
     }
 
-    /// Waits, without a limit, until a majority of the voters has the own log. Returns false if a
-    /// majority has another log, so that it will never have this one. `word` is the leading
-    /// replica's answer to the append, which counts like an answer to a question.
+    /// Waits, without a limit, until a majority of the voters has this coordinator's log. Returns
+    /// false if a majority has another log, so that it will never have this one. `word` is the
+    /// leading replica's answer to the append, which counts as its attestation.
     pub async fn confirm(self: &Arc<Self>, grown: &Frontier, word: oneshot::Receiver<Word>) -> bool {
         let head = (grown.size(), grown.root());
         let question = Question { head, old: None, newest: None };

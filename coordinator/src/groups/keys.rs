@@ -88,7 +88,7 @@ impl KeyRing {
         Ok(())
     }
 
-    /// Notes that the header at this place in the log changed the ledger's key.
+    /// Notes that the header with this sequence changed the ledger's key.
     pub fn turned(&self, sequence: u64, public_key: PublicKey) {
         let mut known = self.known();
         if known.turns.last().is_none_or(|(last, _)| *last < sequence) {
@@ -96,7 +96,7 @@ impl KeyRing {
         }
     }
 
-    /// The places of the key changes below a size.
+    /// The sequences of the key changes below a size.
     pub fn changes_below(&self, size: u64) -> Vec<u64> {
         self.known().turns.iter().map(|(sequence, _)| *sequence).take_while(|sequence| *sequence < size).collect()
     }
@@ -122,7 +122,7 @@ impl KeyRing {
     /// Checks that this coordinator holds the newest key, as far as the ledger's keys are known.
     ///
     /// # Errors
-    /// As [`KeyRing::signer`].
+    /// Those of [`KeyRing::signer`].
     pub fn check(&self) -> Result<(), Refusal> {
         if self.known().first.is_none() {
             return Ok(());
@@ -130,7 +130,7 @@ impl KeyRing {
         self.signer(u64::MAX).map(drop)
     }
 
-    /// The own key with this public key, if there is one.
+    /// This coordinator's key with this public key, if it holds one.
     pub fn own(&self, public_key: &PublicKey) -> Option<&SignerKey> {
         self.own.iter().find(|key| key.verifier().public_key() == *public_key)
     }

@@ -27,8 +27,8 @@ const ATTEMPTS_MIN: u32 = 3;
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// A kind of call to a node. Each kind has a connection of its own, so that none waits for the
-/// bytes of another.
+/// A kind of call to a node. Each kind has its own connection, so that none waits for the bytes of
+/// another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// Prepares, appends, and the reads that judge preconditions.
@@ -60,11 +60,12 @@ impl Node {
 
 /// Channels to all nodes, and the last known leader of each group.
 ///
-/// **Invariant.** No answer of a node waits on a connection for a client: each call has one answer,
-/// which the caller takes at once.
+/// **Invariant.** A slow client never blocks a connection to a node: each call has one answer,
+/// which the caller takes from the connection at once.
 pub struct Links {
     nodes: Vec<Node>,
-    /// Node index of the leader by group number. This is a hint, which answers correct.
+    /// Node index of the leader by group number. This is only a hint: the nodes' answers correct
+    /// it.
     leaders: Mutex<BTreeMap<u32, usize>>,
     message_bytes: usize,
     /// How long one attempt may take before another node is asked.
@@ -124,7 +125,7 @@ impl Links {
         self.attempt((GroupId::Root, Lane::Commits), at, Instant::now() + self.attempt_max, &call).await
     }
 
-    /// Clients of every node's own service.
+    /// A client of each node's `Node` service, with the node's name.
     pub fn all_nodes(&self) -> impl Iterator<Item = (&str, NodeClient<Channel>)> {
         self.nodes.iter().map(|node| (node.name.as_str(), NodeClient::new(node.commits.clone())))
     }
@@ -144,7 +145,7 @@ impl Links {
     /// Like [`Links::to_leader`], but also returns the name of the node that answered.
     ///
     /// # Errors
-    /// As [`Links::to_leader`].
+    /// Those of [`Links::to_leader`].
     pub async fn of_leader<T, F, Fut>(&self, group: GroupId, deadline: Instant, call: F) -> Result<(&str, T), Status>
     where
         F: Fn(Channel) -> Fut,
@@ -221,8 +222,8 @@ impl Links {
         }
     }
 
-    /// The end of an attempt. A page may take longer than an answer to one question, but a lost
-    /// request is asked again before the deadline in either case.
+    /// The time at which an attempt ends. A page may take longer than a single answer. In both
+    /// cases there is time before the deadline to send a lost request again.
     fn until(&self, lane: Lane, deadline: Instant) -> Instant {
         let now = Instant::now();
         let part = deadline.saturating_duration_since(now) / ATTEMPTS_MIN;
@@ -235,8 +236,8 @@ impl Links {
         SILENCE_MAX.min(self.attempt_max / 4)
     }
 
-    /// Waits until another node than `at`, which is silent, claims to lead the group, and `at` does
-    /// not claim to in a newer term.
+    /// Waits until a node other than the silent `at` claims to lead the group. If `at` claims to
+    /// lead in a newer term, the wait goes on.
     async fn another_leads(&self, group: GroupId, at: usize) -> usize {
         loop {
             sleep(self.silence_max()).await;
@@ -276,7 +277,7 @@ impl Links {
         }
     }
 
-    /// The channel to a node, for a call that is of use until `until`.
+    /// The channel to a node for a call with the deadline `until`.
     fn channel(&self, at: usize, lane: Lane, until: Instant) -> Channel {
         self.nodes[at].channel(lane).within(until.saturating_duration_since(Instant::now()))
     }

@@ -25,7 +25,7 @@ use crate::plan::{Commit, Done};
 
 /// How long the answer to an append is waited for after a majority has applied it.
 const ANSWER_GRACE: Duration = Duration::from_millis(20);
-/// Most readers that wait for one ReadIndex.
+/// Limit on the number of readers that wait for one ReadIndex.
 const READERS_MAX: usize = 4096;
 
 type Answer = oneshot::Sender<Result<Arc<View>, Status>>;
@@ -33,15 +33,15 @@ type Answer = oneshot::Sender<Result<Arc<View>, Status>>;
 #[derive(Clone, Debug)]
 pub struct Root {
     links: Arc<Links>,
-    /// Learns from every state of the group before a caller sees it.
+    /// The key ring, which learns from every state of the group before a caller sees the state.
     keys: Arc<KeyRing>,
-    /// Knows the log that a majority of the group has.
+    /// The gate that finds out which log a majority of the group has.
     attested: Arc<Attested>,
     readers: mpsc::Sender<Answer>,
     timeout: Duration,
 }
 
-/// The root group's knowledge of one number of a session.
+/// The root group's answer about one number of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionAnswer {
     /// There is no such session.
@@ -165,10 +165,10 @@ impl Root {
         self.links.to_leader(GroupId::Root, self.deadline(), call).await
     }
 
-    /// Takes a pin back.
+    /// Removes a pin.
     ///
     /// # Errors
-    /// As [`Root::set_pin`].
+    /// Those of [`Root::set_pin`].
     pub async fn drop_pin(&self, request: &v1::UnpinRequest) -> Result<v1::UnpinResponse, Status> {
         let call = |channel| {
             let (mut client, request) = (self.links.root(channel), request.clone());
@@ -179,10 +179,10 @@ impl Root {
 
     /// Appends a header and waits for its outcome, without a limit.
     ///
-    /// The header is committed when a majority of the group's replicas have applied it, each by its
-    /// own word: the leading replica's answer is not enough. An append of unknown outcome is never
-    /// assumed lost; the log is read until it shows the outcome. A header can stand only in its own
-    /// place, so appending it again is harmless.
+    /// The header is committed when a majority of the group's replicas have applied it, as each of
+    /// them says itself: the leading replica's answer is not enough. An append of unknown outcome
+    /// is never assumed lost; the log is read until it shows the outcome. A header can stand only
+    /// in its own place, so appending it again is harmless.
     pub async fn append(&self, commit: &Commit, term: u64) -> Decision {
         // The header was not sent to any replica.
         let Some(grown) = self.attested.grown(&commit.tail) else { return Decision::Deposed };
@@ -193,7 +193,7 @@ impl Root {
         let stands = tokio::select! {
             biased;
             stands = &mut confirmed => {
-                // The answer tells who leads, and a call that is cut off counts as failed.
+                // The answer names the leader, and a call that is cut off counts as failed.
                 let _ = tokio::time::timeout(ANSWER_GRACE, sent).await;
                 stands
             }
@@ -215,8 +215,8 @@ impl Root {
         Decision::Committed { size: grown.size(), root: grown.root(), path: grown.path().to_vec() }
     }
 
-    /// Sends a header to the group's leader until the outcome is known. The leader's word about its
-    /// own log goes to `word`.
+    /// Sends a header to the group's leader until the outcome is known. The leader's answer about
+    /// its own log goes to `word`.
     async fn send(&self, commit: &Commit, term: u64, word: oneshot::Sender<Word>) -> Sent {
         let request = wire::append_out(commit, term);
         let sequence = commit.tail.header.sequence.0;
@@ -269,12 +269,12 @@ impl Root {
         read_root(&self.links, &self.keys, request, self.deadline()).await
     }
 
-    /// Reads something that never changes once it is there, from any replica. A refusal, or an
-    /// answer that `is_there` rejects, may come from a replica that lags. Then the read is repeated
+    /// Reads a value that never changes once it exists, from any replica. A refusal, or an answer
+    /// that `is_there` rejects, may come from a replica that lags. Then the read is repeated
     /// linearizably.
     ///
     /// # Errors
-    /// As [`Root::read`].
+    /// Those of [`Root::read`].
     pub async fn read_settled(
         &self,
         read: v1::read_root_request::Read,
@@ -290,7 +290,7 @@ impl Root {
     /// The state of one number of a session.
     ///
     /// # Errors
-    /// As [`Root::read`].
+    /// Those of [`Root::read`].
     pub async fn session(&self, id: SessionId, number: u64) -> Result<SessionAnswer, Status> {
         let session_id = Bytes::copy_from_slice(&id.0);
         let read = v1::read_root_request::Read::Session(v1::SessionRead { session_id, number });

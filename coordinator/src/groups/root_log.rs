@@ -20,9 +20,9 @@ use tonic::Status;
 use super::{attested::Attested, keys::KeyRing, root::Root, wire::View};
 use crate::plan::{Leaves, Refusal};
 
-/// Most versions whose headers and leaves are remembered for reads.
+/// Limit on the number of versions whose headers and leaves are remembered for reads.
 const VERSIONS_MAX: usize = 256;
-/// Most views that are fetched in order to find one whose log can be signed.
+/// Limit on the number of views that are fetched in order to find one whose log can be signed.
 const VIEWS_MAX: usize = 16;
 
 /// A version's place in the log and its state leaves. They never change while the version stands.
@@ -59,7 +59,7 @@ struct Remembered {
 }
 
 impl RootLog {
-    /// Joins the parts. Nothing is known of the log yet.
+    /// A root log without any knowledge of its content yet.
     pub fn new(root: Root, keys: Arc<KeyRing>, attested: Arc<Attested>, sign_timeout: Duration) -> Self {
         let (size, remembered) = (watch::Sender::new(0), Remembered::default());
         Self { root, keys, attested, sign_timeout, size, remembered }
@@ -85,7 +85,7 @@ impl RootLog {
     /// The newest view that was seen. Fetches one if there was none.
     ///
     /// # Errors
-    /// As [`RootLog::view`].
+    /// Those of [`RootLog::view`].
     pub async fn any_view(&self) -> Result<Arc<View>, Status> {
         match self.last_view() {
             Some(view) => Ok(view),
@@ -93,7 +93,8 @@ impl RootLog {
         }
     }
 
-    /// Checks that the nodes belong to the cluster in whose id the key's name ends.
+    /// Checks that the nodes belong to the cluster of this coordinator's key, whose name ends in
+    /// the cluster id.
     ///
     /// # Errors
     /// `WRONG_CLUSTER` if they belong to another one.
@@ -135,7 +136,7 @@ impl RootLog {
     /// was signed meanwhile.
     ///
     /// # Errors
-    /// As [`RootLog::signed`].
+    /// Those of [`RootLog::signed`].
     pub async fn signed_at(&self, size: u64, root: Digest) -> Result<Bytes, Status> {
         match self.checkpoint(size, root).await? {
             Some(note) => Ok(note),
@@ -147,7 +148,7 @@ impl RootLog {
     /// the view that is signed, with its checkpoint.
     ///
     /// # Errors
-    /// As [`Attested::sign`]; `UNAVAILABLE` without a quorum.
+    /// Those of [`Attested::sign`]; `UNAVAILABLE` without a quorum.
     pub async fn signed(&self, mut view: Arc<View>) -> Result<(Arc<View>, Bytes), Status> {
         for _ in 0..VIEWS_MAX {
             if let Some(note) = self.checkpoint(view.log_size, view.log_root).await? {
@@ -165,7 +166,7 @@ impl RootLog {
     /// the one that was signed last. Signs only if there is none.
     ///
     /// # Errors
-    /// As [`RootLog::signed`].
+    /// Those of [`RootLog::signed`].
     pub async fn signed_lately(&self, view: Arc<View>) -> Result<(Arc<View>, Bytes), Status> {
         if let Some(note) = self.attested.note(view.log_size, &view.log_root) {
             return Ok((view, note));

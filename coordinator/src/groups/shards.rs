@@ -16,7 +16,8 @@ use super::{
 };
 use crate::plan::KeyState;
 
-/// Most repairs within one call. Each brings the shard at least one operation further.
+/// Limit on the number of repairs within one call. Each one advances the shard by at least one
+/// operation.
 const REPAIRS_MAX: usize = 3;
 
 /// The sizes of a shard's trees, and the merges that it could install.
@@ -99,7 +100,7 @@ impl Shards {
     /// Prepares a version on the shard.
     ///
     /// # Errors
-    /// As [`Shards::command`].
+    /// Those of [`Shards::command`].
     pub async fn prepare(
         &self,
         shard: ShardId,
@@ -188,10 +189,10 @@ impl Shards {
         self.links.to_any(Lane::Bulk, GroupId::from_number(request.group), deadline, call).await
     }
 
-    /// Reads what preconditions need to know of keys of one shard, at an exact state.
+    /// Reads the states of one shard's keys that preconditions depend on, at an exact state.
     ///
     /// # Errors
-    /// As [`Shards::read`].
+    /// Those of [`Shards::read`].
     pub async fn key_states(
         &self,
         shard: ShardId,

@@ -1,13 +1,13 @@
-//! The nodes whose replicas vote in the root group, as far as a coordinator can know that without
-//! believing a single one of them.
+//! The nodes whose replicas vote in the root group, as far as a coordinator can know them without
+//! trusting any single node.
 //!
 //! At first all nodes of the configuration are believed to vote. Another set replaces the believed
 //! one when a majority of the believed nodes agrees to it. A node agrees if it names that set, or
-//! if it says that it is no voter itself. So a node can take away its own vote, but no other's.
+//! if it says that it does not vote itself. So a node can take away its own vote, but no other's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most voters that a replica may name, and the longest name.
+/// Limits on the number of voters that a replica may name, and on the length of a name.
 const VOTERS_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 253;
 
@@ -34,7 +34,7 @@ impl Voters {
         self.believed.iter().filter(|node| holds(node)).count() * 2 > self.believed.len()
     }
 
-    /// Notes which nodes vote by the word of `node`. It names none if it hosts no replica of the
+    /// Notes which nodes vote, according to `node`, which names none if it hosts no replica of the
     /// group.
     pub fn note(&mut self, node: &str, voters: &[String]) {
         if voters.len() > VOTERS_MAX || voters.iter().any(|name| name.len() > NAME_BYTES_MAX) {
@@ -82,7 +82,7 @@ mod tests {
         voters.note("b", &hosts);
         assert_eq!(believed(&voters), ["a", "b", "c"]);
         assert!(voters.majority(|node| node != "c") && !voters.majority(|node| node == "c"));
-        // First one more voter, then one less, which is silent.
+        // First there is one more voter. Then there is one less, and a voter is silent.
         let (more, less) = (names(&["a", "b", "c", "d"]), names(&["b", "c", "d"]));
         ["b", "c"].iter().for_each(|node| voters.note(node, &more));
         assert_eq!(believed(&voters), ["a", "b", "c", "d"]);

@@ -1,10 +1,10 @@
-//! The root log for strangers, over HTTP: checkpoint, tiles and entries as C2SP `tlog-tiles`
+//! The root log for the public, over HTTP: checkpoint, tiles and entries as C2SP `tlog-tiles`
 //! defines them.
 //!
 //! Invariants: a checkpoint is shown only after its entries are committed in the root group, so its
-//! tiles can be fetched from then on. Each resource has one path; everything else is 404. Responses
-//! that never change say so (`immutable`); caches never keep the others. Connections, open
-//! requests, their time and the cache are bounded.
+//! tiles can already be fetched. Each resource has one path; everything else is 404. Responses that
+//! never change say so (`immutable`); caches never keep the others. Connections, open requests,
+//! their time and the cache are bounded.
 
 mod tiles;
 
@@ -34,7 +34,7 @@ use self::tiles::Tiles;
 use super::publish::Publisher;
 use crate::groups::root_log::RootLog;
 
-/// Most open requests. Further ones are told to retry.
+/// Limit on the number of open requests. Further ones are asked to retry.
 const REQUESTS_MAX: usize = 64;
 /// How long a request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -68,7 +68,7 @@ pub fn routes(log: Arc<RootLog>, publisher: Arc<Publisher>) -> Router {
     Router::new().fallback_service(get(answer).with_state(Arc::new(shared)))
 }
 
-/// Serves the connections of a listener as long as they come.
+/// Serves the connections of a listener.
 pub async fn serve(listener: TcpListener, tls: Option<Acceptor>, routes: Router) {
     http::serve(incoming_within(listener, tls, BOUNDS), routes, LIMITS).await;
 }
@@ -98,7 +98,7 @@ enum Resource {
 }
 
 impl Resource {
-    /// `None` unless path and query are spelt exactly as the resource's.
+    /// `None` unless path and query are spelled exactly like those of the resource.
     fn of(request: &Request) -> Option<Self> {
         match request.uri().path_and_query()?.as_str().strip_prefix('/')? {
             "checkpoint" => Some(Self::Checkpoint),

@@ -1,7 +1,7 @@
-//! The checkpoint that strangers are shown.
+//! The checkpoint that the public is shown.
 //!
-//! Without witnesses it is the newest signed one, fetched from the root group at most once a
-//! second. With witnesses it is the newest cosigned one, unless cosignatures are overdue. The size
+//! If there are no witnesses, it is the newest signed one, fetched from the root group at most once
+//! a second. Otherwise it is the newest cosigned one, unless cosignatures are overdue. The size
 //! that is shown never shrinks.
 
 use std::{sync::Arc, time::Duration};
@@ -39,7 +39,7 @@ impl Publisher {
         Self { log, state, newest: Mutex::default() }
     }
 
-    /// A checkpoint whose entries are committed. Concurrent callers share one question to the root
+    /// A checkpoint whose entries are committed. Concurrent callers share one request to the root
     /// group.
     ///
     /// # Errors

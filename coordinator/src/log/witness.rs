@@ -3,14 +3,14 @@
 //!
 //! Work goes in *rounds*, so that fast and slow witnesses cosign the same checkpoint. All are shown
 //! one candidate. The next one follows when enough have cosigned, or after [`ROUND_MAX`]. Each
-//! witness has a task of its own, so a slow or dead one does not delay the others. Nothing here
-//! delays a commit.
+//! witness has its own task, so a slow or dead one does not delay the others. Nothing here delays a
+//! commit.
 //!
 //! Every coordinator asks, so that each can show cosigned checkpoints, whichever leads and
 //! whichever a witness can reach. Coordinators that don't lead ask seldom, and only after the log
-//! has grown. They do each other no harm, and neither does a deposed leader: all of them show only
+//! has grown. Several coordinators, or a deposed leader, do no harm: all of them show only
 //! committed logs, and a witness that has cosigned a larger one says so. Nothing is kept on disk,
-//! since each witness tells which size it cosigned last.
+//! since each witness reports the size that it cosigned last.
 
 mod client;
 
@@ -43,12 +43,12 @@ const FOLLOWER_INTERVAL: Duration = Duration::from_secs(5);
 const ROUND_MAX: Duration = Duration::from_secs(5);
 /// After this time witnesses are asked again although the log has not grown, for a fresh timestamp.
 const REFRESH: Duration = Duration::from_secs(15 * 60);
-/// Most answers that wait to be counted.
+/// Limit on the number of answers that wait to be counted.
 const ANSWERS_MAX: usize = 64;
-/// Most witnesses.
+/// Limit on the number of witnesses.
 pub const WITNESSES_MAX: usize = 32;
 
-/// The means of asking witnesses. Clones share them.
+/// The parts that asking witnesses needs. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Means {
     pub log: Arc<RootLog>,
@@ -92,12 +92,13 @@ struct Round {
 /// Makes the function that posts requests over HTTP.
 ///
 /// # Errors
-/// If there can be no HTTP client.
+/// If the HTTP client can't be created.
 pub fn over_http() -> Result<Post, Error> {
     client::over_http().map_err(|error| Error::Options(format!("witnesses can't be asked: {error}")))
 }
 
-/// Asks for ever. Publishes a checkpoint when `quorum` witnesses have cosigned it.
+/// Asks witnesses, and publishes a checkpoint when `quorum` of them have cosigned it. Never
+/// returns.
 pub async fn run(means: Means, post: Post, witnesses: Vec<Witness>, quorum: usize) {
     let candidates = watch::Sender::new(None);
     let (send, mut answers) = mpsc::channel(ANSWERS_MAX);

@@ -1,4 +1,4 @@
-//! From the batches of a version to its prepares, and from the shards' answers to its header.
+//! The prepares of a version, made from its batches, and its header, made from the shards' answers.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -22,7 +22,7 @@ use super::{
 /// The content of one shard's prepare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardPlan {
-    /// The state on which the version builds.
+    /// The state that the version builds on.
     pub base: ShardState,
     /// A merge to install first.
     pub merge: Option<MergeName>,
@@ -36,13 +36,13 @@ pub struct ShardPlan {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub stamp: Stamp,
-    /// The batches, in the order in which they are applied.
+    /// The batches, in the order of their application.
     pub batches: Vec<Arc<Request>>,
     /// The touched shards.
     pub shards: BTreeMap<ShardId, ShardPlan>,
 }
 
-/// The end of the root log, decided or not, on which the next header follows.
+/// The end of the root log, decided or not. The next header follows on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogTail {
     /// The newest header.
@@ -55,7 +55,7 @@ pub struct LogTail {
     pub leaves: Leaves,
 }
 
-/// A header that is ready to be appended, with all that the root group is told.
+/// A header that is ready to be appended, with everything that is sent to the root group.
 #[derive(Clone, Debug)]
 pub struct Commit {
     /// Canonical header bytes.

@@ -7,8 +7,8 @@ use super::refusal::Refusal;
 
 /// The original name of the version that a read asks for.
 ///
-/// Without `at`, it is head. With `any_epoch`, only the version of `at` counts. The name that a
-/// rollback gave to its target also names the target.
+/// If `at` is `None`, the version is head. If `any_epoch` is set, the epoch of `at` is ignored. The
+/// name that a rollback gave to its target also names the target.
 ///
 /// # Errors
 /// `NOT_YET`, `ROLLED_BACK`, `PRUNED`; `NOT_FOUND` for a name that was never given.

@@ -1,4 +1,4 @@
-//! Forming a version: which waiting batches it takes, which are refused, and which go on waiting.
+//! Forming a version: which waiting batches it takes, which are refused, and which keep waiting.
 //!
 //! Batches are judged in the order in which they came, each as if all batches taken before it had
 //! been applied. A key's state comes from the writes of the draft, else from the undecided writes
@@ -58,7 +58,7 @@ impl Overlay {
     }
 }
 
-/// Shards for which batches wait.
+/// The shards that batches wait for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocked {
     /// Shards that take no writes until a merge is installed.
@@ -75,7 +75,7 @@ impl Blocked {
     }
 }
 
-/// The facts by which a version is formed.
+/// The facts that a version is formed from.
 #[derive(Debug)]
 pub struct Ground<'a> {
     /// The version to form.
@@ -90,11 +90,12 @@ pub struct Ground<'a> {
     pub sessions: &'a Sessions,
     /// Session numbers that are being decided.
     pub in_flight: &'a BTreeSet<(SessionId, u64)>,
-    /// Shards for which batches wait.
+    /// The shards that batches wait for.
     pub blocked: &'a Blocked,
     /// Shards that do not answer.
     pub down: &'a BTreeSet<ShardId>,
-    /// Most bytes of operations in prepares. A single batch may have more, up to its own limit.
+    /// Limit on the bytes of operations in prepares. A single batch may exceed it, up to its own
+    /// limit.
     pub bytes_max: u64,
 }
 
@@ -107,7 +108,8 @@ pub enum Verdict {
     Waits,
     /// The batch was committed before.
     Known(Done),
-    /// The batch is refused, if the version against which it was judged comes to stand.
+    /// The batch is refused. The refusal is final once the versions that it was judged on are
+    /// decided.
     Refused(Refusal),
 }
 
@@ -127,9 +129,9 @@ impl Draft {
     }
 }
 
-/// The batches, from the first one on, of which a version is formed. At most `most` of them are
-/// free to be judged. Batches that wait for a shard, or for a batch of their session that does, are
-/// included but not counted.
+/// The longest run of waiting batches, from the first, that one version may be formed from. At most
+/// `most` of them are free to be judged. Batches that wait for a shard, or for a batch of their
+/// session that does, are included but not counted.
 #[must_use]
 pub fn in_reach<R: Borrow<Request>>(waiting: impl Iterator<Item = R>, blocked: &Blocked, most: usize) -> Vec<R> {
     let (mut free, mut held) = (0, BTreeSet::new());
@@ -162,10 +164,10 @@ pub fn numbers_to_ask<R: Borrow<Request>>(waiting: &[R], sessions: &Sessions) ->
     numbers.filter(|(id, number)| sessions.standing(id, *number) == NumberStanding::Unknown).collect()
 }
 
-/// Forms a version of waiting batches.
+/// Forms a version from waiting batches.
 ///
 /// # Panics
-/// If a key of [`keys_to_read`] was not read and its shard is not said to be down.
+/// If a key of [`keys_to_read`] was not read and its shard is not in `ground.down`.
 #[must_use]
 pub fn form<R: Borrow<Request>>(waiting: &[R], ground: &Ground<'_>) -> Draft {
     let mut former = Former {
@@ -282,8 +284,8 @@ impl Former<'_> {
                 format!("number {}, on which the batch follows, was rolled back", before.1),
             ))),
             NumberStanding::Done(_) | NumberStanding::Expired => None,
-            // The number was not seen yet, or was refused. After a refusal its stream ends, and so
-            // does this batch.
+            // The number was not seen yet, or was refused. After a refusal the stream ends, and
+            // this batch with it.
             NumberStanding::New | NumberStanding::Unknown | NumberStanding::Ended => Some(Verdict::Waits),
         }
     }

@@ -21,7 +21,7 @@ impl Refusal {
         Self::new(Reason::InvalidArgument, message)
     }
 
-    /// The refusal of something larger than the limit of this name.
+    /// The refusal of a size above the limit with this name.
     pub fn over_limit(limit: &str, allowed: u64, found: u64) -> Self {
         Self::new(Reason::LimitExceeded, format!("{limit} is {allowed}, found {found}"))
     }

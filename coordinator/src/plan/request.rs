@@ -46,7 +46,7 @@ pub struct Request {
     pub writes: BTreeMap<ShardId, Vec<Write>>,
     /// The preconditions.
     pub checks: Vec<Check>,
-    /// The newest sequenced stamp before the batch, if the batch demands one.
+    /// The stamp that the version before the batch must have, if the batch demands one.
     pub expected_head: Option<Stamp>,
     /// Whether the batch must be alone in its version.
     pub exclusive: bool,
@@ -116,7 +116,7 @@ impl Request {
 }
 
 impl Request {
-    /// The number of its session that must be applied first, if the order counts.
+    /// The session number that must be applied before this one, if the batch is `ordered`.
     #[must_use]
     pub fn predecessor(&self) -> Option<(SessionId, u64)> {
         let (id, number) = self.session.filter(|_| self.ordered)?;
@@ -152,7 +152,7 @@ fn admit_writes(operations: Vec<v1::Operation>, params: &Params) -> Result<Vec<W
     Ok(changes.into_iter().map(|(key, value)| Write { key, put: value.map(&mut put) }).collect())
 }
 
-/// A key, and its value if it is put.
+/// The key of an operation, and its value if the operation is a put.
 fn admit_change(operation: v1::Operation, params: &Params) -> Result<(Bytes, Option<Bytes>), Refusal> {
     check_key(&operation.key, params)?;
     let value = match operation.change {
@@ -183,7 +183,7 @@ fn admit_check(precondition: v1::Precondition, params: &Params) -> Result<Check,
 }
 
 impl Write {
-    /// The write as hashes cover it.
+    /// The form of the write that is hashed.
     #[must_use]
     pub fn body(&self) -> RecordBody {
         match &self.put {

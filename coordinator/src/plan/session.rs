@@ -1,6 +1,7 @@
-//! The leader's knowledge of sessions. It is a part of the root group's, which has the last word.
+//! The leader's knowledge of sessions. It is a part of the root group's knowledge, and the root
+//! group decides.
 //!
-//! `TakeOver` tells the most recently used sessions completely. The leader learns the others by
+//! `TakeOver` returns the most recently used sessions completely. The leader learns the others by
 //! asking, number by number. It may know a session that the root group has ended since. Then the
 //! root group refuses the append, and the leader takes over again.
 
@@ -8,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use coppice_types::{Digest, Sequence, SessionId};
 
-/// Most sessions that are remembered. A dropped session is asked for again.
+/// Limit on the number of sessions that are remembered. A dropped session is asked for again.
 const SESSIONS_MAX: usize = 4096;
 
 /// One committed batch of a session.
@@ -61,7 +62,7 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// No sessions. Each will remember `window` numbers.
+    /// An empty set of sessions. Each will remember `window` numbers.
     #[must_use]
     pub fn new(window: u32) -> Self {
         assert!(window > 0, "the genesis header is checked");
@@ -74,7 +75,7 @@ impl Sessions {
         self.window
     }
 
-    /// Adds a session whose batches will all be told by `record`.
+    /// Adds a session whose batches will all be passed to `record`.
     pub fn open_whole(&mut self, id: SessionId, highest: u64) {
         let session = self.entry(id);
         session.highest = session.highest.max(highest);
@@ -83,7 +84,7 @@ impl Sessions {
     /// Notes that a session exists, with nothing known of its numbers up to `highest`.
     ///
     /// If higher numbers were known, there are two possible reasons. The session ended and was
-    /// opened again, or more was committed after the root group said this. In either case the
+    /// opened again, or more was committed after the root group answered. In either case the
     /// numbers are forgotten and asked for again.
     pub fn open(&mut self, id: SessionId, highest: u64) {
         let known = self.sessions.get(&id).map(|session| session.highest.max(session.unsure));

@@ -22,7 +22,7 @@ use super::*;
 const SESSION: SessionId = SessionId([7; 16]);
 const BATCHES_MAX: usize = 16;
 
-/// Two shards, split at "m", at (0, 0).
+/// The tail of a log whose newest header is genesis, with two shards, split at "m".
 fn tail() -> LogTail {
     let map = ShardMap::from_splits(&[b"m".to_vec()]).expect("one split");
     let leaves = Leaves::new(map.genesis_leaves()).expect("the map covers all keys");
@@ -67,7 +67,7 @@ fn in_session(batch: v1::Batch, number: u64) -> Arc<Request> {
     Arc::new(Request::admit(batch, session, &tail().leaves, &Params::default()).expect("within its limits"))
 }
 
-/// Facts that a test can change, by which version (0, 1) is formed. Keys that were not given are
+/// The facts that version (0, 1) is formed from, for a test to change. Keys that are not given are
 /// absent.
 struct World {
     overlay: Overlay,
@@ -215,8 +215,8 @@ fn after_an_abort_a_batch_that_built_on_an_aborted_write_is_refused() {
     let c = admit(batch([put("z", "C's")], []));
     let mut world = World::new();
     assert_eq!(world.form(&[a, b.clone(), c.clone()]).verdicts, vec![Verdict::Taken; 3]);
-    // Shard 0 times out after it said that "a" is absent. B has a precondition there, so it fails
-    // with it.
+    // Shard 0 times out after it said that "a" is absent. B has a precondition there, so B fails,
+    // too.
     assert!(b.involved.contains(&ShardId(0)), "a batch belongs to a shard by its preconditions too");
     world.down.insert(ShardId(0));
     let draft = world.form(&[b.clone(), c]);
@@ -327,8 +327,8 @@ fn a_session_number_is_applied_once() {
     world.sessions.end(SESSION);
     assert_eq!(reason(&world.form(std::slice::from_ref(&first)).verdicts[0]), Reason::UnknownSession);
     world.sessions.open(SESSION, 0);
-    // If a number is sent twice at once, the second waits for the outcome of the first. What
-    // follows in the stream waits too.
+    // If a number is sent twice at once, the second waits for the outcome of the first. The batches
+    // after it in the stream wait too.
     let next = in_session(batch([put("a", "2")], []), 2);
     let draft = world.form(&[first.clone(), first.clone(), next.clone()]);
     assert_eq!(draft.verdicts, [Verdict::Taken, Verdict::Waits, Verdict::Waits]);
@@ -359,8 +359,8 @@ fn numbers_of_a_session_that_is_not_known_whole_are_asked_for() {
     assert_eq!(sessions.standing(&SESSION, 9), NumberStanding::Done(done));
 }
 
-/// A number lower than the known ones comes from a session that was opened again, or was told
-/// before the newest commits.
+/// If the root group returns a lower number than the known ones, the session was opened again, or
+/// the answer is older than the newest commits.
 #[test]
 fn what_is_known_of_a_session_that_may_have_ended_is_asked_for_again() {
     let mut world = World::new();

@@ -61,7 +61,7 @@ pub struct Config {
     pub advertise: Option<String>,
     /// The file of the key that signs checkpoints.
     pub signing_key_file: PathBuf,
-    /// The file of the key that replaces the ledger's key, or that it has replaced.
+    /// The file of the key that replaces the ledger's key, or of the one that was replaced.
     pub next_signing_key_file: Option<PathBuf>,
     /// The filter of log lines.
     #[serde(default = "info")]
@@ -74,7 +74,7 @@ pub struct Config {
     pub telemetry: Telemetry,
     /// All nodes by name.
     pub nodes: Nodes,
-    /// The founding of the ledger, which is equal for all processes.
+    /// The founding of the ledger. All processes must have the same one.
     #[serde(default)]
     pub ledger: Ledger,
     /// The store that picks the coordinator that leads.
@@ -128,19 +128,20 @@ pub struct Retention {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Most batches that wait or are being decided.
+    /// Limit on the number of batches that wait or are being decided.
     pub queue_max: usize,
-    /// Most bytes of batches that wait or are being decided.
+    /// Limit on the bytes of batches that wait or are being decided.
     pub queue_bytes_max: u32,
-    /// Most batches of one version.
+    /// Limit on the number of batches of one version.
     pub batches_per_version_max: usize,
-    /// Most batches of one stream that are under way.
+    /// Limit on the number of batches of one stream that are under way.
     pub stream_batches_max: usize,
-    /// Most sessions that one caller uses through one coordinator within a minute.
+    /// Limit on the number of sessions that one caller uses through one coordinator within a
+    /// minute.
     pub sessions_per_caller_max: usize,
     /// How long a batch may wait before it is refused.
     pub commit_timeout_ms: u64,
-    /// How long a shard may take for a prepare before the version goes on without it.
+    /// How long a shard may take for a prepare before the version is formed again without it.
     pub prepare_timeout_ms: u64,
     /// How long the root group may take for one call.
     pub root_timeout_ms: u64,
@@ -247,8 +248,9 @@ impl Config {
     /// TLS for a listener to clients. `None` if the process uses no TLS.
     ///
     /// A gRPC caller needs a certificate if it needs a role, or if there is an authority for
-    /// clients. The certificate is from that authority or, as other coordinators have it, from the
-    /// cluster's. The root log is open to strangers, unless there is an authority for clients.
+    /// clients. The certificate comes from that authority, or from the cluster's, like those of
+    /// other coordinators. The root log is open to the public, unless there is an authority for
+    /// clients.
     pub(super) fn acceptor(&self, protocol: Protocol, log: &AccessLog) -> Result<Option<Acceptor>, Failure> {
         let Some(tls) = &self.tls else { return Ok(None) };
         let shown = self.api_tls.clone().unwrap_or_else(|| tls.server());

@@ -3,7 +3,7 @@
 //!
 //! Only a page of each is held in memory: shards are read as fast as the client takes the messages.
 //! If a rollback or prune removes a state while the stream runs, the stream ends with a refusal.
-//! The client goes on from there with another stream.
+//! The client can continue from there with another stream.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_map};
 
@@ -22,8 +22,9 @@ use super::{
 };
 use crate::{groups::wire, plan::Refusal};
 
-/// Headers that are read at a time, and most journals that are asked for at once.
+/// How many headers are read at a time.
 const HEADERS: u32 = 64;
+/// How many versions' journals are asked for at once.
 const JOURNALS_AHEAD: usize = 16;
 
 /// The kept journals of one shard, in order.
@@ -60,7 +61,7 @@ impl Reads {
     /// Streams the journals of the versions that stand.
     ///
     /// # Errors
-    /// The refusal of the first step that fails, also in the middle of the stream.
+    /// The refusal of the first step that fails, even in the middle of the stream.
     pub async fn journal(&self, request: v1::JournalRequest, sink: &Sink<v1::JournalResponse>) -> Result<(), Status> {
         let view = self.log.view().await?;
         if !view.genesis.params.journals_kept {

@@ -1,8 +1,8 @@
 //! A scan of one shard at an exact state, page by page.
 //!
-//! Each page is a call of its own to any replica that has the state, so nothing is open between two
-//! pages. A page must go on from the one before it, otherwise the answer is refused. So a scan ends
-//! whatever a node answers.
+//! Each page takes a separate call to any replica that has the state, so nothing is open between
+//! two pages. A page must continue after the previous one, otherwise the answer is refused. So a
+//! scan ends, whatever a node answers.
 
 use bytes::Bytes;
 use coppice_proto::v1::{self, shard_scan_request::Scan};
@@ -57,8 +57,7 @@ impl Pages {
     }
 }
 
-/// The request for the page after `page`. `None` if that page does not go on from where it should
-/// begin.
+/// The request for the page after `page`. `None` if that page does not begin where it should.
 fn after(request: &v1::ShardScanRequest, page: &v1::ShardScanResponse) -> Option<v1::ShardScanRequest> {
     let count = u32::try_from(page.records.len()).ok()?;
     // A scan ends when its limit is reached; 0 means no limit.

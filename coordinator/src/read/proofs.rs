@@ -1,5 +1,5 @@
-//! Proof files (`docs/verification.md` section 12): joins what the root group and the shards prove
-//! into one file.
+//! Proof files (`docs/verification.md` section 12): the proofs of the root group and of the shards,
+//! joined into one file.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -26,7 +26,7 @@ use crate::{
     shown::{Cosigned, Shown},
 };
 
-/// A committed prefix of the log with a checkpoint over it, on which proofs are built.
+/// A committed prefix of the log with a checkpoint over it. Proofs are built on it.
 #[derive(Debug)]
 pub struct SignedPrefix {
     /// The root group's state, which says which versions stand.
@@ -79,7 +79,7 @@ impl SignedPrefix {
                 let view = log.view().await?;
                 let header = header_at(log, &view, cosigned.size - 1).await?;
                 // A checkpoint from before a rollback has other epochs. The next cosigned one has
-                // those in force.
+                // the present ones.
                 if wire::header_in(&header)?.epochs_root == view.tail.epochs.root() {
                     return Ok(Self { view, size: cosigned.size, newest: header, checkpoint: cosigned.note.clone() });
                 }
@@ -146,7 +146,7 @@ fn paths_in(answer: &v1::ReadRootResponse) -> Result<std::vec::IntoIter<Vec<Dige
     Ok(answer.inclusion.iter().map(wire::path_in).collect::<Result<Vec<_>, _>>()?.into_iter())
 }
 
-/// The headers of the key changes at these places, each with its path.
+/// The headers of the key changes with these sequences, each with its path.
 async fn key_changes(
     log: &RootLog,
     changes: &[u64],
@@ -237,7 +237,8 @@ pub struct Receipts {
 
 impl Receipts {
     /// Makes the receipts of a version that was just committed as the newest entry of a log of this
-    /// size and root. `None` if the path does not lead there, or if key changes have to be proven.
+    /// size and root. `None` if the path does not lead to that root, or if key changes have to be
+    /// proven.
     pub fn of_newest(
         log: &RootLog,
         checkpoint: &Bytes,
@@ -268,7 +269,7 @@ impl Receipts {
     /// Makes the receipts of a committed version with this journal.
     ///
     /// # Errors
-    /// As [`HeaderProof::of`].
+    /// Those of [`HeaderProof::of`].
     pub async fn of(log: &RootLog, header: &Bytes, journal: &[Vec<u8>]) -> Result<Self, Status> {
         let prefix = SignedPrefix::newest(log, log.view().await?).await?;
         let sequence = wire::header_in(header)?.sequence.0;
@@ -299,8 +300,8 @@ fn tree_of(journal: &[Vec<u8>]) -> merkle::ListTree {
     merkle::ListTree::new(journal.iter().map(|entry| hash::journal_leaf_hash(entry)).collect())
 }
 
-/// Makes a file that proves that the log of `old_size` entries is a beginning of the prefix, and
-/// which versions stand there.
+/// Makes a file that proves that the log of `old_size` entries is a prefix of this one, and which
+/// versions stand there.
 ///
 /// # Errors
 /// `INVALID_ARGUMENT` if the prefix is smaller; `UNAVAILABLE` without a quorum of the root group.

@@ -30,9 +30,9 @@ use crate::{
     shown::Shown,
 };
 
-/// Most keys of one request.
+/// Limit on the number of keys of one request.
 pub const KEYS_MAX: usize = 16_384;
-/// Bytes that a value is assumed to have before it is read, if the ledger allows for more.
+/// The length that a value is assumed to have before it is read, if the ledger allows longer ones.
 const VALUE_BYTES: u32 = 1 << 20;
 /// Pause before a read is tried again.
 pub const PAUSE: Duration = Duration::from_millis(10);
@@ -40,19 +40,19 @@ pub const PAUSE: Duration = Duration::from_millis(10);
 /// A state that is about to be read.
 #[derive(Clone, Debug)]
 pub struct Located {
-    /// A state of the root group in which the version stands.
+    /// A state of the root group. The version stands in it.
     pub view: Arc<View>,
     /// The version's original name.
     pub stamp: Stamp,
     /// The version's state leaves.
     pub leaves: Leaves,
-    /// The signed checkpoint over the view, if a proof by it was asked for. `None` for proofs under
-    /// a cosigned checkpoint.
+    /// The signed checkpoint over the view, if a proof under it was asked for. `None` for proofs
+    /// under a cosigned checkpoint.
     pub checkpoint: Option<Bytes>,
 }
 
 impl Located {
-    /// The context that every read tells a replica.
+    /// The context that every read of a replica carries.
     #[must_use]
     pub fn shard_context(&self, leaf: &StateLeaf) -> v1::ShardContext {
         v1::ShardContext {
@@ -84,12 +84,12 @@ pub struct Reads {
     room: Arc<Room>,
     metrics: Arc<Metrics>,
     pub(super) read_timeout: Duration,
-    /// The caller for whom the reads are made.
+    /// The caller that the reads are made for.
     caller: Arc<str>,
 }
 
 impl Reads {
-    /// Reads for no caller in particular.
+    /// Reads without a caller.
     pub fn new(
         log: Arc<RootLog>,
         shards: Shards,
@@ -195,8 +195,8 @@ impl Reads {
             match work(located, deadline).await {
                 Err(error) if again(&error) => {
                     if Instant::now() + PAUSE >= deadline {
-                        // The last attempt may have failed for lack of time alone. The error before
-                        // it gives the reason.
+                        // The last attempt may have failed only because time ran out. The error
+                        // before it gives the reason.
                         return Err(before.unwrap_or(error));
                     }
                     before = Some(error);

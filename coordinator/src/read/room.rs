@@ -1,7 +1,7 @@
-//! A budget of bytes for the answers that are being made. No caller has more than a share of it.
+//! A budget of bytes for answers that are being built. No caller holds more than a share of it.
 //!
-//! A caller waits for its own share first, and only then for the common budget. So a caller that
-//! asks for much queues up behind itself, and others find room at once.
+//! A caller waits for its own share first, and only then for the common budget. So a caller with
+//! many large requests waits for itself, and other callers find room at once.
 
 use std::{
     collections::BTreeMap,
@@ -16,20 +16,19 @@ use tokio::{
 };
 use tonic::Status;
 
-/// Most bytes of the answers that are being made at a time, by their estimates. Further answers
-/// wait.
+/// The largest total of estimated bytes of the answers that are being built. Further answers wait.
 const BYTES_MAX: u32 = 128 << 20;
-/// One caller may have this part of the bytes: 1/SHARE.
+/// One caller may hold 1/SHARE of the bytes.
 const SHARE: u32 = 4;
 
-/// The budget. A caller without a part of it is forgotten.
+/// The budget. Callers that hold no bytes are forgotten.
 #[derive(Debug)]
 pub struct Room {
     all: Arc<Semaphore>,
     shares: Mutex<BTreeMap<String, Weak<Semaphore>>>,
 }
 
-/// A part of the budget, until it is dropped. It also keeps the caller's share alive.
+/// A part of the budget, held until this value is dropped. It also keeps the caller's share alive.
 #[derive(Debug)]
 pub struct Taken {
     _of_all: OwnedSemaphorePermit,

@@ -1,8 +1,8 @@
 //! Streamed reads: ranges, histories, differences and heads, shard by shard in key order.
 //!
-//! A stream shows the state that was located when it began. Only a few messages are made ahead of
-//! the client. Shards are read page by page ([`Pages`]), so a client that takes nothing holds no
-//! resources of a node.
+//! A stream shows the state that was located when it began. Only a few messages are made before the
+//! client takes them. Shards are read page by page ([`Pages`]), so a client that takes nothing
+//! holds no resources of a node.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -30,7 +30,7 @@ impl Reads {
     /// Streams a range. The last message carries its end.
     ///
     /// # Errors
-    /// The refusal of the first step that fails, also in the middle of the stream.
+    /// The refusal of the first step that fails, even in the middle of the stream.
     pub async fn range(&self, request: &v1::RangeRequest, sink: &Sink<v1::RangeResponse>) -> Result<(), Status> {
         let read = request.read.unwrap_or_default();
         let (low, high) = (&request.low, request.high.as_deref());
@@ -114,7 +114,7 @@ impl Reads {
         Pages::new(self.clone(), scan_request(located, leaf, scan), None)
     }
 
-    /// Proves all records of a range that was answered.
+    /// Proves all records of a range that was read.
     async fn prove_range(&self, located: &Located, low: &[u8], high: Option<&[u8]>) -> Result<Bytes, Status> {
         let params = &located.view.genesis.params;
         let deadline = Instant::now() + self.read_timeout;
@@ -143,7 +143,7 @@ impl Reads {
     /// Streams the changes of one key, newest first.
     ///
     /// # Errors
-    /// The refusal of the first step that fails, also in the middle of the stream.
+    /// The refusal of the first step that fails, even in the middle of the stream.
     pub async fn history(&self, request: &v1::HistoryRequest, sink: &Sink<v1::HistoryResponse>) -> Result<(), Status> {
         let read = request.read.unwrap_or_default();
         if read.want_proof {
@@ -180,7 +180,7 @@ impl Reads {
     /// Streams the differences between two versions.
     ///
     /// # Errors
-    /// The refusal of the first step that fails, also in the middle of the stream.
+    /// The refusal of the first step that fails, even in the middle of the stream.
     pub async fn diff(&self, request: &v1::DiffRequest, sink: &Sink<v1::DiffResponse>) -> Result<(), Status> {
         let view = self.log.view().await?;
         check_range(&request.low, request.high.as_deref(), &view.genesis.params)?;
@@ -240,10 +240,11 @@ impl Reads {
         Ok(())
     }
 
-    /// Streams headers in order, starting at a sequence. With `follow`, until the client goes.
+    /// Streams headers in order, starting at a sequence. With `follow`, the stream lasts until the
+    /// client ends it.
     ///
     /// # Errors
-    /// The refusal of the first step that fails, also in the middle of the stream.
+    /// The refusal of the first step that fails, even in the middle of the stream.
     pub async fn watch(
         &self,
         request: &v1::WatchHeadsRequest,
@@ -275,7 +276,7 @@ impl Reads {
             let changed = grown.wait_for(|size| *size > next);
             tokio::select! {
                 biased;
-                // If another coordinator leads, only the root group tells of new headers.
+                // If another coordinator leads, new headers are only seen by asking the root group.
                 _ = tokio::time::timeout(Duration::from_millis(250), changed) => {}
                 () = sink.closed() => return Ok(()),
             }

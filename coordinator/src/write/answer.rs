@@ -1,7 +1,7 @@
 //! Deciding a version and answering its clients.
 //!
-//! The order is the promise: the header is appended; only when it is in the log, a checkpoint is
-//! signed and an answer is sent. A refusal leaves after the version against which it was judged is
+//! The order is a promise: the header is appended, and only when it is in the log, a checkpoint is
+//! signed and an answer is sent. A refusal is sent after the version that it was judged on is
 //! decided, and after a later ReadIndex has shown that the term is still this leader's (PROTOCOL
 //! 4.3).
 //!
@@ -29,7 +29,7 @@ use crate::{
     read::proofs::Receipts,
 };
 
-/// A verdict that must not leave before the version below it is decided.
+/// A verdict that must not be sent before the version below it is decided.
 #[derive(Debug)]
 pub enum Held {
     /// The batch is refused.
@@ -47,9 +47,9 @@ pub struct InFlight {
     pub overlay: Overlay,
     /// The session numbers that the version commits.
     pub numbers: BTreeSet<(SessionId, u64)>,
-    /// The entries that sessions keep if it is committed.
+    /// The entries that sessions keep if the version is committed.
     pub commits: Vec<(SessionId, u64, Done)>,
-    /// The channel for its outcome.
+    /// The channel for the version's outcome.
     pub outcome: oneshot::Receiver<Outcome>,
 }
 
@@ -74,7 +74,7 @@ pub struct Deciding {
     pub batches: Vec<Arc<Request>>,
     /// The entries that wait for the batches, in the same order.
     pub entries: Vec<Entry>,
-    /// Verdicts that were judged against this version.
+    /// Verdicts that depend on this version.
     pub held: Vec<Held>,
     /// The version's span.
     pub trace: Trace,
@@ -110,10 +110,10 @@ impl Deciding {
         match log.root.append(&commit, term).await {
             Decision::Committed { size, root, path } => {
                 let appended = Instant::now();
-                // Signed before the next header is sent, so that no size is left out. A version
-                // whose log can't be signed is committed nevertheless.
+                // The log is signed before the next header is sent, so that no size is left out. A
+                // version whose log can't be signed is committed nevertheless.
                 let signed = log.signed_at(size, root).await;
-                // The sequencer is told first, so that it goes on at once.
+                // The sequencer is told first, so that it can continue at once.
                 tell(&mut outcome, Outcome::Committed);
                 metrics.took(Phase::Append, appended - began);
                 metrics.committed(batches.iter().map(|batch| &**batch));
@@ -144,7 +144,7 @@ fn tell(outcome: &mut Option<oneshot::Sender<Outcome>>, what: Outcome) {
     }
 }
 
-/// The answer to a client whose batch or operation may be committed.
+/// The answer to a client whose batch or operation may have been committed.
 pub fn open_outcome() -> Status {
     let told = "no majority of the root group confirms the header in time, so it is not known whether it is committed: \
                 ask again under the same session and number, or read what stands";
@@ -196,8 +196,8 @@ async fn answer_committed(
             Ok(receipt) => answer.receipt = receipt,
             Err(error) => {
                 tracing::warn!(%error, "a receipt could not be made");
-                // The batch is committed. With a session number, the client can ask for the receipt
-                // again.
+                // The batch is committed. If it has a session number, the client can ask for the
+                // receipt again.
                 if entry.request.session.is_some() {
                     let told = format!("version {stamp} is committed, its receipt could not be made: ask again");
                     entry.answer(Err(status::refuse(Reason::Unavailable, told)));
@@ -209,8 +209,7 @@ async fn answer_committed(
     }
 }
 
-/// Sends verdicts that were judged against a decided version, if this leader's term is still in
-/// force.
+/// Sends verdicts that depend on a decided version, if this leader's term is still in force.
 pub async fn release(log: &RootLog, term: u64, held: Vec<Held>) {
     if held.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! The requests to the sequencer, and the answers that it gives when it serves none of them.
+//! The requests to the sequencer, and the answers while no sequencer serves them.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use crate::{
     quotas::Slot,
 };
 
-/// Most stage commands, rollbacks, prunes and key changes that wait. Batches have queue slots of
-/// their own.
+/// Limit on the number of stage commands, rollbacks, prunes and key changes that wait. Batches have
+/// their own queue slots.
 pub const TASKS_MAX: usize = 64;
 /// Longest reason, in bytes.
 const REASON_BYTES_MAX: usize = 1024;
@@ -35,12 +35,12 @@ pub type Reply = oneshot::Sender<Result<v1::CommitResponse, Status>>;
 pub struct Entry {
     pub request: Arc<Request>,
     pub reply: Reply,
-    /// The batch is refused if it still waits then.
+    /// The time after which the batch is refused if it still waits.
     pub deadline: Instant,
     pub want_receipt: bool,
     /// When the batch arrived.
     pub came: Instant,
-    /// The trace to which the batch belongs.
+    /// The trace that the batch belongs to.
     pub trace: Trace,
     /// The batch's queue slot and queue bytes.
     pub _permits: [Permit; 2],
@@ -120,7 +120,7 @@ pub enum Wanted {
     Key(PublicKey),
 }
 
-/// A rollback, prune or key change that waits. Its texts are within their limits.
+/// A waiting rollback, prune or key change. Its texts are within their limits.
 #[derive(Debug)]
 pub struct AdminRequest {
     pub wanted: Wanted,
@@ -172,7 +172,7 @@ impl Asked {
     }
 }
 
-/// An id in hex. Longer texts than an id are cut.
+/// The first 16 bytes of an id in hex.
 pub fn hex(id: &[u8]) -> String {
     id.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
@@ -182,7 +182,7 @@ pub fn hex(id: &[u8]) -> String {
 pub enum Exit {
     /// Another leader's term began.
     Deposed,
-    /// Something can't be continued: the leader must take over again.
+    /// The term can't be continued: the leader must take over again.
     Reset(String),
     /// The root group does not answer. Other coordinators may reach it.
     CutOff,

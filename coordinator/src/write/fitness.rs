@@ -2,9 +2,9 @@
 //! its clock is near the root replicas' clocks.
 //!
 //! An unfit leader does no harm, since the root group refuses it. It stops so that another one can
-//! begin, because the metadata store lets it stay as long as it keeps its lease alive. A leader
-//! that the root group does not answer stays if it can't be replaced: no other coordinator is
-//! known, or the metadata store is silent.
+//! begin: otherwise it would stay the metadata store's candidate as long as it keeps its lease
+//! alive. A leader that the root group does not answer stays if it can't be replaced: no other
+//! coordinator is known, or the metadata store is silent.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ use crate::{plan::Refusal, shown::Shown};
 const LOOK: Duration = Duration::from_millis(250);
 /// How long a replica of the root group may take to answer.
 const ANSWER_MAX: Duration = Duration::from_millis(500);
-/// A clock counts as off after this many bad readings in a row, since one slow machine is no skew.
+/// A clock counts as off after this many bad readings in a row, since a slow machine is not a
+/// skewed clock.
 const SKEWS_MAX: u32 = 4;
 
 /// Waits until this coordinator should no longer lead under the term. Returns the reason.

@@ -1,4 +1,4 @@
-//! The end of the root log in a leader's term: what is decided, and the one header that is being
+//! The end of the root log in a leader's term: the decided log, and the one header that is being
 //! appended.
 //!
 //! Invariants: at most one header is being appended, and it follows on the decided ones; decided
@@ -17,7 +17,7 @@ use crate::plan::{LogTail, Overlay};
 #[derive(Debug)]
 pub struct Head {
     term: u64,
-    /// The end of the log that is decided, and since when.
+    /// The end of the decided log.
     decided: LogTail,
     decided_at: Instant,
     /// The version whose header is being appended.
@@ -87,7 +87,7 @@ impl Head {
         self.in_flight = Some(in_flight);
     }
 
-    /// Waits for the outcome of the header in flight; for ever, if there is none.
+    /// Waits for the outcome of the header in flight, or for ever if there is none.
     pub async fn outcome(&mut self) -> Outcome {
         match &mut self.in_flight {
             // The deciding task ends without an outcome only if the runtime stops it.

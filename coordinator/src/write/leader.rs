@@ -2,7 +2,7 @@
 //!
 //! The metadata store only picks a candidate. Two coordinators that both think they were picked do
 //! no harm, since the root group allots terms and refuses the older one (PROTOCOL 3.1). So a leader
-//! goes on while the store is silent. Its reign ends when
+//! stays while the store is silent. Its reign ends when
 //!
 //! - the store says that another candidate is picked,
 //! - the root group has another term, or does not answer,
@@ -102,8 +102,8 @@ async fn refuse_while_following(commands: &mut mpsc::Receiver<Command>) {
     }
 }
 
-/// Leads as long as the candidacy lasts and this coordinator is fit to. Then gives the candidacy
-/// up.
+/// Leads as long as the candidacy lasts and this coordinator is fit to lead. Then gives the
+/// candidacy up.
 async fn reign(
     (shown, resources): (&Shown, &Resources),
     genesis: &[u8],
@@ -134,7 +134,8 @@ async fn reign(
                 if shown.could_be_replaced() {
                     break (Exit::CutOff, None);
                 }
-                // No other candidate can be picked: keep the candidacy. Waiting clients must retry.
+                // No other candidate can be picked, so the candidacy is kept. Waiting clients must
+                // retry.
                 refuse_waiting(&mut waiting);
                 tokio::time::sleep(PAUSE).await;
                 continue;
@@ -213,8 +214,8 @@ async fn resign(tenure: Tenure) {
 }
 
 /// Becomes the leader of a new term, and learns the ledger's state. Returns `None` if another term
-/// began after `last`, the last one of this coordinator. Then the term is not taken back, whatever
-/// the metadata store says.
+/// began after `last`, the last one of this coordinator. In that case the leadership is not taken
+/// back, whatever the metadata store says.
 async fn take_over(
     (name, Resources { log, limits, clock, .. }): (&str, &Resources),
     genesis: &[u8],
@@ -257,7 +258,7 @@ fn learn(sessions: &mut Sessions, session: &v1::SessionState) -> Result<(), toni
     Ok(())
 }
 
-/// Whether another attempt would fail in the same way.
+/// Whether another attempt to lead would fail in the same way.
 fn is_unfit(error: &tonic::Status) -> bool {
     matches!(coppice_proto::status::reason(error), Some(Reason::WrongCluster | Reason::InvalidArgument))
 }

@@ -1,5 +1,5 @@
-//! The means of the write path. They do not include what is shown to others
-//! ([`Shown`](crate::shown::Shown)).
+//! The parts that the write path works with. The state that is shown to others
+//! ([`Shown`](crate::shown::Shown)) is not among them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{
     random::Random,
 };
 
-/// The root log, the shards, time and chance. Clones share them.
+/// The root log, the shards, the clock and the random numbers. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Resources {
     pub log: Arc<RootLog>,

@@ -6,7 +6,7 @@
 //! living pin.
 //!
 //! Each prune adds an operation to the root log for ever, so prunes come in steps. A prune waits
-//! until an eighth more than the rule keeps has gathered, and there is at most one in an interval.
+//! until the log has an eighth more than the rule keeps, and there is at most one in each interval.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,11 +26,11 @@ use crate::{
     shown::Shown,
 };
 
-/// The rule on whose behalf a coordinator prunes, as part of the principal.
+/// The name of the rule in the principal of a prune.
 const RULE: &str = "retention policy";
-/// Least number of versions beyond the kept ones that is worth a prune.
+/// Minimum number of versions, beyond the kept ones, that is worth a prune.
 const STEP_VERSIONS_MIN: u64 = 16;
-/// A prune waits until 1/STEP_PART of the kept versions has gathered in addition.
+/// A prune waits for 1/STEP_PART more versions than the rule keeps.
 const STEP_PART: u32 = 8;
 
 /// Prunes whenever this coordinator leads and the rule asks for it. Ends when the command channel

@@ -2,9 +2,9 @@
 //!
 //! At most two versions are under way: one whose header is being appended, and one that is being
 //! prepared on top of it. The second starts when all prepares of the first were answered, so a
-//! prepare that fails never takes a child with it. If something can't be continued (a foreign term,
-//! a refused append, a shard that lost its base), the task ends. A new `TakeOver` then finds out
-//! what stands, and undecided batches go back to the queue.
+//! failed prepare never fails a version that builds on it. If the term can't be continued (another
+//! term began, an append was refused, a shard lost its base), the task ends. A new `TakeOver` then
+//! finds out which versions stand, and undecided batches go back to the queue.
 //!
 //! ```text
 //! commands ─► waiting ─► round: judge ─► prepare ─► hand over ─► answer: append, sign, reply
@@ -40,7 +40,7 @@ use crate::{
     plan::{Done, LogTail, Refusal, Sessions},
 };
 
-/// How often a shard is asked again that does not answer or whose trees are full.
+/// How often a shard is asked again if it does not answer or its trees are full.
 const POLL: Duration = Duration::from_millis(20);
 /// How long the task sleeps if nothing happens.
 const IDLE: Duration = Duration::from_millis(500);
@@ -58,7 +58,7 @@ pub struct Sequencer {
     stages: Stages,
     waiting: VecDeque<Entry>,
     tasks: VecDeque<Task>,
-    /// When the shards are looked at again.
+    /// The time of the next look at the shards.
     look_at: Instant,
 }
 
@@ -97,7 +97,7 @@ impl Sequencer {
         self.head.stamp()
     }
 
-    /// Works until it can't go on. Returns the reason; waiting batches stay in the queue.
+    /// Works until it can't continue. Returns the reason; waiting batches stay in the queue.
     pub async fn run(&mut self, commands: &mut mpsc::Receiver<Command>) -> Exit {
         self.ask_shards();
         loop {
@@ -118,7 +118,8 @@ impl Sequencer {
             self.on_event(event)?;
         }
         self.expire();
-        // By time, not when idle: a stream of commands must not keep shards from being asked.
+        // Shards are asked by time, not when the task is idle: a stream of commands must not
+        // prevent it.
         if self.look_at <= Instant::now() {
             self.expire_stages();
             self.ask_shards();

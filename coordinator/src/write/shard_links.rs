@@ -1,8 +1,8 @@
-//! The leader's view of each shard: whether it answers, what its forest looks like, and what it was
-//! told.
+//! The leader's view of each shard: whether it answers, the shape of its forest, and the decided
+//! state that it was told.
 //!
 //! Invariants: each shard has at most one background question under way, so the channel of answers
-//! never fills; a merge is installable only on the state for which the shard reported it.
+//! never fills; a merge is installable only on the state that the shard reported it for.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -163,8 +163,7 @@ impl ShardLinks {
         self.link(shard).told = told;
     }
 
-    /// Forgets what a shard was told and what its forest looks like, since an operation changed
-    /// both.
+    /// Forgets the told state and the shape of a shard, since an operation changed both.
     pub fn forget(&mut self, shard: ShardId) {
         let link = self.link(shard);
         link.told = None;
@@ -195,12 +194,12 @@ impl ShardLinks {
         self.events_in.clone()
     }
 
-    /// Waits for the next answer to a background question; for ever, if there is none.
+    /// Waits for the next answer to a background question, or for ever if there is none.
     pub async fn next_event(&mut self) -> Event {
         self.events.recv().await.expect("the links keep a sender")
     }
 
-    /// An answer that is there already.
+    /// An answer that has already arrived.
     pub fn ready_event(&mut self) -> Option<Event> {
         self.events.try_recv().ok()
     }
@@ -209,7 +208,7 @@ impl ShardLinks {
     /// decided or not.
     ///
     /// # Errors
-    /// If the leader can't go on: another term began, or the answer does not parse.
+    /// If the leader can't continue: another term began, or the answer does not parse.
     pub fn note(&mut self, Event { shard, told, answer }: Event, tip: Option<ShardState>) -> Result<(), Exit> {
         let link = self.link(shard);
         link.busy = false;

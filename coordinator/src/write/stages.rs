@@ -1,6 +1,6 @@
 //! The stages of a leader: versions that are prepared but not decided (PROTOCOL 5.6).
 //!
-//! Invariants: a stage's parent is another stage that is here, or head; the newest finalized stages
+//! Invariants: a stage's parent is head, or another stage in this list; the newest finalized stages
 //! are remembered, so that a finalization whose answer was lost can be repeated. Stages that leave
 //! are returned, since their prepares have to be aborted.
 
@@ -22,7 +22,7 @@ use crate::{
     quotas::Slot,
 };
 
-/// Most finalized stages that are remembered.
+/// Limit on the number of finalized stages that are remembered.
 const FINALIZED_MAX: usize = 64;
 
 /// Forests after a stage, of the shards that it or its parents touch.
@@ -52,7 +52,7 @@ pub struct Stages {
     finalized: VecDeque<(StageId, Done)>,
 }
 
-/// The state on which a stage is built.
+/// The state that a stage is built on.
 #[derive(Debug)]
 pub struct Base {
     pub below: Stamp,
@@ -120,7 +120,7 @@ impl Stages {
         }
     }
 
-    /// Adds a stage that is prepared. Returns its state root.
+    /// Adds a prepared stage. Returns its state root.
     pub fn add(
         &mut self,
         id: StageId,

@@ -1,5 +1,5 @@
-//! The spans of versions. A version has many batches, each with a trace of its own. The version's
-//! span is a child of the first traced batch, and linked to the others.
+//! The spans of versions. A version has many batches, each with its own trace. The version's span
+//! is a child of the first traced batch, and linked to the others.
 
 use coppice_proto::telemetry::{child, is_traced};
 use coppice_types::Stamp;
@@ -10,7 +10,7 @@ use opentelemetry::{
 
 pub use opentelemetry::Context as Trace;
 
-/// Most batches to which a version's span is linked.
+/// Limit on the number of batches that a version's span is linked to.
 const LINKS_MAX: usize = 64;
 
 /// The span of a version whose batches have these traces.

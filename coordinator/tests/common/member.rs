@@ -11,15 +11,15 @@ use tokio::{net::TcpListener, sync::watch};
 /// The behaviour of a witness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Habit {
-    /// As specified.
+    /// It behaves as specified.
     Sound,
-    /// Takes requests, and never answers.
+    /// It takes requests and never answers.
     Silent,
-    /// Signs something else.
+    /// It signs something else.
     SignsAnother,
-    /// Answers with more than anyone should read.
+    /// It answers with more than a client should read.
     Endless,
-    /// Answers with errors.
+    /// It answers with errors.
     Broken,
 }
 
@@ -33,7 +33,7 @@ struct Inner {
     signer: Cosigner,
     log: VerifierKey,
     habit: watch::Sender<Habit>,
-    /// The size that it cosigned last, and how often it was asked.
+    /// The size that was cosigned last, and the number of requests.
     state: Mutex<State_>,
 }
 
@@ -56,7 +56,7 @@ impl Member {
         Self { inner, url }
     }
 
-    /// The witness as a coordinator is told of it.
+    /// The witness, as in a coordinator's settings.
     pub fn witness(&self) -> Witness {
         Witness { url: self.url.clone(), key: self.inner.signer.verifier().clone() }
     }

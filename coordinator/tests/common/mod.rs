@@ -38,7 +38,7 @@ impl Picked {
     }
 }
 
-/// A metadata store that picks the test's candidate, and takes its time to tell the deposed one.
+/// A metadata store that picks the test's candidate, and is slow to tell the deposed one.
 #[derive(Debug)]
 struct Store(Arc<Picked>);
 
@@ -161,7 +161,7 @@ impl World {
         Self { net, nodes, disks, faults, picked, params, map, limits }
     }
 
-    /// The options that start a replica of the first incarnation again.
+    /// The options for restarting a replica of the first incarnation.
     pub fn replica(&self, ordinal: u32, group: GroupId) -> ReplicaOptions {
         let voters = (1..=u32::try_from(self.nodes.len()).expect("nodes are few")).map(|of| raft_id(of, 1)).collect();
         ReplicaOptions { group, raft_id: raft_id(ordinal, 1), bootstrap: Bootstrap::New { voters } }
@@ -171,7 +171,7 @@ impl World {
         self.key_of(9)
     }
 
-    /// A key of the ledger's name.
+    /// A key with the ledger's name.
     pub fn key_of(&self, seed: u8) -> SignerKey {
         SignerKey::from_seed(&origin("coppice.test", &CLUSTER), &[seed; 32]).expect("it is a name")
     }

@@ -40,7 +40,7 @@ pub enum Fate {
     Lost,
     /// The call arrives, but its answer does not.
     AnswerLost,
-    /// The call never arrives, and the answer says that it was done.
+    /// The call never arrives, and the answer claims that it was carried out.
     Feigned,
 }
 
@@ -101,7 +101,7 @@ impl Faults {
         told
     }
 
-    /// Loses calls of this name from now on. The receiver gets each of them.
+    /// Loses calls with this name from now on. The receiver gets each of them.
     pub fn lose(&self, name: &'static str) -> mpsc::UnboundedReceiver<()> {
         let (tell, told) = mpsc::unbounded_channel();
         self.set(move |call| {
@@ -136,12 +136,13 @@ impl Faults {
         }
     }
 
-    /// From now on these nodes seem to run a version that does not say which headers it knows.
+    /// Makes these nodes look like an older version, which does not report the headers that it
+    /// knows.
     pub fn outdate(&self, nodes: &[&str]) {
         *self.2.lock().expect("no rule panics") = nodes.iter().map(|node| (*node).to_owned()).collect();
     }
 
-    /// Everything passes again.
+    /// Lets everything pass again.
     pub fn clear(&self) {
         *self.0.lock().expect("no rule panics") = None;
     }

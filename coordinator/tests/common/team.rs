@@ -1,5 +1,5 @@
 //! Several coordinators of one ledger, and a metadata store that can be cut off, wiped and brought
-//! back. Each coordinator has a thread of its own, so that it can be paused at any point.
+//! back. Each coordinator has its own thread, so that it can be paused at any point.
 
 use std::{
     collections::BTreeMap,
@@ -105,7 +105,7 @@ impl Metadata for Reached {
     }
 }
 
-/// The clock of one coordinator, which may be ahead.
+/// The clock of one coordinator. It may be ahead.
 #[derive(Clone, Debug)]
 struct Wrong {
     right: SystemClock,
@@ -126,11 +126,11 @@ impl Clock for Wrong {
 enum Order {
     /// Pause until the other end is dropped.
     Pause(blocking::Receiver<()>),
-    /// End without another step.
+    /// Stop at once, without another step.
     Kill,
 }
 
-/// A coordinator in a thread of its own.
+/// A coordinator in its own thread.
 struct Seat {
     handle: Handle,
     orders: mpsc::UnboundedSender<Order>,
@@ -192,7 +192,7 @@ impl Team {
             runtime.block_on(async {
                 tokio::spawn(service.run(incoming, std::future::pending()));
                 while let Some(Order::Pause(until)) = received.recv().await {
-                    // Blocks the coordinator's only thread, so nothing of it moves.
+                    // Blocks the coordinator's only thread, so none of its tasks runs.
                     let _ = until.recv();
                 }
             });
@@ -208,12 +208,12 @@ impl Team {
         LedgerClient::new(self.world.net.connector("client").channel(name))
     }
 
-    /// Waits until a coordinator leads that is not cut off. Returns its name.
+    /// Waits until a coordinator that is not cut off leads. Returns its name.
     pub async fn leader(&self) -> &'static str {
         self.leader_but("").await
     }
 
-    /// Waits until another coordinator than `old` leads.
+    /// Waits until a coordinator other than `old` leads.
     pub async fn leader_but(&self, old: &str) -> &'static str {
         let found = async {
             loop {
@@ -228,22 +228,22 @@ impl Team {
         timeout(LIMIT, found).await.expect("one leads in time")
     }
 
-    /// Whether the coordinator takes itself for the leader.
+    /// Whether the coordinator believes that it leads.
     pub fn leads(&self, name: &str) -> bool {
         self.seats[name].handle.leadership().term.is_some()
     }
 
-    /// `kill -9`.
+    /// Ends the coordinator at once, like `kill -9`.
     pub fn kill(&mut self, name: &str) {
         drop(self.seats.remove(name).expect("it runs"));
     }
 
-    /// Asks the coordinator to stop in order.
+    /// Asks the coordinator to stop gracefully.
     pub fn stop(&self, name: &str) {
         self.seats[name].handle.stop();
     }
 
-    /// `SIGSTOP`.
+    /// Pauses the coordinator, like `SIGSTOP`.
     pub fn pause(&mut self, name: &str) {
         let seat = self.seats.get_mut(name).expect("it runs");
         let (resume, until) = blocking::channel();
@@ -251,7 +251,7 @@ impl Team {
         seat.resume = Some(resume);
     }
 
-    /// `SIGCONT`.
+    /// Resumes the coordinator, like `SIGCONT`.
     pub fn resume(&mut self, name: &str) {
         self.seats.get_mut(name).expect("it runs").resume = None;
     }
@@ -283,7 +283,7 @@ impl Team {
         }
     }
 
-    /// The coordinators that this one reports.
+    /// The status that this coordinator reports.
     pub async fn told_by(&self, name: &str) -> v1::StatusResponse {
         let mut client = self.client(name);
         client.status(v1::StatusRequest {}).await.expect("answers").into_inner()

@@ -11,7 +11,7 @@ use crate::{
 };
 
 const FORMAT: u8 = 1;
-/// Most changes in one entry.
+/// Limit on the number of changes in one entry.
 const CHANGES_MAX: usize = 16;
 
 /// One change of a group's members.

@@ -8,18 +8,18 @@ use coppice_types::ErrorKind;
 
 use crate::{Position, RaftId};
 
-/// Why a group did not do what was asked.
+/// The reason why a group did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The storage failed. After this error of [`crate::Group::advance`] the group can't be used
     /// again.
     #[error("the raft log can't {action}")]
     Io {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         source: io::Error,
     },
-    /// Stored bytes are not what was written.
+    /// Stored bytes differ from those that were written.
     #[error("{file}, block {block}: {detail}")]
     Corrupted {
         /// The file in the log's directory.
@@ -75,7 +75,7 @@ pub enum Error {
         /// The leader; `None` if it is unknown.
         leader: Option<RaftId>,
     },
-    /// Not possible now; try again.
+    /// The request is not possible now; it may be later.
     #[error("{0}")]
     Unavailable(&'static str),
     /// A bounded resource is used up.

@@ -1,4 +1,4 @@
-//! The group: raft, its log, and what lies between them and the caller.
+//! The group: raft, its log, and the code between them and the caller.
 //!
 //! ```text
 //!  caller --- requests, step ---> raft --- advance ---> log, messages, Output
@@ -37,7 +37,7 @@ use crate::{
     width::to_usize,
 };
 
-/// Longest evidence of a divergence.
+/// Limit on the bytes of evidence of a divergence.
 const EVIDENCE_BYTES_MAX: usize = 1 << 20;
 /// A quarantined replica campaigns after all if it has had no leader for this many election
 /// timeouts.
@@ -53,10 +53,10 @@ pub struct Group {
     /// The election timeout that was drawn last.
     timeout_ticks: usize,
     ticks: u64,
-    /// Tells this process's reads from those of earlier ones.
+    /// A random number that distinguishes this process's reads from those of earlier processes.
     read_nonce: u64,
     read_next: u64,
-    /// Reads without an answer. The oldest are forgotten when there are too many.
+    /// Reads without an answer. The oldest are dropped when there are too many.
     reads: BTreeSet<ReadId>,
     /// The last entry that the state machine has applied.
     applied: u64,
@@ -74,7 +74,7 @@ pub struct Group {
     reluctant: bool,
     /// For how many ticks a quarantine has kept this replica from campaigning.
     held_ticks: usize,
-    /// Whether an error occurred after which nothing is certain.
+    /// Whether an error occurred that leaves the state unknown.
     failed: bool,
 }
 
@@ -116,8 +116,8 @@ impl Group {
         Self::start(log, membership, options, rng, Position::START.index)
     }
 
-    /// Creates a replica that knows nothing, under an id that was never used before. It waits to be
-    /// added as a learner and to be sent a snapshot. Its state machine is empty, at position 0.
+    /// Creates an empty replica, under an id that was never used before. It waits to be added as a
+    /// learner and to be sent a snapshot. Its state machine is empty, at position 0.
     ///
     /// # Errors
     /// If the directory holds a log, or the storage fails.
@@ -225,10 +225,10 @@ impl Group {
     /// Lets one tick pass.
     pub fn tick(&mut self) {
         self.ticks += 1;
-        // A quarantined replica is held just below its timeout. There the lease of a silent leader
-        // is over, so the replica can vote for others. Its log is sound, though. If it alone has
-        // the end of the log, nobody else can be elected: then it leads after all, and hands over
-        // to a replica that has caught up.
+        // A quarantined replica is held just below its timeout. At that point the lease of a silent
+        // leader is over, so the replica can vote for others. Its log is still sound. If no other
+        // replica has the end of the log, no other one can be elected. Then it leads after all, and
+        // hands over to a replica that has caught up.
         let held = self.quarantined().is_some()
             && !self.is_leader()
             && self.raw.raft.election_elapsed + 1 >= self.timeout_ticks;
@@ -254,8 +254,9 @@ impl Group {
     ///
     /// Raft appends nothing while it waits for a snapshot that covers its log. But a later leader
     /// may lack the end of that log, or may not know that this replica has it, and so may never
-    /// commit it. Therefore each term asks again, once the log matches its leader's. After a while
-    /// without an offer, entries are taken and acknowledged again before the next request.
+    /// commit it. Therefore the replica asks again in each term, once its log matches the leader's.
+    /// After a while without an offer, entries are taken and acknowledged again before the next
+    /// request.
     fn ask_for_snapshot(&mut self) {
         let (term, timeout) = (self.raw.raft.term, self.options.election_ticks as u64);
         let waited = self.requested_in == term && self.ticks >= self.waits_until;
@@ -273,7 +274,7 @@ impl Group {
 
     /// Forgets requests for snapshots of entries that are not committed yet. A leader sends nothing
     /// else to a replica that waits for a snapshot. It can't make a snapshot of uncommitted
-    /// entries, and if committing them needs that very replica, it never could.
+    /// entries, and it may need that very replica to commit them.
     fn forget_early_requests(&mut self) {
         if !self.is_leader() {
             return;
@@ -286,7 +287,7 @@ impl Group {
         }
     }
 
-    /// Ends a joint membership whose leader fell before it had applied it.
+    /// Ends a joint membership if its leader was lost before applying it.
     fn leave_joint(&mut self) {
         let raft = &self.raw.raft;
         let due = self.is_leader() && self.membership.is_joint() && !raft.has_pending_conf();

@@ -11,7 +11,7 @@ use crate::width::len8;
 /// The largest number in a message or on disk. Sums of a few such numbers never overflow.
 pub(crate) const NUMBER_MAX: u64 = u64::MAX >> 2;
 
-/// Most replicas that one list of a membership may name.
+/// Limit on the number of replicas that one list of a membership may name.
 const REPLICAS_MAX: usize = 64;
 
 /// Whether raft accepts the id: it has no use for zero.
@@ -36,7 +36,7 @@ pub(crate) fn number(reader: &mut Reader<'_>) -> Result<u64, DecodeError> {
     if value > NUMBER_MAX { Err(DecodeError::Malformed("number")) } else { Ok(value) }
 }
 
-/// The members of a group. All lists are sorted and without repetition.
+/// The members of a group. All lists are sorted and have no duplicates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Membership {
     /// The replicas that vote; in a joint membership, the new ones.
@@ -61,7 +61,7 @@ impl Membership {
         Self { voters, ..Self::default() }
     }
 
-    /// Whether two sets of voters hold at once.
+    /// Whether two sets of voters are in force at the same time.
     #[must_use]
     pub fn is_joint(&self) -> bool {
         !self.voters_outgoing.is_empty()

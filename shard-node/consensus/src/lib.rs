@@ -1,9 +1,9 @@
 //! One replica of a raft group: a synchronous step and the durable log behind it. Messages go in;
 //! messages, entries and snapshots come out.
 //!
-//! The crate knows no state machine, no network and no thread. The caller feeds [`Group::tick`],
-//! [`Group::step`] and [`Group::propose`], calls [`Group::advance`], and does what the [`Output`]
-//! says. Time, randomness and files come from `coppice-env`, so a run follows from its seed.
+//! The crate has no state machine, network or threads. The caller feeds [`Group::tick`],
+//! [`Group::step`] and [`Group::propose`], calls [`Group::advance`], and handles the [`Output`].
+//! Time, randomness and files come from `coppice-env`, so a run is determined by its seed.
 //!
 //! ```text
 //!   group                     raft, and the order of durability
@@ -18,7 +18,7 @@
 //!   leader's own unsynced entries, which raft does not count before they are durable.
 //! - A replica that lost its disk comes back under a new id ([`Group::create_empty`]). It has no
 //!   vote and grants none until it has been sent a snapshot.
-//! - Bytes of peers and of the disk are checked before raft sees them, and never make it panic.
+//! - Bytes from peers and from the disk are checked before raft sees them, and never make it panic.
 
 // Values.
 mod error;
@@ -27,7 +27,7 @@ mod logger;
 mod output;
 mod width;
 
-// The log on disk, and the encodings of what replicas tell each other.
+// The log on disk, and the encodings of the messages between replicas.
 mod change;
 mod log;
 mod message;

@@ -18,7 +18,7 @@
 //!
 //! What a crash leaves:
 //! - during a flush: a complete batch, or one that the next start cuts away;
-//! - while a segment is made: a file to which no batch of that segment was written;
+//! - while a segment is made: a file without a batch of that segment;
 //! - during `compact` and `reset`: the old or the new `meta`, and files that `meta` does not count,
 //!   which the next start removes.
 
@@ -56,10 +56,10 @@ use crate::{
 /// Room that is kept free for votes and commit indexes when data is refused on a full disk.
 const RESERVE_BYTES: usize = 64 << 10;
 
-/// Bytes of one write, from the first batch on that is longer than `WRITE_BYTES`. Disks are no
-/// faster with more, and memory that is used again costs no page faults.
+/// Bytes of one write once a batch was longer than `WRITE_BYTES`. Larger writes are no faster, and
+/// a buffer that is reused costs no page faults.
 const LARGE_WRITE_BYTES: usize = 2 << 20;
-/// Bytes of one write until then.
+/// Bytes of one write before that.
 const WRITE_BYTES: usize = 512 << 10;
 
 /// Sizes of the log.
@@ -80,7 +80,7 @@ struct Pending {
     items: Items,
     /// Entries in `items`: the index, and where in `items` the entry begins.
     entries: Vec<(u64, u64)>,
-    /// Whether raft's state has changed.
+    /// Whether the batch has a new hard state.
     hard_state: bool,
     /// Whether it holds anything that must be durable before messages speak of it.
     sync: bool,
@@ -94,11 +94,12 @@ pub(crate) struct Log {
     sizes: Sizes,
     meta: Meta,
     hard_state: HardState,
-    /// The memberships from the one at the base on, by the index from which they hold.
+    /// The membership at the base and all later ones, each with the first index that it is valid
+    /// at.
     memberships: Vec<(u64, Membership)>,
     /// The entries after the base.
     slots: VecDeque<Slot>,
-    /// Oldest first. The last one is written to.
+    /// The segments, oldest first. The last one takes new batches.
     segments: VecDeque<Segment>,
     /// A filled segment that is begun when the last one is full.
     spare: Option<Segment>,
@@ -112,7 +113,7 @@ pub(crate) struct Log {
     pending: Pending,
     /// The buffer of one write.
     buffer: DirectBuffer,
-    /// Where the log ended, and raft's state, when the last batch was written. A new segment begins
+    /// The end of the log and raft's state when the last batch was written. A new segment begins
     /// with them.
     written: (Position, HardState),
     cached_bytes: usize,
@@ -230,7 +231,7 @@ impl Log {
         &self.memberships[at - 1].1
     }
 
-    /// The newest membership, and the index from which it holds.
+    /// The newest membership, and the first index that it is valid at.
     pub(crate) fn newest_membership(&self) -> &(u64, Membership) {
         self.memberships.last().expect("there is one from the base on")
     }
@@ -328,7 +329,7 @@ impl Log {
         !self.fits(blocks) || (self.spare.is_some() && !self.segments.back().is_some_and(filled))
     }
 
-    /// Makes sure that entries of `bytes` more can be written even if the disk is full from now on.
+    /// Makes sure that `bytes` more of entries can be written, even if the disk fills up now.
     ///
     /// An error leaves the log as it was, apart from unused space, and the log stays usable.
     pub(crate) fn ensure_room(&mut self, bytes: usize) -> Result<()> {
@@ -384,10 +385,10 @@ impl Log {
         writer.into_bytes()
     }
 
-    /// Makes everything that was appended and set durable, with one fsync. If there is another
-    /// thread, it writes a large batch while this thread does other work.
+    /// Makes everything that was appended and set durable, with one fsync. A large batch is written
+    /// by another thread, if there is one, while this thread does other work.
     ///
-    /// After an error it is unknown what is durable, and the log must not be used again.
+    /// After an error it is unknown which entries are durable, and the log must not be used again.
     pub(crate) fn flush(&mut self, beside: &mut Beside<'_>) -> Result<()> {
         if std::mem::take(&mut self.pending.hard_state) {
             self.pending.items.push(&Item::HardState(self.hard_state));

@@ -22,14 +22,14 @@ use crate::{
 };
 
 const FORMAT: u8 = 1;
-/// The largest number in a message. It is below the largest number of the log, so that others can
-/// still follow a term that a peer made up.
+/// The largest number in a message. It is below the largest number of the log, so that other
+/// replicas can still follow a forged term.
 const WIRE_NUMBER_MAX: u64 = NUMBER_MAX >> 1;
-/// Longest context of a read or a vote.
+/// Limit on the bytes of the context of a read or a vote.
 const CONTEXT_BYTES_MAX: usize = 64;
-/// Most entries in one message.
+/// Limit on the number of entries in one message.
 const ENTRIES_MAX: u32 = 1 << 20;
-/// Longest manifest of a snapshot.
+/// Limit on the bytes of a snapshot's manifest.
 pub(crate) const MANIFEST_BYTES_MAX: usize = 1 << 20;
 
 const KINDS: [(u8, MessageType); 12] = [
@@ -72,7 +72,7 @@ impl Message {
         RaftId(self.raft.to)
     }
 
-    /// Whether the message offers a snapshot. Its sender must be told what became of the offer
+    /// Whether the message offers a snapshot. Its sender must be told the outcome of the offer
     /// ([`crate::Group::report_snapshot`]).
     #[must_use]
     pub fn is_snapshot(&self) -> bool {
@@ -214,7 +214,7 @@ fn check(raft: &RaftMessage) -> Result<(), DecodeError> {
     let kind = raft.get_msg_type();
     let reads = matches!(kind, MessageType::MsgReadIndex | MessageType::MsgReadIndexResp);
     ensure(is_legal(RaftId(raft.from)) && is_legal(RaftId(raft.to)) && raft.from != raft.to, "sender or receiver")?;
-    // Raft takes a message of term zero for one of its own. Only a read's request has no term.
+    // Raft treats a message with term zero as its own. Only a read request has no term.
     ensure((raft.term == 0) == (kind == MessageType::MsgReadIndex), "term")?;
     let metadata = raft.get_snapshot().get_metadata();
     let newest = raft.entries.last().map_or(0, |last| last.index);
@@ -230,7 +230,7 @@ fn check(raft: &RaftMessage) -> Result<(), DecodeError> {
         return Ok(());
     }
     ensure(raft.entries.is_empty() || kind == MessageType::MsgAppend, "entries")?;
-    // Raft takes term zero for a match with an entry that it does not have.
+    // Raft treats term zero as a match, even with an entry that it does not have.
     ensure(kind != MessageType::MsgAppend || (raft.index == 0) == (raft.log_term == 0), "log term")?;
     let mut before = Position { index: raft.index, term: raft.log_term };
     for entry in &raft.entries {

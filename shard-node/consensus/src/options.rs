@@ -22,18 +22,18 @@ pub struct Options {
     pub heartbeat_ticks: usize,
     /// A snapshot offer without a report for this many ticks counts as lost.
     pub snapshot_ticks_max: u64,
-    /// Largest entry.
+    /// Limit on the bytes of an entry.
     pub entry_bytes_max: usize,
-    /// Most bytes of entries in one message, unless a single entry is larger.
+    /// Limit on the bytes of entries in one message, unless a single entry is larger.
     pub message_bytes_max: usize,
-    /// Most messages under way to one replica.
+    /// Limit on the number of messages under way to one replica.
     pub inflight_messages_max: usize,
-    /// Most bytes of proposals that are not committed yet.
+    /// Limit on the bytes of proposals that are not committed yet.
     pub uncommitted_bytes_max: u64,
-    /// Most bytes of committed entries that one call of `advance` hands out, unless a single entry
-    /// is larger.
+    /// Limit on the bytes of committed entries that one call of `advance` hands out, unless a
+    /// single entry is larger.
     pub committed_bytes_max: u64,
-    /// Most reads that wait for a majority.
+    /// Limit on the number of reads that wait for a majority.
     pub reads_max: usize,
     /// A learner can be promoted if it is at most this many entries behind the commit index.
     pub promote_lag_max: u64,
@@ -93,8 +93,8 @@ impl Options {
             check_quorum: true,
             pre_vote: true,
             min_election_tick: self.election_ticks,
-            // The timeout is drawn by `Group`, and is up to four times as long for a replica that
-            // would rather not lead: see `Group::set_reluctant`.
+            // The timeout is drawn by `Group`, and is up to four times as long for a reluctant
+            // replica: see `Group::set_reluctant`.
             max_election_tick: 4 * self.election_ticks,
             read_only_option: ReadOnlyOption::Safe,
             skip_bcast_commit: false,

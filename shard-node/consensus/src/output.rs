@@ -1,4 +1,4 @@
-//! What a group hands to its caller.
+//! The values that a group hands to its caller.
 
 use bytes::Bytes;
 use coppice_env::Workers;
@@ -16,7 +16,7 @@ pub enum Payload {
     Data(Bytes),
     /// No content: a new leader's first entry, or a change of membership that was refused.
     Empty,
-    /// The group's members from this entry on. Raft knows them already.
+    /// The group's members after this entry. Raft already uses them.
     Membership(Membership),
 }
 
@@ -44,7 +44,7 @@ pub struct SnapshotOffer {
     pub position: Position,
     /// The replica that offers it.
     pub from: RaftId,
-    /// Tells the state machine which files to fetch.
+    /// The manifest, which tells the state machine which files to fetch.
     pub manifest: Bytes,
 }
 
@@ -63,11 +63,11 @@ pub struct Install {
 /// A replica's role in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Orders the entries.
+    /// The replica orders the entries.
     Leader,
-    /// Follows a leader, or waits for one.
+    /// The replica follows a leader, or waits for one.
     Follower,
-    /// Asks for votes.
+    /// The replica asks for votes.
     Candidate,
 }
 
@@ -98,7 +98,7 @@ pub struct Beside<'b> {
 pub struct Writing<'w> {
     /// The proposals in the batch, by index.
     pub commands: &'w [(u64, Bytes)],
-    /// Whether the write still goes on.
+    /// Whether the write is still running.
     pub goes_on: &'w dyn Fn() -> bool,
 }
 
@@ -132,7 +132,7 @@ pub struct Peer {
     pub learner: bool,
     /// The last entry that the replica is known to have.
     pub matched: u64,
-    /// Whether the replica was heard of lately.
+    /// Whether the leader heard from the replica lately.
     pub active: bool,
     /// Whether the replica is being sent a snapshot.
     pub snapshotting: bool,
@@ -164,7 +164,7 @@ pub struct Status {
     pub quarantined: bool,
 }
 
-/// What [`crate::Group::inspect`] found in a sound log.
+/// The content of a sound log, as [`crate::Group::inspect`] found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogReport {
     /// The position after which the log holds entries.
@@ -177,7 +177,7 @@ pub struct LogReport {
     pub segments: usize,
     /// How many files the next start removes.
     pub leftovers: usize,
-    /// Whether a crash cut off the last write. The next start removes what is left of it.
+    /// Whether a crash cut off the last write. The next start removes the rest of that write.
     pub torn: bool,
     /// Whether the replica does not trust its own state.
     pub quarantined: bool,

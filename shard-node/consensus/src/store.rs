@@ -1,8 +1,8 @@
 //! The log as raft reads it.
 //!
-//! Raft takes an unexpected storage error for a bug and stops the process. So an error of reading
-//! is kept here, and raft gets a harmless answer. [`crate::Group::advance`] then fails with the
-//! error before any message leaves.
+//! Raft treats an unexpected storage error as a bug and stops the process. So a read error is kept
+//! here, and raft gets a harmless answer. [`crate::Group::advance`] then fails with the error
+//! before any message leaves.
 
 use std::cell::{Cell, RefCell};
 
@@ -22,9 +22,9 @@ pub(crate) struct Store {
     pub membership: Membership,
     /// A pinned snapshot that followers may fetch.
     pub snapshot: Option<(Position, Membership, Bytes)>,
-    /// The least index of a snapshot that a follower needs and that is not there.
+    /// The lowest index that a missing snapshot must cover for a follower.
     pub snapshot_wanted: Cell<Option<u64>>,
-    /// The first error of reading.
+    /// The first read error.
     failure: RefCell<Option<Error>>,
 }
 
@@ -83,7 +83,7 @@ impl Storage for Store {
     }
 
     fn snapshot(&self, request_index: u64, to: u64) -> RaftResult<Snapshot> {
-        // A snapshot that is older than a replica's membership is of no use to that replica.
+        // A snapshot that is older than a replica's membership is useless to that replica.
         let (added_by, _) = self.log.newest_membership();
         let least = request_index.max(self.log.base().index);
         match &self.snapshot {

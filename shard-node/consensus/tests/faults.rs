@@ -6,7 +6,7 @@ use coppice_consensus::{Change, RaftId};
 use coppice_env::Rng;
 use world::World;
 
-/// Disturbs the world in other ways than by losing, doubling and delaying messages.
+/// Disturbs the world by other means than lost, duplicated and delayed messages.
 fn disturb(world: &mut World) {
     let ids = world.ids();
     let pick = |world: &mut World| {
@@ -38,7 +38,7 @@ fn disturb(world: &mut World) {
         90..94 => {
             if let Some(leader) = world.leader() {
                 let to = pick(world);
-                // The transfer is refused where it makes no sense.
+                // The transfer is refused if it makes no sense.
                 let _ = world.group(leader).transfer_leader(to);
             }
         }

@@ -1,5 +1,5 @@
 //! Peers that send anything: well-formed messages with made-up numbers, old messages, and messages
-//! for others. The group may then agree on anything, but no replica may panic, and each goes on.
+//! for others. The group may then agree on anything, but no replica may panic or stop.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ fn settle(replica: &mut Replica, sent: &mut Vec<Vec<u8>>) {
         }
         if output.snapshot_wanted.is_some() {
             let index = replica.delivered.index;
-            // Refused where the state is not a group's.
+            // The call is refused if the state is not that of a group.
             let _ = replica.group.set_snapshot(index, Bytes::from_static(b"manifest"));
         }
     }
@@ -97,7 +97,7 @@ fn run(seed: u64) -> (u64, u64) {
         for (id, replica) in &mut replicas {
             replica.group.tick();
             if rng.chance(300) {
-                // Refused by replicas that do not lead.
+                // Replicas that do not lead refuse the call.
                 let _ = replica.group.propose(Bytes::from_static(b"entry"));
                 let _ = replica.group.read_index();
             }

@@ -1,4 +1,5 @@
-//! Single stories: what the protocol promises about votes, disks, snapshots, membership and reads.
+//! Scenarios, one for each promise of the protocol about votes, disks, snapshots, membership and
+//! reads.
 
 mod world;
 
@@ -345,7 +346,7 @@ fn a_snapshot_that_was_asked_for_earlier_takes_no_acknowledged_entry_away() {
     world.run_until("one is on its way", |world| world.held.as_ref().is_some_and(|held| !held.is_empty()));
     let late = world.held.as_ref().expect("they are held")[0].clone();
     world.crash(C);
-    // Entries that B takes meanwhile are committed only when A hears of them.
+    // Entries that B takes meanwhile are committed only when A learns of them.
     let last = world.group(B).status().last.index;
     world.run_until("it has more than that", |world| {
         world.propose(A).expect("it leads");
@@ -440,8 +441,8 @@ fn a_group_takes_no_more_replicas_than_its_log_can_name() {
     assert_eq!(world.group(A).status().membership.learners.len(), 61);
 }
 
-/// A replica that takes such a term can't be followed by any other once it campaigns in the next
-/// term.
+/// If a replica took such a term and then campaigned in the next one, no other replica could follow
+/// it.
 #[test]
 fn a_made_up_term_changes_nothing() {
     let mut world = led_by(A);
@@ -584,8 +585,8 @@ fn entries_after_the_machines_durable_state_are_handed_out_again() {
     world.crash(B);
     world.restart(B);
     assert_eq!(world.nodes[&B].machine.position, durable);
-    // Its own log is enough where it knew that the entries were committed. A leader tells it of the
-    // rest.
+    // Its own log is enough for entries that it knew to be committed. A leader tells it of the
+    // others.
     cut(&world, B);
     world.settle(B);
     assert!(world.nodes[&B].machine.position.index > durable.index);

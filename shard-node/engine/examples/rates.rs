@@ -123,7 +123,7 @@ fn allocated(dir: &Path) -> Result<u64, Box<dyn Error>> {
     Ok(blocks.iter().sum::<u64>() * 512)
 }
 
-/// Processor time of this thread. On a machine with other load it tells more than the clock.
+/// Processor time of this thread. On a machine with other load it is more accurate than the clock.
 #[expect(clippy::disallowed_methods, reason = "the figures of the kernel are files of no storage")]
 fn processor() -> Result<Duration, Box<dyn Error>> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
@@ -304,7 +304,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Merges ten times as many records as were put, and to the end if writes would be refused
+    /// Merges ten times as many records as were put. Merges to the end if writes would be refused
     /// otherwise.
     fn merge(&mut self, put: usize, times: &mut Times) -> Outcome {
         let crowded = |engine: &Engine| -> Result<bool, Box<dyn Error>> {

@@ -8,8 +8,8 @@ use coppice_types::{MergeName, Operation, PrepareId, ShardState, Stamp};
 pub struct Options {
     /// Budget of the cache for nodes of active trees, in bytes.
     pub young_cache_bytes: usize,
-    /// Budget of the cache for nodes of frozen trees, in bytes. It also gets what the cache of
-    /// active trees does not use.
+    /// Budget of the cache for nodes of frozen trees, in bytes. It also gets the bytes that the
+    /// cache of active trees does not use.
     pub old_cache_bytes: usize,
     /// Budget for entry hashes that proofs have computed, in bytes; an entry takes about 64. The
     /// active tree's own hashes are extra: [`ACTIVE_HASH_BYTES`](crate::ACTIVE_HASH_BYTES) for each
@@ -23,18 +23,18 @@ pub struct Options {
     /// When more filters than this are in memory, a flush keeps only those of trees that the head,
     /// stages and merges use.
     pub filters_cached_max: usize,
-    /// Free pages up to this many bytes always stay in their files. Beyond it, free pages that are
-    /// not likely to be reused soon go back to the file system.
+    /// Free pages up to this many bytes always stay in their files. If there are more, free pages
+    /// that are not likely to be reused soon go back to the file system.
     pub free_bytes_kept_min: u64,
-    /// With a cold directory, the oldest segments of the value log move there when the hot segments
-    /// exceed this many bytes.
+    /// If there is a cold directory, the oldest segments of the value log move there when the hot
+    /// segments exceed this many bytes.
     pub hot_value_bytes_max: u64,
     /// A flush is due when the bytes that wait for one to become free exceed this percentage of the
     /// bytes in use. A lower value takes less space and writes more.
     pub waiting_percent_max: u32,
     /// A record of the value log carries its key and stamp if these take at most this percentage of
     /// the value. A merge can then create shortcuts, which lead a get to the value without reading
-    /// its leaf. With 0, no record carries them.
+    /// its leaf. If this is 0, no record carries them.
     pub name_percent_max: u32,
     /// Threads that hash and encode large batches, and that read, merge and build leaves.
     pub workers: Workers,
@@ -58,7 +58,7 @@ impl Default for Options {
     }
 }
 
-/// What a leader needs to plan merges.
+/// The data that a leader needs to plan merges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForestShape {
     /// Number of entries of each tree: the active one first, then the frozen ones from youngest to

@@ -1,17 +1,17 @@
 //! The dual page cache: a young cache for the active tree and an old one for frozen trees.
 //!
 //! - A page is in at most one of them; a read for a frozen tree moves it from young to old. So a
-//!   scan of old data never evicts what commits need. The old cache may use what the young one
-//!   leaves unused.
+//!   scan of old data never evicts pages that commits need. The old cache may use the bytes that
+//!   the young one leaves unused.
 //! - Each is a clock: a page that was used since the last pass of the hand stays for one more
 //!   round.
-//! - Both are cut into parts by place, each with its own lock, so readers rarely wait for each
+//! - Both are divided into parts by place, each with its own lock, so readers rarely wait for each
 //!   other.
-//! - A cached leaf in which a key was searched also has marks of its keys.
+//! - A cached leaf that was searched for a key also has marks of its keys.
 //! - Pages of shortcuts share the old cache. Each serves many more keys than a leaf, so the clock
 //!   prefers them.
 //! - Fences have their own clock within the old cache's budget. A byte of fences serves about a
-//!   hundred times as many keys as a byte of leaves, so leaves get what fences leave.
+//!   hundred times as many keys as a byte of leaves, so leaves get the rest of the budget.
 //! - A leaf enters a full old cache only if it was read before, not long ago. So a single read
 //!   evicts nothing.
 
@@ -112,7 +112,7 @@ impl Cached for Held {
     }
 }
 
-/// Most recently read places that a part remembers.
+/// Limit on the number of recently read places that a part remembers.
 const RECENT_MAX: usize = 1 << 20;
 
 /// Places that were read not long ago. If two fall into one slot, the later one is known.
@@ -142,7 +142,7 @@ const FENCES_PART: usize = 15;
 #[derive(Debug)]
 struct Part {
     young: Clock<Held>,
-    /// Its budget is what the other two leave.
+    /// The other pages of frozen trees. Its budget is the rest that `young` and `fences` leave.
     old: Clock<Held>,
     fences: Clock<Fences>,
     bytes_max: usize,
@@ -158,7 +158,7 @@ impl Part {
         Self { young, old, fences, bytes_max, recent }
     }
 
-    /// Gives the old clock what the others leave.
+    /// Gives the rest of the budget to the old clock.
     fn share(&mut self) {
         let taken = self.young.bytes() + self.fences.bytes();
         assert!(taken <= self.bytes_max, "young pages and fences stay within their budgets");

@@ -106,7 +106,7 @@ fn note_strangers(
     Ok(())
 }
 
-/// Notes files of the cold directory that the next start removes.
+/// Adds a note for each file of the cold directory that the next start removes.
 fn note_cold_strangers(storage: &dyn Storage, report: &mut Report) -> Result<()> {
     let Some(there) = storage.cold().map(|cold| tier::list(&*cold)).transpose()?.flatten() else { return Ok(()) };
     let here = storage.list("").map_err(Error::io("list", "the directory"))?;

@@ -49,12 +49,12 @@ pub struct Engine {
     pub(crate) store: Store,
     pub(crate) active_keys: ActiveKeys,
     pub(crate) merge: Option<MergeTask>,
-    /// Versions were dropped, so there may be merges that no version can install.
+    /// Whether versions were dropped, so that there may be merges that no version can install.
     merges_lost: bool,
     /// Records that should be merged to keep pace with writes.
     pub(crate) merge_owed: u64,
-    /// The free capacity of the active tree at which a merge that must end before the next freeze
-    /// should have read its inputs.
+    /// The target for a merge that must end before the next freeze: it should have read its inputs
+    /// while the active tree still has this much free capacity.
     pub(crate) merge_until: Option<u64>,
     log: MetaLog,
     /// Changes of the Meta table that no superblock covers.
@@ -70,12 +70,13 @@ pub struct Engine {
     pub(crate) pins: Vec<Pin>,
     next_pin: u64,
     poisoned: bool,
-    /// Computed after each change, since it is asked after each step of a merge.
+    /// Whether much space waits for a flush. It is computed after each change, since it is read
+    /// after each step of a merge.
     much_waits: bool,
     /// Length of the meta log when its last rewrite found no room; 0 if there was none.
     log_tried_len: u64,
     pub(crate) scrub: Scrub,
-    /// Writes run on another thread.
+    /// Whether writes run on another thread.
     pub(crate) writing: bool,
     /// The prune boundary at the last two flushes of this process.
     pub(crate) flushed_boundaries: [Option<Version>; 2],
@@ -370,7 +371,7 @@ impl Engine {
         self.next_pin - 1
     }
 
-    /// Reads and checks about this many durable bytes. The next call goes on from there.
+    /// Reads and checks about this many durable bytes. The next call continues there.
     ///
     /// # Errors
     /// `Corrupted`, or a failure of the storage. The next call returns to the same place.

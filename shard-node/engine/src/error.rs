@@ -9,7 +9,7 @@ use crate::ShardState;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why the engine refused a request or failed to carry it out.
+/// The reason why the engine refused a request or failed to carry it out.
 ///
 /// An error leaves the state unchanged, except where a variant says so.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -56,8 +56,8 @@ pub enum Error {
     /// Another process or engine has the directory open.
     #[error("the directory is locked by another process")]
     Locked,
-    /// The outcome of a superblock write is unknown. Reads go on; changes need the directory to be
-    /// opened again.
+    /// The outcome of a superblock write is unknown. Reads still work; changes need the directory
+    /// to be opened again.
     #[error("a superblock write failed, open the directory again")]
     Poisoned,
     /// The base is neither the decided state nor a staged one.
@@ -174,7 +174,7 @@ impl Error {
         }
     }
 
-    /// Maps an error of a storage call, by `map_err`.
+    /// Returns a function for `map_err` that wraps the error of a storage call.
     pub(crate) fn io<'a>(action: &'static str, file: &'a str) -> impl FnOnce(io::Error) -> Self + 'a {
         move |source| Self::Io { action, file: file.to_owned(), source: Arc::new(source) }
     }

@@ -1,8 +1,8 @@
-//! Feeds mutations of a committed corpus to every decoder of bytes from a disk or a peer. None may
-//! panic, or take time or memory out of proportion to the bytes.
+//! Feeds mutations of a committed corpus to every decoder of bytes from a disk or a peer. No
+//! decoder may panic, or take time or memory out of proportion to the bytes.
 //!
 //! `testdata/corpus` has inputs by kind, `<kind>-<number>`. `COPPICE_BLESS=1` writes those of the
-//! present encoders; inputs that once failed are added by hand. Checksums are corrected after each
+//! present encoders; inputs that have failed are added by hand. Checksums are corrected after each
 //! mutation, so that the code behind them is reached. Meta logs have a test of their own in
 //! `files/meta_log`.
 

@@ -11,10 +11,10 @@
 //! snapshot  a flushed state, packed for another replica and received from one
 //! check     offline check of a directory, and the scrubber     read   views, proofs, history
 //! tree      walks, changes and merges of trees
-//! store     nodes, values and filters by reference; what waits for a flush
+//! store     nodes, values and filters by reference; data that waits for a flush
 //! files     value log, meta log, superblocks, the directory
 //! meta      the Meta table: versions, trees, free pages
-//! cache     page caches, hash lists, and what speeds up a lookup
+//! cache     page caches, hash lists, and structures that speed up lookups
 //! node      the bytes of a node, whole or as a patch
 //! place     pages, free pages, references into the value log
 //! api, error, counters

@@ -32,8 +32,7 @@ use crate::{
     },
 };
 
-/// A bound that counting from 0 by ones never comes near. A number from a peer could be there
-/// already.
+/// Limit on numbers. No counter reaches it by itself, but a number from a peer may.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
 /// A segment file that no superblock on disk needs, but a pin may.
@@ -156,7 +155,8 @@ impl Meta {
         self.next_id
     }
 
-    /// The merge of adjacent trees from `at` on in this forest, if its output is on this replica.
+    /// The merge of the adjacent trees of this forest that begin at `at`, if its output is on this
+    /// replica.
     pub(crate) fn find_merge(&self, trees: &[Tree], at: usize, inputs: usize) -> Option<&MergeRecord> {
         let ids: Vec<TreeId> = trees[at..].iter().map(Tree::id).collect();
         self.merges.values().find(|merge| merge.inputs == ids[..inputs] && merge.older == ids[inputs..])
@@ -167,7 +167,7 @@ impl Meta {
         self.merges.values().filter(|merge| stands_in(merge, trees))
     }
 
-    /// Merges that no version has installed and that none can install.
+    /// Merges that no version has installed or can install.
     pub(crate) fn needless_merges(&self) -> Vec<MergeId> {
         let tips: Vec<&VersionRecord> = self.staged.iter().map(|id| &self.versions[id]).chain([self.tip()]).collect();
         let needless =
@@ -242,7 +242,7 @@ impl Meta {
         }
     }
 
-    /// Ends a reservation. Returns whether the page holds nothing any more.
+    /// Ends a reservation. Returns whether the page is unused now.
     fn unreserve(&mut self, pid: Pid) -> bool {
         let known = self.reserved.remove(&pid);
         assert!(known, "{pid:?} was not reserved");
@@ -502,7 +502,8 @@ mod tests {
         engine
     }
 
-    /// Such a table would stop its engine later, so a table from a peer is checked at once.
+    /// Such a table would stop its engine later, so a table from a peer is checked when it is
+    /// received.
     #[test]
     fn a_table_that_no_engine_comes_to_is_refused() {
         type Breaks = fn(&mut Meta);
@@ -554,7 +555,7 @@ mod tests {
         assert_eq!(engine.meta.check(), Ok(()));
     }
 
-    /// The kept nodes and patches leave rows of various lengths between gaps of one page and more.
+    /// The kept nodes and patches form runs of various lengths between gaps of one or more pages.
     #[test]
     fn what_is_given_up_at_once_is_free_as_if_given_up_one_by_one() {
         for kept in [vec![], vec![0], vec![3, 4, 9], (0..40).filter(|at| at % 5 < 2).collect(), (0..40).collect()] {

@@ -57,7 +57,7 @@ const KIND_TOMBSTONE: u8 = 2;
 const LOCATOR_VALUE_LOG: u8 = 1;
 const LOCATOR_NAMED: u8 = 2;
 
-/// A parent's knowledge of its child.
+/// The data that a parent stores about its child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Child {
     pub(crate) pid: Pid,
@@ -141,7 +141,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Checks bytes read from a place against the parent's knowledge.
+    /// Checks bytes read from a place against the data in the parent.
     pub(crate) fn check(bytes: Arc<[u8]>, child: &Child, level: u8) -> Result<Self, &'static str> {
         if !child.pid.is_patch() && bytes.len() != child.pid.len_bytes() {
             return Err("span length");
@@ -159,7 +159,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Checks the layout. With a matching checksum, a bad layout is a bug of the writer; still,
+    /// Checks the layout. If the checksum matches, a bad layout is a bug of the writer. Still,
     /// bytes from a disk must never cause a panic.
     fn check_layout(&self) -> Result<(), &'static str> {
         let end = usize::from(self.u16(28));
@@ -189,8 +189,8 @@ impl Node {
         Ok(())
     }
 
-    /// Loads the node into the processor's caches, all lines in parallel. A search without it would
-    /// wait for one line after the other.
+    /// Loads the node into the processor's caches, all lines in parallel. Without this, a search
+    /// would wait for one line after the other.
     pub(crate) fn load(&self) {
         black_box(self.bytes.iter().step_by(LINE_BYTES).fold(0, |all, byte| all ^ byte));
     }
@@ -272,7 +272,7 @@ impl Node {
         self.search_from(0, key)
     }
 
-    /// Like [`Self::search`], from entry `first` on.
+    /// Like [`Self::search`], but begins at entry `first`.
     pub(crate) fn search_from(&self, first: usize, key: &[u8]) -> Result<usize, usize> {
         let Range { mut start, mut end } = first..self.len();
         while start < end {

@@ -5,7 +5,7 @@
 //! Other pages change during the transfer, so files are not compared as a whole. Instead, the
 //! receiver checks every hash that the superblock leads to before it publishes the directory. A
 //! crash of the receiver leaves an unpublished directory. Its contents, from this transfer or an
-//! earlier one, are not trusted. But bytes that the sender also has need not be sent again.
+//! earlier one, are not trusted. But bytes that equal the sender's need not be sent again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -109,7 +109,7 @@ impl Manifest {
     /// Decodes a manifest.
     ///
     /// # Errors
-    /// If the bytes are no manifest, or name files that no snapshot has.
+    /// If the bytes are not a manifest, or name files that no snapshot has.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         decode(bytes).map_err(|error| Error::SnapshotRefused(format!("manifest: {error}")))
     }
@@ -164,9 +164,9 @@ pub struct SnapshotReceiver {
 /// A file that is being received.
 struct Incoming {
     file: Arc<dyn File>,
-    /// Length that equals the sender's file.
+    /// Number of first bytes that equal those of the sender's file.
     have: u64,
-    /// Length left by an earlier transfer.
+    /// Length of the file that an earlier transfer left.
     held: u64,
 }
 
@@ -177,8 +177,9 @@ impl std::fmt::Debug for SnapshotReceiver {
 }
 
 impl SnapshotReceiver {
-    /// Begins a transfer. Files of an earlier transfer are kept, see [`Self::held`]. With a cold
-    /// directory, old segments are received there, as [`crate::Options::hot_value_bytes_max`] says.
+    /// Begins a transfer. Files of an earlier transfer are kept, see [`Self::held`]. If there is a
+    /// cold directory, old segments are received there: all but the newest ones with up to
+    /// `hot_value_bytes_max` bytes.
     ///
     /// # Errors
     /// `AlreadyExists`, `Locked`, or a failure of the storage.
@@ -225,7 +226,7 @@ impl SnapshotReceiver {
         Ok(Self { storage, manifest, files, _lock: guard })
     }
 
-    /// The next incomplete file and the offset at which to go on; `None` if all are complete.
+    /// The next incomplete file and the offset at which to continue; `None` if all are complete.
     #[must_use]
     pub fn next(&self) -> Option<(&str, u64)> {
         let pairs = self.manifest.files.iter().zip(&self.files);

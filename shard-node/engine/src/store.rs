@@ -2,8 +2,8 @@
 //!
 //! A node is looked up among the dirty ones, then in the caches, then in its file, where it is
 //! checked against its parent's checksum. New nodes stay dirty until a flush; nodes that will last
-//! may be written ahead of it. Nodes that die before are never written. If a node is stored as a
-//! patch, its page of patches is dirty, not the node.
+//! may be written ahead of it. Nodes that are dropped before that are never written. If a node is
+//! stored as a patch, its page of patches is dirty, not the node.
 
 pub(crate) mod content;
 mod dirty;
@@ -44,10 +44,10 @@ const CACHE_PARTS: usize = 4;
 /// A record's approximate size in its leaf.
 const LEAF_RECORD_BYTES: usize = 128;
 
-/// The page files, the value log, and what memory holds of them.
+/// The page files, the value log, and the parts of them that are in memory.
 #[derive(Debug)]
 pub(crate) struct Store {
-    /// Indexed by [`PageFile`].
+    /// The page files, indexed by [`PageFile`].
     files: [Arc<dyn File>; 3],
     dirty: PlaceMap<Pid, Dirty>,
     patches: PlaceMap<u64, DirtyPatches>,
@@ -130,8 +130,8 @@ impl Store {
         }
     }
 
-    /// Loads what [`Self::node_to_replace`] and [`Self::take_known`] will need of these nodes into
-    /// the processor's caches.
+    /// Loads the parts of these nodes that [`Self::node_to_replace`] and [`Self::take_known`] need
+    /// into the processor's caches.
     pub(crate) fn load_to_replace(&mut self, children: &[Child]) {
         self.cache.load_young(children);
         self.lists.load_active(children);
@@ -145,8 +145,8 @@ impl Store {
         self.dirty.get(&pid).map(|dirty| &dirty.node)
     }
 
-    /// Like [`Self::dirty_at`], for a reference in a checked node or in the Meta table. It is
-    /// trusted, so another checksum is a bug.
+    /// Like [`Self::dirty_at`], for a reference in a checked node or in the Meta table. The
+    /// reference is trusted, so a different checksum is a bug.
     fn dirty_node(&self, child: &Child) -> Option<&Node> {
         let node = self.dirty_at(child.pid)?;
         assert_eq!(node.checksum(), child.checksum, "{:?} has two owners", child.pid);
@@ -270,8 +270,8 @@ impl Store {
         if pid.is_patch() { self.patches.contains_key(&pid.first()) } else { self.dirty.contains_key(&pid) }
     }
 
-    /// A leaf for a walk through all leaves. `None` if it lies whole in its file and is not in
-    /// memory; the walk then reads it past the caches, and the read is counted here.
+    /// A leaf for a walk through all leaves. `None` if it is stored whole and is not in memory. The
+    /// walk then reads it without the caches, and the read is counted here.
     pub(crate) fn leaf_at_hand(&self, child: &Child, class: Class) -> Result<Option<Node>> {
         match self.node_in_memory(child, class) {
             None if child.pid.file() == PageFile::Data => {
@@ -312,7 +312,7 @@ impl Store {
         Node::patched(patch, base.as_ref(), child, level).map_err(corrupted)
     }
 
-    /// Reads the node from its file, past dirty nodes and caches.
+    /// Reads the node from its file, without dirty nodes and caches.
     pub(crate) fn read_node(&self, child: &Child, level: u8) -> Result<Node> {
         let whole = |child: &Child| read_span(&**self.file(child.pid.file()), child, level);
         let Some(slot) = child.pid.slot() else { return whole(child) };
@@ -369,13 +369,13 @@ impl Store {
         Ok(())
     }
 
-    /// Removes and returns what is known of an active node's entries, to derive that of its
-    /// successor.
+    /// Removes and returns the data about an active node's entries, from which its successor's data
+    /// is derived.
     pub(crate) fn take_known(&mut self, child: &Child) -> Option<Known> {
         self.lists.take(child)
     }
 
-    /// Keeps what is known of an active node's entries.
+    /// Keeps the data about an active node's entries.
     pub(crate) fn keep_known(&mut self, child: &Child, known: Known) {
         self.lists.keep(child, known);
     }
@@ -455,8 +455,8 @@ mod tests {
         testing::commit(engine, version, numbers.map(put).collect());
     }
 
-    /// A page of patches has no checksum of its own. After a lost write, a stale one may name a
-    /// place where another node waits for a flush.
+    /// A page of patches has no checksum. After a lost write, a stale one may name a place where
+    /// another node waits for a flush.
     #[test]
     fn a_patch_that_names_a_node_that_waits_for_a_flush_is_damage() {
         let sim = SimStorage::new();

@@ -65,8 +65,8 @@ fn directory() -> SimStorage {
     sim
 }
 
-/// The memory that an engine with this cache size holds after it has read everything, and what it
-/// reports.
+/// The memory that an engine with this cache size holds after it has read everything, and the bytes
+/// that it reports.
 fn held(sim: &SimStorage, cache_bytes: usize) -> (isize, u64) {
     let before = HELD.load(Ordering::Relaxed);
     let options = Options {

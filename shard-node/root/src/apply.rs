@@ -29,7 +29,7 @@ use crate::{
     types::{KeyTurn, SessionCommit},
 };
 
-/// Why a command is not executed.
+/// The reason why a command is not executed.
 pub(crate) enum Stop {
     /// Every replica refuses it.
     Refuse(Refusal),
@@ -209,7 +209,7 @@ impl Root {
         Ok(Checked { header, changed })
     }
 
-    /// Returns the states that the rollback changes from those of the head to those of the target.
+    /// Checks a rollback. Returns the states of the target that differ from those of head.
     fn check_rollback(&self, ledger: &Ledger, rollback: &Rollback, command: &AppendHeader) -> Result<States, Stop> {
         check_no_journal(command)?;
         let version = rollback.target.version;

@@ -1,8 +1,8 @@
 //! The index of a chunk of 256 headers: where each header's record lies in the journal, and which
 //! state leaves the header changed.
 //!
-//! The index begins with all leaves as they were before its first header. So the leaves after any
-//! header are found in one file.
+//! The index begins with all leaves as they were before its first header. So one file is enough to
+//! find the leaves after any of its headers.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use crate::{
 /// First bytes of an index file.
 const MAGIC: &[u8; 8] = b"copidx01";
 
-/// States of some shards.
+/// The states of some shards.
 pub(crate) type States = BTreeMap<ShardId, ShardState>;
 
 /// The index entry of one header.

@@ -1,8 +1,8 @@
 //! The commands that raft replicates in the root group, and their encoding.
 //!
 //! An encoded command begins with a version byte and a kind. A replica stops at a version or kind
-//! that it does not know, because it can no longer tell what the others do (PROTOCOL 1.5). Decoding
-//! never panics, and never allocates by a count that exceeds the bytes at hand.
+//! that it does not know, because it can no longer follow the others (PROTOCOL 1.5). Decoding never
+//! panics, and never allocates by a count that exceeds the bytes at hand.
 
 use coppice_types::{
     PinId, SessionId, Term, Version,
@@ -23,7 +23,7 @@ const HEADER_FORMAT: u8 = 1;
 const HEADER_KINDS: [u8; 5] = [0, 1, 2, 3, 6];
 /// Longest name of a candidate, in bytes.
 pub const CANDIDATE_BYTES_MAX: usize = 256;
-/// Most shards that one header changes.
+/// Limit on the number of shards that one header changes.
 pub const CHANGED_LEAVES_MAX: usize = 65_536;
 /// Largest encoded command, in bytes.
 pub const COMMAND_BYTES_MAX: usize = 64 << 20;
@@ -87,7 +87,7 @@ pub struct SetPin {
     pub clock_ms: u64,
 }
 
-/// Takes a pin back.
+/// Removes a pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unpin {
     pub pin: PinId,
@@ -95,7 +95,7 @@ pub struct Unpin {
     pub clock_ms: u64,
 }
 
-/// Why bytes are not a command.
+/// The reason why bytes are not a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
     /// A newer replica wrote the command.

@@ -1,4 +1,4 @@
-//! Making applied commands durable, and recovering them.
+//! How applied commands become durable, and how they are recovered.
 //!
 //! A flush takes these steps, and syncs each before the next:
 //! 1. It appends the records of accepted commands to the journal.
@@ -8,12 +8,12 @@
 //!    newest saved state.
 //! 5. It removes the previous saved state, unless a snapshot pins it.
 //!
-//! A crash before step 4 leaves the state of the previous flush, with more bytes behind the
+//! A crash before step 4 leaves the state of the previous flush, with more bytes beyond the
 //! journal's end and more files than the superblock names. A crash after step 4 leaves at most one
 //! saved state too many. Opening cuts and removes all of that.
 //!
-//! Opening loads the saved state and executes the journal's records after it, by the function that
-//! executed them first. The result must have the log size and root that the superblock names.
+//! Opening loads the saved state and executes the journal's records after it, with the function
+//! that first executed them. The result must have the log size and root that the superblock names.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -98,7 +98,7 @@ impl Root {
         Ok(())
     }
 
-    /// Executes the records of one file from `start` on.
+    /// Executes the records of one file, beginning at `start`.
     fn replay_file(&mut self, start: End, goal: &Superblock) -> Result<(), Error> {
         let name = journal_path(start.chunk);
         if start == goal.journal {
@@ -238,7 +238,7 @@ impl Root {
         names
     }
 
-    /// Cuts and removes what interrupted flushes have left.
+    /// Cuts and removes the leftovers of interrupted flushes.
     fn remove_leftovers(&self) -> Result<(), Error> {
         let storage = self.store.storage();
         let named = self.named_files();

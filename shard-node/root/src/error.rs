@@ -7,7 +7,7 @@ use coppice_types::{Epoch, ErrorKind, PinId, Reason, Sequence, SessionId, ShardI
 
 use crate::{command::CommandError, pins::Pin};
 
-/// Why a call failed. The call changed nothing that a later flush would write.
+/// The reason why a call failed. The call changed nothing that a later flush would write.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The storage failed.
@@ -15,7 +15,7 @@ pub enum Error {
     Io {
         /// The file or directory.
         file: String,
-        /// What the storage was asked to do.
+        /// The attempted operation.
         operation: &'static str,
         #[source]
         source: io::Error,
@@ -23,7 +23,7 @@ pub enum Error {
     /// Another process, or another handle, has the directory.
     #[error("the root group's directory is in use")]
     InUse,
-    /// Stored or received bytes are not what was written.
+    /// Stored or received bytes differ from those that were written.
     #[error("{file:?} of the root group is damaged: {what}")]
     Corrupted {
         /// The file with the bytes.
@@ -134,7 +134,7 @@ impl Error {
     }
 }
 
-/// Why a command was refused. It changed nothing, on any replica.
+/// The reason why a command was refused. It changed nothing, on any replica.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The log is empty, and the command brings no genesis header.
@@ -159,7 +159,7 @@ pub enum Refusal {
     /// The header does not follow the log's newest one.
     #[error("the header does not follow the newest one: {0}")]
     Follows(&'static str),
-    /// A root or count in the header does not fit what came with the header.
+    /// A root or count in the header does not match the content that came with the header.
     #[error("the header's {0} does not fit what came with it")]
     Content(&'static str),
     /// A changed leaf does not fit.

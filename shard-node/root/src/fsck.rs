@@ -1,9 +1,9 @@
 //! The offline check of a replica's directory. It changes nothing.
 //!
-//! Every record of the journal is executed again, from the first one on. That recomputes each tile
-//! from the entries. It also checks the chain of headers, every state root against its leaves and
-//! every journal root against its entries. The result must be, byte for byte, the files in the
-//! directory and the state that was saved.
+//! Every record of the journal is executed again, in order. That recomputes each tile from the
+//! entries. It also checks the chain of headers, every state root against its leaves and every
+//! journal root against its entries. The result must be, byte for byte, the files in the directory
+//! and the state that was saved.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::{
     superblock::{Superblock, state_path},
 };
 
-/// Something that is wrong, or that is worth knowing.
+/// A fault, or a fact that is worth knowing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The file it was found in.
@@ -31,7 +31,7 @@ pub struct Finding {
 pub struct Report {
     /// Damage; empty for a sound directory.
     pub findings: Vec<Finding>,
-    /// What a crash left and the next opening removes.
+    /// Leftovers of a crash, which the next opening removes.
     pub notes: Vec<Finding>,
     /// Entries of the root log that were checked.
     pub headers: u64,

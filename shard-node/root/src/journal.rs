@@ -1,9 +1,9 @@
 //! The accepted commands, in files that only grow: one file for each chunk of 256 headers.
 //!
 //! A record holds the raft index and the bytes of a command that changed the state. Recovery
-//! executes the records after the newest saved state again. Later, the records answer which journal
-//! entries a header had. Records wait in memory until a flush appends and syncs them. Bytes that a
-//! crash leaves beyond the length in the superblock are cut off.
+//! executes the records after the newest saved state again. Later, the records answer reads of a
+//! header's journal entries. Records wait in memory until a flush appends and syncs them. Bytes
+//! that a crash leaves beyond the length in the superblock are cut off.
 
 use coppice_types::Digest;
 use coppice_verify::hash;
@@ -19,7 +19,7 @@ use crate::{
 /// Bytes of the length and the checksum before each record.
 const RECORD_HEAD_BYTES: usize = 12;
 
-// As docs/FORMAT.md says.
+// The size in docs/FORMAT.md.
 const _: () = assert!(RECORD_HEAD_BYTES == size_of::<u32>() + size_of::<u64>());
 /// Bytes of the raft index before the command.
 const INDEX_BYTES: usize = 8;
@@ -85,8 +85,8 @@ pub(crate) fn journal_path(chunk: u64) -> String {
     format!("journal/{}", number_path(chunk))
 }
 
-/// The next link of the hash chain over a file's records. The chain is the hash of the file that a
-/// manifest names.
+/// The next link of the hash chain over a file's records. In a manifest, the chain stands for the
+/// file's hash.
 pub(crate) fn chain(before: &Digest, record: &[u8]) -> Digest {
     hash::sha256(&[&before.0, record].concat())
 }
@@ -165,7 +165,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Drops from memory what recovery appended again, which is on disk already.
+    /// Drops records that recovery appended again from memory, since they are on disk already.
     pub(crate) fn forget_unwritten(&mut self) {
         self.unwritten.clear();
     }

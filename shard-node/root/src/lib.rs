@@ -1,5 +1,5 @@
-//! The root group's state machine: the root log, which decides what a ledger contains, and all that
-//! follows from it.
+//! The root group's state machine: the root log, which decides what a ledger contains, and
+//! everything that follows from it.
 //!
 //! A version is committed if and only if its header was committed by raft here. [`Root::apply`]
 //! takes raft's committed commands in order and returns the [`Outcome`] of each. An outcome is a

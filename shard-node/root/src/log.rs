@@ -21,7 +21,7 @@ use crate::{
     tiles::{Frontier, TILE_WIDTH, bundle_bytes, bundle_entries, bundle_path, split_index, tile_hashes, tile_path},
 };
 
-/// Tiles of 8 KiB that are kept in memory.
+/// Limit on the number of tiles, of 8 KiB each, that are kept in memory.
 const TILES_CACHED_MAX: usize = 256;
 
 /// The root log.
@@ -53,7 +53,7 @@ impl Log {
         self.root
     }
 
-    /// The path of the next entry in the log that ends with it.
+    /// The path of the next entry, as the last one of its log.
     pub(crate) fn path_of_next(&self) -> Vec<Digest> {
         self.frontier.path_of_next()
     }
@@ -80,7 +80,7 @@ impl Log {
         entries.pop().ok_or(Error::NoEntry { asked: index, size: self.size() })
     }
 
-    /// Up to `count` entries of one bundle, from `index` on; none at the log's end.
+    /// Up to `count` entries of one bundle, beginning at `index`; none at the log's end.
     pub(crate) fn entries(&self, index: u64, count: usize, store: &Store) -> Result<Vec<Vec<u8>>, Error> {
         if index >= self.size() {
             return Ok(Vec::new());
@@ -105,7 +105,8 @@ impl Log {
             .collect()
     }
 
-    /// The first `width` hashes of a tile, 1 to 256. They are the tile of a log that ends there.
+    /// The first `width` hashes of a tile, 1 to 256. They are the whole tile in a log that ends
+    /// there.
     pub(crate) fn tile_prefix(&self, level: usize, number: u64, width: usize, store: &Store) -> Result<Vec<u8>, Error> {
         let full = self.frontier.full_tiles(level);
         if number < full && width <= TILE_WIDTH {

@@ -1,4 +1,4 @@
-//! The machine of one replica: its fields, and the way of a command through it.
+//! The machine of one replica: its fields, and how a command is applied.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,10 +15,10 @@ use crate::{
     superblock::Superblock,
 };
 
-/// Indexes of sealed chunks that are kept in memory.
+/// Limit on the number of sealed chunks' indexes that are kept in memory.
 const CHUNKS_CACHED_MAX: usize = 16;
 
-/// Settings that may differ at each start.
+/// Settings that may change at each start.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The state is saved when the journal has grown by this much and by more than the state's own
@@ -44,7 +44,7 @@ pub struct Root {
     pub(crate) durable: Durable,
 }
 
-/// The durable state, and what protects it.
+/// The durable state, and the pins and the lock that protect it.
 #[derive(Debug)]
 pub(crate) struct Durable {
     pub(crate) options: Options,
@@ -65,7 +65,7 @@ pub enum Outcome {
     TookOver {
         term: Term,
     },
-    /// The header is the log's newest entry: what it says is decided.
+    /// The header is the log's newest entry: its event is decided.
     Appended {
         /// The header's place in the log.
         sequence: Sequence,

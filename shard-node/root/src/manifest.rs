@@ -36,10 +36,10 @@ pub struct Manifest {
     pub id: u64,
     /// The newest raft entry that the snapshot covers.
     pub position: Position,
-    /// The files, in the order in which they are sent. A decoded manifest has the first one only,
-    /// the state, which lists the others.
+    /// The files, in the order of sending. A decoded manifest has the first one only, the state,
+    /// which lists the others.
     pub files: Vec<SnapshotFile>,
-    /// The superblock that makes a directory with these files a replica's.
+    /// The superblock. A directory with it and these files is a replica's directory.
     pub(crate) superblock: Vec<u8>,
 }
 

@@ -13,9 +13,9 @@ use coppice_types::{
 
 use crate::codec::len32;
 
-/// Most pins that live at once.
+/// Limit on the number of pins that live at once.
 pub const VERSION_PINS_MAX: usize = 256;
-/// Longest time for which a pin is set or renewed: a day.
+/// The longest time of a pin: a day.
 pub const PIN_TTL_MS_MAX: u64 = 24 * 3600 * 1000;
 
 /// A version that is kept for a while.

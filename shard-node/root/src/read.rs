@@ -16,7 +16,7 @@ use crate::{
     types::{AdminEntry, EpochPair, KeyTurn, Operation, ShardBoundary, ShardMap, StateLeaf, VersionState},
 };
 
-/// Most headers of one read. A read ends with the bundle, so it may return fewer.
+/// Limit on the number of headers of one read. A read ends with the bundle, so it may return fewer.
 pub const HEADERS_PER_READ_MAX: usize = 256;
 /// Bytes of headers after which a read ends.
 const HEADERS_BYTES_SOFT_MAX: usize = 1 << 20;
@@ -162,8 +162,8 @@ impl Root {
         self.ledger()?.log.entry(sequence.0, &self.store)
     }
 
-    /// Canonical bytes of the headers from one on: at most `limit`, possibly fewer, and at least
-    /// one before the log's end.
+    /// Canonical bytes of the headers that begin at `from`: at most `limit`, possibly fewer, and at
+    /// least one before the log's end.
     ///
     /// # Errors
     /// [`Error::Corrupted`] if a file is damaged.
@@ -244,8 +244,8 @@ impl Root {
         self.state.ledger.iter().flat_map(|ledger| ledger.sessions.iter())
     }
 
-    /// Up to `limit` admin operations after a number, in order, with what every shard needs to
-    /// execute them.
+    /// Up to `limit` admin operations after a number, in order, with every shard's part in each of
+    /// them.
     ///
     /// # Errors
     /// [`Error::Corrupted`] if a file is damaged.
@@ -285,7 +285,8 @@ impl Root {
         self.in_chunk(ledger, number, |chunk| chunk.states_after(at))
     }
 
-    /// Reads from the index of a chunk. The growing index is in memory, full ones are files.
+    /// Reads from the index of a chunk. The growing chunk's index is in memory, the others are
+    /// files.
     fn in_chunk<T>(&self, ledger: &Ledger, number: u64, read: impl FnOnce(&Chunk) -> T) -> Result<T, Error> {
         if number == self.journal.end().chunk {
             return Ok(read(&ledger.chunk));

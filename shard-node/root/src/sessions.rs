@@ -17,7 +17,7 @@ use crate::{
     types::{SessionBatch, SessionCommit},
 };
 
-/// Most sessions that are open at once.
+/// Limit on the number of sessions that are open at once.
 pub const SESSIONS_MAX: usize = 4096;
 /// A session ends if no header used it for this long.
 pub const SESSION_IDLE_MS_MAX: u64 = 7 * 24 * 3600 * 1000;
@@ -44,7 +44,7 @@ struct Remembered {
     rolled_back: bool,
 }
 
-/// Why a session's batch can't be committed.
+/// The reason why a session's batch can't be committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
     Unknown,
@@ -139,8 +139,8 @@ impl Sessions {
         Some(self.touch(id, now_ms))
     }
 
-    /// Checks the batches of one header, in order and against each other. A session that the
-    /// header's time ends counts as ended.
+    /// Checks the batches of one header, in order and against each other. A session that is idle
+    /// for too long at the header's time counts as ended.
     pub(crate) fn check(&self, commits: &[SessionCommit], now_ms: u64) -> Result<(), (usize, Unfit)> {
         let mut seen = BTreeSet::new();
         for (at, commit) in commits.iter().enumerate() {
@@ -160,8 +160,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// Ends the sessions that the header's time ends, then remembers the header's batches, which
-    /// `check` has passed.
+    /// Ends the sessions that are idle for too long at the header's time. Then remembers the
+    /// header's batches, which `check` has accepted.
     pub(crate) fn commit(&mut self, commits: &[SessionCommit], sequence: Sequence, now_ms: u64) {
         self.end_idle(now_ms);
         for commit in commits {

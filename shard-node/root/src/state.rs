@@ -1,4 +1,5 @@
-//! The state of the root group without sealed files and journal, and the file that saves it.
+//! The state of the root group, except for sealed files and the journal, and the file that saves
+//! it.
 //!
 //! Its size grows with shards, sessions and admin operations, and by some 50 bytes for each sealed
 //! file, but not with versions.
@@ -109,7 +110,7 @@ impl State {
         with_checksum(out.into_bytes())
     }
 
-    /// Reads a saved state, and where the journal ended when it was saved.
+    /// Reads a saved state, and the end of the journal at that time.
     pub(crate) fn from_file(name: &str, bytes: &[u8]) -> Result<(Self, End), Error> {
         let body = checked(bytes).ok_or_else(|| Error::corrupted(name, "the checksum differs"))?;
         Self::decode(body).map_err(|error| Error::corrupted(name, error.to_string()))
@@ -147,7 +148,7 @@ impl State {
 }
 
 impl State {
-    /// Whether the journal ends in the chunk of the log's end, behind the records that the index
+    /// Whether the journal ends in the same chunk as the log, after the records that the index
     /// names.
     fn fits(&self, journal: &End) -> bool {
         match &self.ledger {
@@ -186,7 +187,7 @@ impl Ledger {
         ledger
     }
 
-    /// Appends a header to log and index. If the chunk is full then, `seal_chunk` must follow.
+    /// Appends a header to log and index. If that fills the chunk, `seal_chunk` must follow.
     pub(crate) fn append(
         &mut self,
         header: Header,

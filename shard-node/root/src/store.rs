@@ -17,10 +17,10 @@ use crate::Error;
 /// Name of a file that is not complete yet.
 const TEMPORARY: &str = "incoming";
 
-/// The file whose lock keeps others out of the directory.
+/// The file whose lock keeps other processes out of the directory.
 const LOCK: &str = "lock";
 
-/// The directory's lock, which is held while this lives.
+/// The directory's lock, held until this value is dropped.
 pub(crate) struct Lock {
     _guard: Box<dyn Send + Sync>,
 }
@@ -40,8 +40,8 @@ pub(crate) fn lock(storage: &dyn Storage) -> Result<Lock, Error> {
     Ok(Lock { _guard: guard })
 }
 
-/// Whether files of this name are removed if nothing names them. The superblock and the lock are
-/// not.
+/// Whether a file with this name is removed if nothing refers to it. The superblock and the lock
+/// are not.
 pub(crate) fn is_ours(name: &str) -> bool {
     name == TEMPORARY || ["tile/", "index/", "journal/", "state/"].iter().any(|prefix| name.starts_with(prefix))
 }
@@ -124,8 +124,8 @@ pub(crate) fn write_file(storage: &dyn Storage, name: &str, bytes: &[u8]) -> Res
     storage.rename(TEMPORARY, name).map_err(Error::io(name, "rename"))
 }
 
-/// Creates a new temporary file. A file whose sync failed before can't be trusted to keep what is
-/// written to it now.
+/// Creates a new temporary file. A file whose sync failed before can't be trusted to keep new
+/// bytes.
 fn create_temporary(storage: &dyn Storage) -> io::Result<Arc<dyn File>> {
     match storage.open(TEMPORARY, OpenMode::CreateNew) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -171,7 +171,7 @@ pub(crate) fn read_part(storage: &dyn Storage, name: &str, offset: u64, len: usi
     Ok(bytes)
 }
 
-/// Every file below a directory, by its whole name, ascending.
+/// The full names of all files below a directory, ascending.
 pub(crate) fn walk(storage: &dyn Storage, directory: &str) -> Result<Vec<String>, Error> {
     let mut files = Vec::new();
     for name in list(storage, directory)? {

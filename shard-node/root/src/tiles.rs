@@ -20,14 +20,14 @@ use coppice_verify::{hash, merkle, tile};
 use crate::codec::to_usize;
 pub(crate) use tile::number_path;
 
-/// Entries of a full tile or bundle.
+/// Number of entries of a full tile or bundle.
 pub(crate) const TILE_WIDTH: usize = 256;
 /// Bytes of a full tile.
 pub(crate) const TILE_BYTES: usize = TILE_WIDTH * 32;
-/// Levels that 2^64 entries fill.
+/// Number of levels that 2^64 entries fill.
 const LEVELS_MAX: usize = 8;
 
-// As docs/FORMAT.md says.
+// The size in docs/FORMAT.md.
 const _: () = assert!(TILE_BYTES == 8192);
 
 /// The number of the tile, bundle or chunk that holds entry `index`, and the entry's place in it.
@@ -114,8 +114,8 @@ impl Frontier {
         self.peaks.push(peak);
     }
 
-    /// The RFC 9162 path of the next entry in the log that ends with it: the present peaks,
-    /// smallest first.
+    /// The RFC 9162 path of the next entry, as the last one of its log: the present peaks, smallest
+    /// first.
     pub(crate) fn path_of_next(&self) -> Vec<Digest> {
         self.peaks.iter().rev().copied().collect()
     }
@@ -169,7 +169,7 @@ pub(crate) fn tile_hashes(bytes: &[u8]) -> Option<Vec<Digest>> {
     if bytes.len() == TILE_BYTES { bytes.chunks_exact(32).map(Digest::from_slice).collect() } else { None }
 }
 
-/// The bytes of an entry bundle: each entry behind its length, a big-endian `u16`.
+/// The bytes of an entry bundle: each entry follows its length, a big-endian `u16`.
 pub(crate) fn bundle_bytes(entries: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for entry in entries {

@@ -18,8 +18,8 @@ use coppice_verify::epochs::{Epochs, Pair};
 
 use crate::codec::{len32, list};
 
-/// The versions from `first` up to the next run or the head. Their headers follow each other from
-/// `sequence` on.
+/// The versions from `first` up to the next run or the head. Their headers follow each other in the
+/// log, beginning at `sequence`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     first: Version,
@@ -36,7 +36,7 @@ pub(crate) struct Admin {
     pub(crate) target: Sequence,
 }
 
-/// Why a version can't be read.
+/// The reason why a version can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
     NotYet,
@@ -98,7 +98,7 @@ impl Timeline {
     /// epoch (PROTOCOL 7.2).
     pub(crate) fn find(&self, version: Version, epoch: Option<Epoch>) -> Result<Found, Unreadable> {
         if let Some(epoch) = epoch {
-            // Of all later epochs that were kept, the next one started from the lowest version.
+            // Of all later kept epochs, the next one started from the lowest version.
             let later = self.epochs.pairs().iter().find(|pair| pair.epoch > epoch);
             if later.is_some_and(|pair| version > pair.base) {
                 return Err(Unreadable::RolledBack);
@@ -108,8 +108,8 @@ impl Timeline {
             }
         }
         if version > self.head.version {
-            // Without an epoch, a number that existed and is gone was rolled back. With an epoch,
-            // it lies in that epoch's future.
+            // Without an epoch, a number that once existed was rolled back. With an epoch, it lies
+            // in that epoch's future.
             let gone = epoch.is_none() && version <= self.highest;
             return Err(if gone { Unreadable::RolledBack } else { Unreadable::NotYet });
         }
@@ -145,7 +145,7 @@ impl Timeline {
         self.highest = self.highest.max(version);
     }
 
-    /// Goes back to a standing version. Returns the place of its header in the log.
+    /// Rolls back to a standing version. Returns the place of its header in the log.
     pub(crate) fn roll_back(&mut self, target: Version, sequence: Sequence) -> Sequence {
         assert!(target >= self.boundary, "a pruned version is no target");
         let target_sequence = self.locate(target).sequence;

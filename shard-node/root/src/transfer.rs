@@ -23,9 +23,9 @@ use crate::{
     superblock::{SUPERBLOCK, Superblock, state_path},
 };
 
-/// Most snapshots that are pinned at once.
+/// Limit on the number of snapshots that are pinned at once.
 pub const PINS_MAX: usize = 4;
-/// Most bytes of one read of a snapshot.
+/// Limit on the bytes of one read of a snapshot.
 const READ_BYTES_MAX: usize = 4 << 20;
 impl Root {
     /// Flushes up to `position`, and keeps the durable state of that moment readable until it is
@@ -50,8 +50,8 @@ impl Root {
         Ok(manifest)
     }
 
-    /// Bytes of a pinned snapshot's file from `offset` on: at most `len`, and at least one before
-    /// the file's end.
+    /// Bytes of a pinned snapshot's file that begin at `offset`: at most `len`, and at least one
+    /// before the file's end.
     ///
     /// # Errors
     /// If the snapshot is not pinned, or has no such file.
@@ -64,8 +64,9 @@ impl Root {
         store::read_part(self.store.storage(), &file.name, offset, len)
     }
 
-    /// A check of a pinned snapshot, the one that its receiver makes. It may run on another thread,
-    /// and the snapshot must stay pinned until it ends. It returns [`Error::Corrupted`] for damage.
+    /// Returns a function that checks a pinned snapshot as its receiver does. It may run on another
+    /// thread, and the snapshot must stay pinned until it ends. It returns [`Error::Corrupted`] for
+    /// damage.
     ///
     /// # Errors
     /// If the snapshot is not pinned.
@@ -89,8 +90,9 @@ impl Root {
 pub struct SnapshotReceiver {
     storage: Arc<dyn Storage>,
     manifest: Manifest,
-    /// The next file of the manifest, and how many of its bytes are here.
+    /// The index of the next file in the manifest.
     at: usize,
+    /// The number of that file's bytes that are here.
     offset: u64,
 }
 
@@ -113,7 +115,7 @@ impl SnapshotReceiver {
     }
 
     /// Reads the list of files from the state, which is complete. Files that an earlier transfer
-    /// completed are not asked for again, and files of another snapshot are removed.
+    /// completed are not requested again, and files of other snapshots are removed.
     fn list_files(&mut self) -> Result<(), Error> {
         let name = self.manifest.files[0].name.clone();
         let journal = Superblock::from_file(&self.manifest.superblock)?.journal;
@@ -181,7 +183,7 @@ impl SnapshotReceiver {
         if end < file.len {
             return Ok(());
         }
-        // An earlier transfer may have left bytes behind the end.
+        // An earlier transfer may have left bytes beyond the end.
         handle.set_len(end).map_err(Error::io(name, "cut"))?;
         handle.sync_data().map_err(Error::io(name, "sync"))?;
         assert_eq!(end, file.len, "a file ends where the manifest says");

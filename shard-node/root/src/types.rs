@@ -32,17 +32,17 @@ pub struct VersionState {
     pub leaves: Vec<StateLeaf>,
 }
 
-/// What a rollback or prune asks of the shards.
+/// The operation that each shard executes for a rollback or prune.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Go back to a version.
+    /// Roll back to a version.
     Rollback {
         /// The target, by its original name.
         to: Stamp,
         /// The epoch that begins.
         epoch: Epoch,
     },
-    /// Drop what only older versions need.
+    /// Drop the data that only older versions need.
     Prune {
         /// The oldest version kept.
         before: Version,
@@ -52,12 +52,12 @@ pub enum Operation {
 /// One logged rollback or prune.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminEntry {
-    /// Counts these operations from 1.
+    /// The number of the operation; the first one is 1.
     pub admin_sequence: u64,
     /// The place of the operation's header in the root log.
     pub sequence: Sequence,
     pub operation: Operation,
-    /// What every shard needs to execute the operation, in key order.
+    /// Each shard's part in the operation, in key order.
     pub shards: Vec<ShardBoundary>,
 }
 

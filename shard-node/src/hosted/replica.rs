@@ -11,7 +11,7 @@ use crate::{
     shard::{ShardMachine, messages},
 };
 
-/// A replica of either kind. What both kinds do alike is in [`AnyReplica`].
+/// A replica of either kind. [`AnyReplica`] has the operations of both kinds.
 #[derive(Clone, Debug)]
 pub enum Replica {
     Shard(ReplicaHandle<ShardMachine>),

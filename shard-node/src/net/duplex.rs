@@ -1,7 +1,7 @@
 //! The in-process network behind the [`Connector`] seam.
 //!
-//! [`DuplexNet`] joins services of one process by memory pipes. No port is opened, and every byte
-//! still goes through HTTP/2 as it would between processes. Tests can cut links: open pipes break,
+//! [`DuplexNet`] connects services of one process by memory pipes. No port is opened, but every
+//! byte goes through HTTP/2 as it would between processes. Tests can cut links: open pipes break,
 //! and new ones are refused until the link is healed.
 
 use std::{
@@ -24,9 +24,9 @@ use tonic::transport::{Uri, server::Connected};
 
 use super::connector::{Connector, endpoint};
 
-/// Bytes that a pipe holds before its writer waits.
+/// Limit on the bytes that a pipe holds before its writer waits.
 const PIPE_BYTES_MAX: usize = 256 << 10;
-/// Connections that wait to be accepted.
+/// Limit on the connections that wait to be accepted.
 const ACCEPT_QUEUE_MAX: usize = 64;
 
 /// Pipes between the services of one process, by name.
@@ -38,7 +38,7 @@ pub struct DuplexNet {
 #[derive(Default)]
 struct NetState {
     listeners: BTreeMap<String, mpsc::Sender<io::Result<Pipe>>>,
-    /// Links that are cut, by the names of their ends in order.
+    /// Links that are cut, by the sorted names of their ends.
     cut: Vec<(String, String)>,
     /// The breakers of open pipes: dropping one breaks both ends.
     open: BTreeMap<(String, String), Vec<oneshot::Sender<()>>>,

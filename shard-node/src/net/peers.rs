@@ -1,8 +1,7 @@
 //! Messages to the replicas of other nodes: one stream for each node, fed from a bounded queue.
 //!
 //! Delivery is not reliable: a full queue or a broken stream loses messages, and raft repeats those
-//! that matter. Snapshots travel on connections of their own, so that they cannot hold up
-//! heartbeats.
+//! that matter. Snapshots travel on separate connections, so that they cannot delay heartbeats.
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -27,8 +26,8 @@ pub const NODE: &str = "coppice-node";
 /// The metadata entry of an Exchange that names the cluster.
 pub const CLUSTER: &str = "coppice-cluster";
 
-/// Names the calling node and its cluster in a call's metadata. A name that is no valid metadata is
-/// left out, and the call is refused.
+/// Names the calling node and its cluster in a call's metadata. A name that is not valid metadata
+/// is left out, and the call is then refused.
 pub fn name_caller<T>(request: &mut Request<T>, node: &str, cluster: ClusterId) {
     for (entry, text) in [(NODE, node), (CLUSTER, &cluster.to_string())] {
         if let Ok(value) = text.parse::<MetadataValue<Ascii>>() {
@@ -38,19 +37,19 @@ pub fn name_caller<T>(request: &mut Request<T>, node: &str, cluster: ClusterId) 
 }
 
 /// First and longest pause after a node could not be reached. The pause doubles each time. It is
-/// reduced by up to half, differently on each node, so that a node that comes back is not called by
-/// all at once. Raft's elections take longer than the longest pause.
+/// reduced by up to half, differently on each node, so that a returning node is not called by all
+/// others at once. Raft's elections take longer than the longest pause.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_millis(400);
 /// After a stream that lasted this long, the next failure counts as the first.
 const GOOD_STREAM: Duration = Duration::from_secs(5);
-/// Messages between the queue and the open stream.
+/// Limit on the messages between the queue and the open stream.
 const STREAM_MESSAGES_MAX: usize = 16;
 
-/// A callback that is told of a node that cannot be reached.
+/// A function that is called with the name of a node that cannot be reached.
 pub type Unreachable = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// What sending needs.
+/// The names and channels that sending needs.
 #[derive(Clone)]
 pub struct Sender {
     /// This node's name.
@@ -75,7 +74,7 @@ impl fmt::Debug for Peers {
 }
 
 impl Peers {
-    /// No queues yet. Streams run on `runtime`.
+    /// An empty set of queues. Their streams will run on `runtime`.
     #[must_use]
     pub fn new(sender: Sender, runtime: tokio::runtime::Handle) -> Self {
         Self { sender, runtime, queues: std::sync::Mutex::default() }
@@ -107,7 +106,7 @@ impl Drop for Peers {
     }
 }
 
-/// Keeps a stream to one node open for as long as there is something to send.
+/// Keeps a stream to one node open as long as there are messages to send.
 async fn run(sender: Sender, node: String, mut queue: mpsc::Receiver<PeerMessage>) {
     let channel = sender.connector.channel(&node);
     let client = PeerClient::new(channel).max_encoding_message_size(sender.message_bytes_max);

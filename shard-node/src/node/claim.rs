@@ -9,7 +9,8 @@
 //!
 //! The file `node` is written before anything else and never changed. A crash before that leaves an
 //! empty directory. A cold directory has the same two files, and the cold files of the replicas. It
-//! is of no use without the data directory: files of replicas that are not there are removed.
+//! is useless without the data directory: files of replicas that are not in that directory are
+//! removed.
 
 use std::fmt;
 
@@ -90,7 +91,7 @@ fn bind(storage: &dyn Storage, owner: &Owner) -> Result<(), Error> {
     home::write(storage, FILE, &bytes_of(owner))
 }
 
-/// Whether a name may be in a directory that is not bound yet.
+/// Whether a file or directory with this name may be in a directory that is not bound yet.
 fn expected(name: &str) -> bool {
     matches!(name, "LOCK" | "node.new" | "lost+found")
 }
@@ -181,7 +182,7 @@ mod tests {
         // The other disk may be lost, or not be mounted yet.
         drop(Claim::take(&with(&SimStorage::new()), &owner()).expect("it is the same node's"));
         assert!(cold.files().contains(&"group-1/state-1/values-0".to_owned()));
-        // Something else is mounted there.
+        // Another disk is mounted there.
         let foreign = SimStorage::new();
         foreign.create_dir_all("photos").expect("a directory");
         let storage = Arc::new(TieredStorage::new(hot.storage(), foreign.storage()));

@@ -20,7 +20,7 @@
 //!
 //! A crash before the pledge leaves nothing. A crash after it leaves a promise that holds however
 //! far the others are. After the beginning it leaves an ordinary replica, and during a join a
-//! learner that goes on from the members that it finds.
+//! learner that continues from the members that it finds.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -87,7 +87,7 @@ enum Seen {
     Started,
 }
 
-/// The next step for a group that is not here.
+/// The next step for a group without a replica here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
     Wait(String),
@@ -164,7 +164,7 @@ fn find(storage: &dyn Storage, cluster: ClusterId, own: u32, group: GroupId) -> 
 }
 
 impl Handle {
-    /// Forms or joins the groups that are not here yet. That goes on in the background, without a
+    /// Forms or joins the groups that have no replica here yet, in the background and without a
     /// time limit.
     pub fn form(&self, formation: &Formation, pending: &BTreeMap<GroupId, bool>) {
         let mut forming = self.hosted().forming.write().unwrap_or_else(PoisonError::into_inner);
@@ -186,8 +186,9 @@ impl Handle {
         }
     }
 
-    /// Forms or joins a group. A failure, for instance of a full disk, is followed by another
-    /// attempt like that of a node's start: the directory's content by then says how to go on.
+    /// Forms or joins a group. After a failure, for instance because of a full disk, there is
+    /// another attempt, which begins like the start of a node: with the directory's content at that
+    /// time.
     async fn form_at_last(&self, group: GroupId, hosts: &BTreeSet<u32>, new: bool, mut pledged: bool) {
         loop {
             let Err(error) = self.form_group(group, hosts, new, pledged).await else { return };
@@ -276,7 +277,7 @@ async fn pledge(hosted: &Arc<Hosted>, identity: Identity) -> Result<(), Error> {
     Ok(())
 }
 
-/// Shows others that the group's replica begins, before it does.
+/// Shows other nodes that the group's replica begins. Must be called before it does.
 fn note_started(hosted: &Hosted, group: GroupId) {
     let mut forming = hosted.forming.write().unwrap_or_else(PoisonError::into_inner);
     forming.pledged.remove(&group);
@@ -299,7 +300,7 @@ async fn look(hosted: &Hosted, group: GroupId, hosts: &BTreeSet<u32>, own: u32) 
     futures::future::join_all(calls).await.into_iter().collect()
 }
 
-/// The state of a group by the answer of the node `asked`.
+/// The state of a group, according to the answer of the node `asked`.
 fn see(hosted: &Hosted, group: GroupId, asked: &str, answer: &NodeStatusResponse) -> Seen {
     let ledger = hosted.forming.read().unwrap_or_else(PoisonError::into_inner).ledger;
     let same_ledger = Digest::from_slice(&answer.ledger) == ledger;

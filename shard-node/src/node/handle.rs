@@ -39,8 +39,8 @@ use crate::{
 /// How long open calls may take to end when the node stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A running node. Clones are the same node. It ends with the last of them, as if its process had
-/// died.
+/// A running node. All clones refer to the same node. When the last one is dropped, the node ends
+/// as if its process had died.
 #[derive(Clone, Debug)]
 pub struct Handle {
     inner: Arc<Inner>,
@@ -91,11 +91,11 @@ impl Node {
         Self::start_guarded(options, incoming, None).await
     }
 
-    /// Like [`start`](Self::start), and checks callers' roles on connections that authenticate
+    /// Like [`start`](Self::start), but also checks callers' roles on connections that authenticate
     /// them.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// Those of [`start`](Self::start).
     pub async fn start_guarded<I, IO, E>(options: Options, incoming: I, guard: Option<Guard>) -> Result<Handle, Error>
     where
         I: Stream<Item = Result<IO, E>> + Send + 'static,
@@ -117,7 +117,7 @@ impl Node {
         Ok(handle)
     }
 
-    /// Starts a node's replicas and returns its services, for a transport of the caller's. Runs on
+    /// Starts a node's replicas and returns its services, for the caller's own transport. Runs on
     /// the present tokio runtime.
     ///
     /// # Errors
@@ -148,7 +148,7 @@ impl Node {
     }
 }
 
-/// What a node of these options shares with its replicas.
+/// The environment that a node with these options shares with its replicas.
 fn site(options: Options, unreachable: Unreachable, runtime: tokio::runtime::Handle) -> Site {
     let message_bytes_max = message_bytes(&options.params);
     let sender = Sender {
@@ -210,7 +210,7 @@ where
 }
 
 impl Handle {
-    /// The replicas of the node, and what they share.
+    /// The replicas of the node, and the state that they share.
     #[must_use]
     pub fn hosted(&self) -> &Arc<Hosted> {
         &self.inner.hosted
@@ -231,8 +231,8 @@ impl Handle {
         health::readiness(self.hosted())
     }
 
-    /// Whether the node can come to serve its role without a restart: none of its replicas has
-    /// stopped for good.
+    /// Whether the node can become ready without a restart: none of its replicas has stopped for
+    /// good.
     ///
     /// # Errors
     /// Names a replica that has stopped, and the reason.
@@ -298,12 +298,12 @@ impl Handle {
         }
     }
 
-    /// Stops the node in order: leaderships are handed over, and everything is flushed.
+    /// Stops the node gracefully: leaderships are handed over, and everything is flushed.
     pub async fn stop(&self) {
         self.retire(true).await;
     }
 
-    /// Stops the node in order along with its whole cluster: everything is flushed, and no
+    /// Stops the node gracefully along with its whole cluster: everything is flushed, and no
     /// leadership is handed over.
     pub async fn stop_with_cluster(&self) {
         self.retire(false).await;
@@ -372,7 +372,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// Reports each call, and answers none before the test lets it go.
+    /// A service that reports each call, and answers it only when the test allows that.
     struct Slow {
         came: mpsc::Sender<()>,
         go: Arc<Semaphore>,

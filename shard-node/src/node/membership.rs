@@ -2,7 +2,8 @@
 //!
 //! An empty directory never votes. So the replica joins as a learner, gets its vote when it has
 //! caught up, and then its old ids leave the group. Every step asks the group's leader and can be
-//! repeated. A driver that is cut off is started again and goes on from the members that it finds.
+//! repeated. A driver that is cut off is started again and continues from the members that it
+//! finds.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -81,7 +82,7 @@ fn next_step(report: &ReplicaReport, new_id: u64) -> Option<(u64, &'static str)>
 }
 
 impl Handle {
-    /// Brings the group's replica of this node back with an empty disk, under a new raft id. Waits
+    /// Replaces this node's replica of the group by one with an empty disk and a new raft id. Waits
     /// until it votes, and returns the id.
     ///
     /// # Errors
@@ -97,9 +98,9 @@ impl Handle {
         self.replace(group).await
     }
 
-    /// Goes on with a join that was cut off. That is so if the replica is a learner, knows of no
+    /// Continues a join that was cut off. A join was cut off if the replica is a learner, knows no
     /// members yet, or votes while an older replica of this node is still a member. A replica that
-    /// was removed knows of other members, and stays out.
+    /// was removed knows other members, and stays out.
     pub fn resume_joining(&self, group: GroupId) {
         let Some(replica) = self.hosted().replica(group) else { return };
         let (status, id) = (replica.status(), replica.raft_id());
@@ -173,8 +174,8 @@ impl Handle {
     }
 }
 
-/// Whether a refusal may pass. A driver that gives up leaves the group with a learner, or with a
-/// dead voter in addition to its successor, until the node starts again.
+/// Whether the call may succeed later. A driver that gives up leaves the group with a learner, or
+/// with a dead voter in addition to its successor, until the node starts again.
 fn may_pass(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::NotFound | ErrorKind::Exhausted)
 }

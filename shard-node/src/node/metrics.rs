@@ -1,8 +1,8 @@
 //! Metrics of a node's replicas; `docs/METRICS.md` lists them.
 //!
 //! Replicas count with plain atomics, and a collection reads them together with the replicas'
-//! status. Only durations are recorded as they happen. Without a meter of the process, nothing is
-//! read or recorded.
+//! status. Only durations are recorded as they happen. If the process has no meter, nothing is read
+//! or recorded.
 
 mod list;
 
@@ -29,10 +29,10 @@ use crate::{
     shard::ShardMachine,
 };
 
-/// How long one look serves, so that all metrics of a collection are from the same look.
+/// How long one look is reused, so that all metrics of a collection come from the same look.
 const LOOK_AGE_MAX: Duration = Duration::from_millis(500);
 
-/// Numbers of a shard's engine.
+/// Figures of a shard's engine.
 #[derive(Debug)]
 struct Shard {
     counters: Counters,
@@ -44,7 +44,7 @@ struct Shard {
     version: u64,
 }
 
-/// Numbers of the root group's state.
+/// Figures of the root group's state.
 #[derive(Debug)]
 struct Root {
     entries: u64,
@@ -86,13 +86,14 @@ impl Counted {
     }
 }
 
-/// What one look at a replica found. It keeps no reference to the replica, which may end meanwhile.
+/// The result of one look at a replica. It keeps no reference to the replica, which may end
+/// meanwhile.
 #[derive(Debug)]
 struct Look {
     group: KeyValue,
     status: Status,
     is_open: bool,
-    /// Numbers of messages of other replicas, and of requests, that wait for the replica.
+    /// How many messages from other replicas, and how many requests, wait for the replica.
     waiting: (u64, u64),
     counted: Counted,
     shard: Option<Shard>,

@@ -1,4 +1,4 @@
-//! What a node is started with.
+//! The options that a node is started with.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,10 +10,10 @@ use crate::{
     replica::{Bootstrap, Tuning},
 };
 
-/// What a node is started with.
+/// The options that a node is started with.
 #[derive(Debug)]
 pub struct Options {
-    /// The node's name, by which others connect to it.
+    /// The node's name, which other nodes use to connect to it.
     pub node: String,
     pub cluster_id: ClusterId,
     /// The parameters of the genesis header.
@@ -28,7 +28,7 @@ pub struct Options {
     pub seed: u64,
     /// The replicas to start.
     pub replicas: Vec<ReplicaOptions>,
-    /// The replicas' pace.
+    /// Intervals and limits of the replicas.
     pub tuning: Tuning,
 }
 

@@ -81,7 +81,7 @@ pub struct Config {
     pub stop_timeout_ms: u64,
     /// All nodes by name, including this one.
     pub nodes: Nodes,
-    /// The ledger's founding parameters; the same for all processes.
+    /// The ledger's founding parameters. All processes must have the same ones.
     #[serde(default)]
     pub ledger: Ledger,
     /// The nodes of each group, by the group's name (`root`, or the number of a shard). Groups that
@@ -95,7 +95,7 @@ pub struct Config {
     /// The roles of callers.
     #[serde(default)]
     pub access: Access,
-    /// The replicas' pace.
+    /// Intervals and limits of the replicas.
     #[serde(default)]
     pub tuning: Tuning,
 }
@@ -109,7 +109,7 @@ pub struct Cold {
     /// How many bytes of values each shard keeps in `data_dir`.
     #[serde(default = "hot_value_bytes")]
     pub hot_value_bytes: u64,
-    /// How many bytes each replica copies there in a second.
+    /// Limit on the bytes that each replica copies there in a second.
     #[serde(default = "cold_bytes_per_s")]
     pub bytes_per_s: u64,
 }
@@ -135,20 +135,20 @@ fn stop_timeout_ms() -> u64 {
     20_000
 }
 
-/// The replicas' pace. The defaults suit a cluster in one place.
+/// Intervals and limits of the replicas. The defaults suit a cluster in one place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tuning {
-    /// Raft's unit of time: heartbeats every 2, elections after 10 to 20.
+    /// Raft's unit of time. There is a heartbeat every 2 ticks, and an election after 10 to 20.
     pub tick_ms: u64,
-    /// A state machine is flushed when the last flush is this long ago,
+    /// A state machine is flushed this long after the last flush.
     pub flush_interval_ms: u64,
-    /// or after this many entries,
+    /// A state machine is also flushed after this many entries.
     pub flush_entries_max: u64,
-    /// or when it has this much to write,
+    /// A state machine is also flushed when it has this many bytes to write.
     pub flush_bytes_max: u64,
-    /// or when this much of a shard's disk waits for a flush to become free, in percent of the used
-    /// space. A lower value takes less space and writes more.
+    /// A shard is also flushed when this much of its disk waits for a flush to become free, in
+    /// percent of the used space. A lower value takes less space and writes more.
     pub waiting_percent_max: u32,
     /// A value's record includes its key if the key takes at most this share of it, in percent.
     /// Then gets find the value without reading a leaf.
@@ -282,7 +282,7 @@ impl Config {
         Ok(Formation { groups, new: self.bootstrap == Bootstrap::New, ledger: self.ledger.digest()? })
     }
 
-    /// The replicas' pace.
+    /// Intervals and limits of the replicas.
     pub(super) fn tuning(&self) -> crate::Tuning {
         let Tuning { young_cache_bytes, old_cache_bytes, waiting_percent_max, name_percent_max, .. } = self.tuning;
         let defaults = crate::Tuning::default();

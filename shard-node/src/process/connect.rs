@@ -19,7 +19,7 @@ impl Connector for Ways {
     }
 }
 
-/// The ways to the nodes of the configuration.
+/// The addresses of the configured nodes, and the channels to them.
 ///
 /// # Errors
 /// If a certificate cannot be read, or this node's certificate is for another process.

@@ -1,4 +1,5 @@
-//! The steps of a replica: take inputs, tick, let raft advance, apply, compare, answer, flush.
+//! The steps of a replica: it takes inputs, ticks, lets raft advance, applies, compares, answers
+//! and flushes.
 //!
 //! ```text
 //!  mailbox ──► inputs ──► raft: sync the log, send ──► committed entries ──► apply ──► outcomes
@@ -54,11 +55,11 @@ use crate::{Error, refusal::Refusal};
 const READ_RETRY_TICKS: u32 = 4;
 /// Ticks between two rounds of repetitions: open digests, merges, care of snapshots.
 const CARE_TICKS: u64 = 10;
-/// Digests that are repeated in one round.
+/// Limit on the digests that are repeated in one round.
 const REPEATED_MAX: usize = 64;
-/// How soon this thread tries again when a reader is in its way.
+/// How soon the thread tries again if a reader has the state machine.
 const BLOCKED_WAIT: Duration = Duration::from_millis(1);
-/// Ticks that are made up for at once after a pause. A longer pause is not made up for.
+/// Limit on the missed ticks that are made up for at once after a pause. Further ones are skipped.
 const LATE_TICKS_MAX: u32 = 4;
 
 /// Everything that a replica's thread owns.
@@ -69,15 +70,15 @@ pub(super) struct Actor<M: StateMachine> {
     group: Group,
     applied: Position,
     agreements: Agreements,
-    /// Entries with news since digests were last compared.
+    /// Entries with new digests since the last comparison.
     touched: BTreeSet<u64>,
     voters: Voters,
     members: Vec<RaftId>,
     /// Committed entries that are not applied yet.
     backlog: VecDeque<Committed>,
-    /// Time spent on looking ahead since an entry was last applied.
+    /// Time spent on looking ahead since the last entry was applied.
     looked_ahead: Duration,
-    /// When the next step of background work is due; `None` if there is none.
+    /// The time at which the next step of background work is due; `None` if there is no work.
     work_at: Option<Duration>,
     /// Labels of recorded durations.
     labels: [KeyValue; 1],
@@ -91,8 +92,8 @@ pub(super) struct Actor<M: StateMachine> {
     ended: bool,
     next_tick: Duration,
     ticks: u64,
-    /// The tick until which a retiring leader waits for a successor, and where to say that it is
-    /// done.
+    /// The tick until which a retiring leader waits for a successor, and the channel to report the
+    /// end.
     retiring: Option<(u64, Answer<()>)>,
 }
 
@@ -171,10 +172,10 @@ impl<M: StateMachine> Actor<M> {
         next.saturating_sub(self.now()).min(limit)
     }
 
-    /// One round of everything, with the inputs that have arrived.
+    /// Runs one round of all steps, with the inputs that have arrived.
     ///
     /// # Errors
-    /// If the replica cannot go on.
+    /// If the replica cannot continue.
     pub(super) fn step(&mut self, inputs: Vec<Input<M>>) -> Result<(), Error> {
         let idle = inputs.is_empty();
         for input in inputs {
@@ -191,13 +192,13 @@ impl<M: StateMachine> Actor<M> {
         self.publish();
         self.work_at = self.work(idle)?;
         if !self.shared.gate.is_blocked() {
-            // A step that was blocked earlier may have nothing left to come back for.
+            // An earlier step may have closed the gate, and its work may be gone by now.
             self.shared.gate.open();
         }
         Ok(())
     }
 
-    /// Returns the fetch of a snapshot that must be waited for when the replica is over.
+    /// Returns the fetch of a snapshot in progress, for the caller to await.
     pub(super) fn leave(&mut self) -> Option<JoinHandle<()>> {
         self.snapshots.leave()
     }
@@ -286,7 +287,7 @@ impl<M: StateMachine> Actor<M> {
                     unsent.push((to, message.is_snapshot()));
                 }
             };
-            // Committed entries that wait come first.
+            // Waiting committed entries come first.
             let (waits, looked_ahead) = (!self.backlog.is_empty(), &mut self.looked_ahead);
             let backlog = if self.flushing.short_of().is_some() { Backlog::Behind } else { Backlog::Some };
             let mut meanwhile = |writing: &Writing<'_>| {

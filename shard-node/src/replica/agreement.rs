@@ -1,13 +1,13 @@
-//! Comparing the outcomes of entries between replicas (PROTOCOL.md 5.2, 5.3).
+//! The comparison of entries' outcomes between replicas (PROTOCOL.md 5.2, 5.3).
 //!
 //! Every replica tells all others the digest of each entry's outcome, after the fsync that covers
 //! the entry. A proposer is answered only when a majority of the voters reports the same digest;
 //! while the members change, a majority of both configurations. A replica that finds a majority for
 //! another digest than its own has diverged.
 //!
-//! Invariants: own digests are noted in ascending order of index. At most [`AGREEMENTS_MAX`]
-//! entries are compared at a time, and the oldest are forgotten. Reports may be lost, repeated or
-//! late: [`Agreements::overdue`] tells which to send again.
+//! Invariants: this replica's digests are noted in ascending order of index. At most
+//! [`AGREEMENTS_MAX`] entries are compared at a time, and the oldest are forgotten. Reports may be
+//! lost, repeated or late: [`Agreements::overdue`] returns those to send again.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +63,7 @@ pub struct Agreements {
 }
 
 impl Agreements {
-    /// No comparisons.
+    /// An empty set of comparisons.
     #[must_use]
     pub fn new(own_id: u64) -> Self {
         Self { own_id, entries: BTreeMap::new() }
@@ -111,9 +111,9 @@ impl Agreements {
         other.map_or(Verdict::Open, |&digest| Verdict::Diverged(digest))
     }
 
-    /// The newest own digests that no majority is known to share, at most `max`. They are sent
-    /// again, with a request for the receivers' digests. Each is returned at most `REPEATS_MAX`
-    /// times: others may have forgotten the entry, or be gone.
+    /// This replica's newest digests that no majority is known to share, at most `max` of them.
+    /// They are sent again, with a request for the receivers' digests. Each is returned at most
+    /// `REPEATS_MAX` times: others may have forgotten the entry, or be gone.
     pub fn overdue(&mut self, max: usize) -> Vec<(u64, Digest)> {
         let open = self.entries.iter_mut().rev().filter(|(_, votes)| !votes.agreed && votes.repeats < REPEATS_MAX);
         let with_own = open.filter_map(|(&index, votes)| votes.own.map(|own| (index, own, votes)));
@@ -126,7 +126,7 @@ impl Agreements {
             .collect()
     }
 
-    /// This replica's digest of an entry, if it is still compared.
+    /// This replica's digest of an entry, if the entry is still being compared.
     #[must_use]
     pub fn own(&self, index: u64) -> Option<Digest> {
         self.entries.get(&index).and_then(|votes| votes.own)

@@ -1,5 +1,4 @@
-//! A replica whose kind of state machine does not matter: what a node does with all its replicas
-//! alike.
+//! A replica with any kind of state machine: the operations that a node uses on all its replicas.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -31,7 +30,7 @@ pub trait AnyReplica: Send + Sync {
     /// snapshot.
     fn is_open(&self) -> bool;
 
-    /// Numbers of messages of other replicas, and of requests, that wait in the mailbox.
+    /// How many messages from other replicas, and how many requests, wait in the mailbox.
     fn waiting(&self) -> (u64, u64);
 
     fn counts(&self) -> &Counts;
@@ -53,7 +52,7 @@ pub trait AnyReplica: Send + Sync {
     /// Bytes of a pinned snapshot.
     ///
     /// # Errors
-    /// If the snapshot is not pinned (any more) or cannot be read.
+    /// If the snapshot is not pinned, or no longer, or cannot be read.
     fn read_snapshot<'a>(
         &'a self,
         request: &'a v1::FetchSnapshotRequest,
@@ -61,7 +60,7 @@ pub trait AnyReplica: Send + Sync {
         now: Duration,
     ) -> BoxFuture<'a, Result<Vec<u8>, Refusal>>;
 
-    /// Ends the replica in order, after handing leadership over if `hand_over` is set.
+    /// Ends the replica gracefully. Leadership is handed over first if `hand_over` is set.
     fn retire(&self, hand_over: bool) -> BoxFuture<'_, ()>;
 
     /// Ends the replica as if its process had died.
@@ -100,7 +99,7 @@ impl<M: StateMachine> AnyReplica for ReplicaHandle<M> {
     }
 
     fn unreachable(&self, node: &str) {
-        // A full lane drops the news. The next lost message repeats it.
+        // If the lane is full, the report is dropped. The next lost message repeats it.
         let _ = self.shared.mailbox.put(Lane::Peers, Input::Unreachable(node.to_owned()));
     }
 
@@ -141,7 +140,8 @@ async fn read_snapshot<M: StateMachine>(
     let (id, file) = (request.snapshot_id, request.file.clone());
     let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     if file.is_empty() {
-        // The receiver has the whole copy and checks it. It asks for the pin to be kept meanwhile.
+        // The receiver has the whole copy and checks it. Meanwhile it asks the sender to keep the
+        // pin.
         replica.shared.fetched_ms.store(now_ms, Ordering::Relaxed);
         return Ok(Vec::new());
     }

@@ -1,4 +1,4 @@
-//! Pace of the moves to the cold directory.
+//! The pace of moves to the cold directory.
 //!
 //! A move never delays a commit. One that fails loses nothing and is tried again later.
 
@@ -11,14 +11,14 @@ const PART_BYTES_MIN: u64 = 1 << 20;
 /// Pause after a failure, most likely a full cold disk.
 const RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// How much a replica may move now.
+/// The number of bytes that a replica may move now.
 #[derive(Debug, Default)]
 pub(super) struct Cold {
     /// Bytes that may be moved.
     credit: u64,
-    /// There is something to begin or to end.
+    /// Whether a move is to begin or to end.
     due: bool,
-    /// Nothing is moved before this time.
+    /// The time before which nothing is moved.
     not_before: Duration,
 }
 
@@ -34,7 +34,7 @@ impl Cold {
         self.due = ready && shared.read_machine().as_ref().is_some_and(Maintain::cold_due);
     }
 
-    /// Ends and begins moves, unless a reader is in the way.
+    /// Ends and begins moves, unless a reader has the state machine.
     pub(super) fn go_on<M: StateMachine>(&mut self, config: &Config<M>, shared: &Shared<M>) {
         if !self.due {
             return;

@@ -1,19 +1,18 @@
-//! What a replica is started with.
+//! The configuration that a replica is started with.
 
 use std::sync::Arc;
 
 use super::{home::Identity, machine::StateMachine, site::Site};
 
-/// How a replica without a directory begins. One that has a directory goes on from it.
+/// How a replica without a directory begins. One that has a directory continues from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bootstrap {
-    /// The group is new: no genesis header knows it yet. All its first voters are given the same
-    /// list.
+    /// The group is new: no genesis header knows it yet. All its first voters get the same list.
     New {
         /// Raft ids of the first voters.
         voters: Vec<u64>,
     },
-    /// The group exists: the replica has no vote, and waits to be added and for a snapshot.
+    /// The group exists: the replica has no vote, and waits until it is added and gets a snapshot.
     Join,
 }
 
@@ -22,9 +21,9 @@ pub enum Bootstrap {
 pub struct Config<M: StateMachine> {
     /// The owner of the replica's directory.
     pub identity: Identity,
-    /// Counts only if the directory is new.
+    /// The way to begin if the directory is new. Ignored otherwise.
     pub bootstrap: Bootstrap,
-    /// What the state machine is opened with.
+    /// The configuration that the state machine is opened with.
     pub machine: M::Config,
     pub site: Arc<Site>,
 }

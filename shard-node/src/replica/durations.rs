@@ -9,12 +9,12 @@ pub fn group_label(group: GroupId) -> KeyValue {
     KeyValue::new("group", group.to_string())
 }
 
-/// The histograms. Without a meter of the process, nothing is recorded.
+/// The histograms. If the process has no meter, nothing is recorded.
 #[derive(Clone, Debug)]
 pub struct Durations {
-    /// Writing and syncing a batch of the raft log.
+    /// Durations of writing and syncing a batch of the raft log.
     pub persist: Histogram<f64>,
-    /// Applying an entry.
+    /// Durations of applying an entry.
     pub apply: Histogram<f64>,
 }
 

@@ -1,8 +1,8 @@
 //! Fetching a snapshot from another replica, file by file, and checking it.
 //!
 //! A fetch writes into a side directory only. Bytes that an earlier transfer left there are kept:
-//! the receiver sends the hashes of their parts, and the sender sends only parts that differ. What
-//! a crash leaves is a side directory that the next fetch goes on with.
+//! the receiver sends the hashes of their parts, and the sender sends only parts that differ. A
+//! crash leaves a side directory, with which the next fetch continues.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -38,12 +38,12 @@ use crate::{
 const TOUCH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long one part of a file may take to arrive.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a fetch goes on without receiving a byte. The bytes that it has are kept.
+/// How long a fetch waits without receiving a byte. The bytes that it has are kept.
 const GIVE_UP: Duration = Duration::from_secs(10);
 /// Pause after a failure.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// One fetch, run as a task of its own.
+/// One fetch, run as its own task.
 pub(super) struct Fetch<M: StateMachine> {
     pub(super) config: Arc<Config<M>>,
     pub(super) mailbox: Arc<Mailbox<Input<M>>>,
@@ -130,8 +130,8 @@ impl<M: StateMachine> Fetch<M> {
         runner.blocking(job).await.ok_or(Error::Overdue("a write of a snapshot"))
     }
 
-    /// Fetches one file from `request.offset` to its end, or until something fails. The receiver
-    /// comes back either way.
+    /// Fetches one file from `request.offset` to its end, or until something fails. The receiver is
+    /// returned in either case.
     async fn fetch_file(
         &self,
         mut client: PeerClient<Channel>,
@@ -179,7 +179,7 @@ impl<M: StateMachine> Fetch<M> {
     }
 }
 
-/// The hashes of a file's parts that are here already, from an offset on.
+/// The hashes of the parts of a file that are here already, beginning at an offset.
 fn hash_held<R: Receiver>(receiver: &R, file: &str, from: u64) -> Result<Bytes, Error> {
     let mut hashes = Vec::new();
     let mut offset = from;
@@ -194,7 +194,7 @@ fn hash_held<R: Receiver>(receiver: &R, file: &str, from: u64) -> Result<Bytes, 
     Ok(hashes.into())
 }
 
-/// Receives a part: the bytes sent, or those that are here already.
+/// Passes a part to the receiver: the bytes sent, or those that are here already.
 fn take_part<R: Receiver>(receiver: &mut R, file: &str, offset: u64, chunk: &SnapshotChunk) -> Result<(), Error> {
     if chunk.same_bytes == 0 {
         return receiver.write(file, offset, &chunk.data);

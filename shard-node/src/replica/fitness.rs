@@ -1,9 +1,9 @@
 //! Whether a replica is fit to lead its group.
 //!
 //! A replica is unfit if its disk is full, if file descriptors have run out, or if a sync takes
-//! longer than followers wait for a sign of their leader. A leader is also unfit if its entries are
-//! not acknowledged although it hears from the others: its links are slow. Every message to the
-//! other replicas says whether the sender is unfit. What follows from that is in
+//! longer than followers wait for a message from their leader. A leader is also unfit if its
+//! entries are not acknowledged although it hears from the others: its links are slow. Every
+//! message to the other replicas says whether the sender is unfit. The consequences are in
 //! `actor/leadership`.
 
 use std::{collections::BTreeSet, time::Duration};
@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, time::Duration};
 use coppice_consensus::{Peer, RaftId, Status};
 use coppice_env::Shortage;
 
-/// A leader with a sync of this length is silent for as long as its followers wait for it.
+/// A sync of this length keeps a leader silent for as long as followers wait before they campaign.
 pub(super) const SYNC_SLOW: Duration = Duration::from_millis(500);
 /// A leader that waits this long for an entry to be committed has slow links.
 const COMMIT_SLOW: Duration = Duration::from_millis(1200);
@@ -23,10 +23,10 @@ const NO_HANDLES: &str = "file descriptors or memory ran out";
 pub(super) const SLOW: &str = "the disk or the links are slow";
 const BETWEEN: &str = "; ";
 
-/// What a replica knows of its own fitness and that of the others.
+/// A replica's knowledge of its own fitness and that of the others.
 #[derive(Debug, Default)]
 pub(super) struct Fitness {
-    /// The others are told that this replica is unfit.
+    /// Whether the other replicas are told that this one is unfit.
     pub(super) told: bool,
     pub(super) slow_until: Duration,
     /// An entry that a leader waits for, and since when.
@@ -35,12 +35,12 @@ pub(super) struct Fitness {
     pub(super) others: BTreeSet<u64>,
     /// The tick from which leadership may be handed over again.
     pub(super) next_try: u64,
-    /// A transfer of leadership has failed.
+    /// Whether a transfer of leadership has failed.
     pub(super) tried: bool,
 }
 
 impl Fitness {
-    /// Another replica said whether it is unfit.
+    /// Notes whether another replica says that it is unfit.
     pub(super) fn note_other(&mut self, id: u64, unfit: bool) {
         if unfit {
             self.others.insert(id);
@@ -65,14 +65,14 @@ pub(super) fn furthest(raft: &Status, fits: impl Fn(&Peer) -> bool) -> Option<Ra
     raft.peers.iter().filter(|peer| fits(peer)).max_by_key(|peer| peer.matched).map(|peer| peer.id)
 }
 
-/// A status' note with `unfit` at its end, in place of what this function added to `said` before.
+/// The note `said` with `unfit` at its end. An earlier addition by this function is replaced.
 pub(super) fn note(said: &str, unfit: Option<&'static str>) -> String {
     let kept = [FULL, NO_HANDLES, SLOW].into_iter().find_map(|why| said.strip_suffix(why)).unwrap_or(said);
     let kept = kept.strip_suffix(BETWEEN).unwrap_or(kept);
     [kept, unfit.unwrap_or_default()].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(BETWEEN)
 }
 
-/// The note of a replica that lacks something.
+/// The note of a replica that lacks a resource.
 pub(super) fn shortage(short_of: Shortage) -> &'static str {
     match short_of {
         Shortage::Space => FULL,

@@ -1,11 +1,12 @@
 //! Making the state machine durable, cutting the raft log behind it, and shortages of the disk.
 //!
-//! A flush is due by time, entries or bytes; it goes on beside the replica where that is possible.
-//! The raft log is cut only after a flush, and never beyond what the older superblock needs.
+//! A flush is due by time, entries or bytes. It runs concurrently with the replica where that is
+//! possible. The raft log is cut only after a flush, and never beyond the entries that the older
+//! superblock needs.
 //!
-//! When something runs out, no new versions are taken until a flush has succeeded and the reserve
-//! is back: room on the disk that is given up for the entries that wait, for prune and for
-//! rollback.
+//! During a shortage no new versions are taken, until a flush has succeeded and the reserve is
+//! back. The reserve is room on the disk that is given up for waiting entries, prunes and
+//! rollbacks.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,10 +23,10 @@ use super::{
 };
 use crate::Error;
 
-/// How soon a replica that lacks something looks for it again.
+/// How soon a replica checks again whether a shortage has ended.
 const SHORTAGE_RETRY: Duration = Duration::from_secs(1);
 
-/// How a write of the state machine ended.
+/// The outcome of a write of the state machine.
 enum Written {
     Done,
     /// A reader was in the way. The write is due again at once.
@@ -34,7 +35,7 @@ enum Written {
     Failed(Error),
 }
 
-/// When a replica was flushed last, and what it lacks.
+/// The time of a replica's last flush, and the resource that the replica lacks.
 #[derive(Debug)]
 pub(super) struct Flushing<M: StateMachine> {
     config: Arc<Config<M>>,
@@ -42,7 +43,7 @@ pub(super) struct Flushing<M: StateMachine> {
     flushed_at: Duration,
     /// Entries applied since the last flush began.
     entries: u64,
-    /// A write failed because this ran out.
+    /// The resource that a write failed for lack of.
     short_of: Option<Shortage>,
 }
 
@@ -52,22 +53,22 @@ impl<M: StateMachine> Flushing<M> {
         Self { config, shared, flushed_at, entries: 0, short_of: None }
     }
 
-    /// What the replica lacks, if anything.
+    /// The resource that the replica lacks, if any.
     pub(super) fn short_of(&self) -> Option<Shortage> {
         self.short_of
     }
 
-    /// An entry was applied.
+    /// Notes that an entry was applied.
     pub(super) fn note_entry(&mut self) {
         self.entries += 1;
     }
 
-    /// The state machine was replaced by one that is durable as it is.
+    /// Notes that the state machine was replaced by one that is durable as it is.
     pub(super) fn note_installed(&mut self) {
         self.entries = 0;
     }
 
-    /// Notes that something ran out: versions are refused until it is back.
+    /// Notes a shortage: versions are refused until the resource is back.
     pub(super) fn note_shortage(&mut self, short_of: Shortage) {
         if self.short_of != Some(short_of) {
             tracing::error!(group = %self.config.identity.group, "{short_of}");
@@ -108,7 +109,7 @@ impl<M: StateMachine> Flushing<M> {
         let age = self.config.site.clock.now().saturating_sub(self.flushed_at);
         let old = age >= tuning.flush_interval;
         if self.short_of.is_some() {
-            // Only the time counts. Otherwise every entry would cause another attempt.
+            // Only the time counts here. Otherwise every entry would cause another attempt.
             return match old || age >= SHORTAGE_RETRY {
                 true => self.flush_again(home, group, applied),
                 false => Ok(None),
@@ -129,7 +130,7 @@ impl<M: StateMachine> Flushing<M> {
                 Written::Failed(error) => Ok(Some(error)),
                 Written::Done | Written::Blocked => Ok(None),
             },
-            // A flush that is due begins in one of the next steps.
+            // If a flush is due, one of the next steps begins it.
             Disk::Idle | Disk::Busy => Ok(None),
         }
     }
@@ -143,7 +144,7 @@ impl<M: StateMachine> Flushing<M> {
     /// Makes the applied entries durable, unless they are.
     ///
     /// # Errors
-    /// As [`go_on`](Self::go_on).
+    /// Those of [`go_on`](Self::go_on).
     pub(super) fn flush(&mut self, home: &Home, group: &mut Group, applied: Position) -> Result<Option<Error>, Error> {
         let flush = |machine: &mut M| if machine.durable() < applied { machine.flush(applied) } else { Ok(()) };
         let written = self.write(home, group, flush)?;
@@ -167,7 +168,8 @@ impl<M: StateMachine> Flushing<M> {
         }
     }
 
-    /// Lets the state machine write, then cuts the log up to what the older superblock needs.
+    /// Lets the state machine write, then cuts the log up to the entries that the older superblock
+    /// needs.
     fn write(
         &mut self,
         home: &Home,

@@ -1,4 +1,4 @@
-//! The way to a running replica: commands, reads and questions, with their time limits.
+//! The handle of a running replica: commands, reads and questions, with their time limits.
 
 use std::{
     sync::{Arc, PoisonError},
@@ -23,12 +23,12 @@ pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a read waits for the state that it names, or for a read index.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The way to a replica. Clones lead to the same one.
+/// A handle of a replica. All clones refer to the same one.
 #[derive(Debug)]
 pub struct ReplicaHandle<M: StateMachine> {
     pub group: GroupId,
     pub raft_id: u64,
-    /// What the replica's thread shares.
+    /// The state that the replica's thread shares.
     pub shared: Arc<Shared<M>>,
 }
 
@@ -49,7 +49,7 @@ impl<M: StateMachine> ReplicaHandle<M> {
     /// snapshot.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        // A state machine that is locked is being written to, so it is there.
+        // A locked state machine is being written to, so it exists.
         self.shared.machine.try_read().is_none_or(|machine| machine.is_some())
     }
 
@@ -79,13 +79,13 @@ impl<M: StateMachine> ReplicaHandle<M> {
     /// Replicates a command and returns its outcome once a majority agrees on it.
     ///
     /// # Errors
-    /// As [`ask`](Self::ask).
+    /// Those of [`ask`](Self::ask).
     pub async fn command(&self, command: Vec<u8>) -> Result<M::Reply, Refusal> {
         self.ask(COMMAND_TIMEOUT, |answer| Input::Command(command, answer, Context::current())).await
     }
 
-    /// Waits until every entry is applied here that was committed, anywhere in the group, when this
-    /// was called.
+    /// Waits until this replica has applied every entry that was committed, anywhere in the group,
+    /// before the call.
     ///
     /// # Errors
     /// `UNAVAILABLE` if no leader confirms it in time.
@@ -115,7 +115,7 @@ impl<M: StateMachine> ReplicaHandle<M> {
     /// Runs a read on the state machine at once, on the calling thread.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// Those of [`read`](Self::read).
     pub fn read_now<T>(&self, read: impl FnOnce(&M) -> Result<T, Refusal>) -> Result<T, Refusal> {
         self.shared.gate.pass();
         let machine = self.shared.machine.read();
@@ -128,16 +128,17 @@ impl<M: StateMachine> ReplicaHandle<M> {
             && refusal.reason == Reason::Corrupted
         {
             let note = refusal.message.clone();
-            // A full lane drops the news. The next read that meets the damage repeats it.
+            // If the lane is full, the report is dropped. The next read of the damaged bytes
+            // repeats it.
             let _ = self.shared.mailbox.put(Lane::Requests, Input::Damaged(note));
         }
         result
     }
 
-    /// Like [`read`](Self::read), but waits and tries again while the replica may just be behind.
+    /// Like [`read`](Self::read), but waits and tries again while the replica may only be behind.
     ///
     /// # Errors
-    /// As [`read`](Self::read), or the last refusal if waiting did not help.
+    /// Those of [`read`](Self::read), or the last refusal if waiting did not help.
     pub async fn read_when<T: Send + 'static>(
         &self,
         read: impl Fn(&M) -> Result<T, Refusal> + Send + Sync + 'static,

@@ -14,13 +14,13 @@
 //! ```
 //!
 //! A node with a cold directory keeps the cold files of the state directories there, under the same
-//! names. They are removed after their state here; what a crash leaves of them is removed by the
-//! next start.
+//! names. They are removed after their state here; the next start removes those that a crash
+//! leaves.
 //!
 //! The small files are replaced by write, sync, rename, sync. Each ends in the SHA-256 of its
 //! content. A crash leaves the old or the new file. A snapshot is first received, checked and noted
-//! as complete; then raft resets its log to it; then `current` changes. If a crash comes between
-//! the last two, raft tells so at the next start.
+//! as complete; then raft resets its log to it; then `current` changes. After a crash between the
+//! last two steps, raft reports the snapshot at the next start.
 
 use std::{fmt, io, sync::Arc};
 
@@ -38,7 +38,8 @@ use crate::{Error, error::storage as failed};
 const FILE_VERSION: u8 = 2;
 /// The largest small file.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-/// A reserve grows in steps of this size, and leaves as much free.
+/// A reserve grows in steps of this size. It is taken only if this many bytes, or an eighth of it
+/// if that is less, stay free.
 const RESERVE_STEP_BYTES: u64 = 1 << 20;
 
 /// The replica that owns a directory.
@@ -60,7 +61,7 @@ impl fmt::Display for Identity {
 pub struct IncomingCopy {
     /// The number of the copy's state directory.
     pub generation: u64,
-    /// The entry after which the state stands.
+    /// The last entry that the copy covers.
     pub position: Position,
     /// The copy is complete, checked and durable.
     pub complete: bool,
@@ -92,7 +93,7 @@ pub fn directory(group: GroupId) -> String {
 /// of it, or nothing that is ever opened.
 ///
 /// # Errors
-/// If it cannot be removed. It may be renamed already; the next removal goes on.
+/// If it cannot be removed. It may be renamed already; the next removal continues.
 pub fn remove(node: &dyn Storage, group: GroupId) -> io::Result<()> {
     let aside = format!("removed-{}", group.number());
     node.remove_dir_all(&aside)?;
@@ -128,7 +129,7 @@ pub fn stored_progress(node: &dyn Storage, group: GroupId) -> Result<Option<(Ide
 }
 
 impl Home {
-    /// Opens and locks the directory of a replica, or makes it.
+    /// Opens and locks the directory of a replica. Creates it if it is missing.
     ///
     /// # Errors
     /// If another process holds it, or it belongs to another replica.
@@ -148,7 +149,8 @@ impl Home {
         Ok(home)
     }
 
-    /// Whether the raft log was made here before. If so, an empty one now would have lost votes.
+    /// Whether the raft log was created here before. If so, an empty log would be one that has lost
+    /// votes.
     #[must_use]
     pub fn started(&self) -> bool {
         self.started
@@ -183,17 +185,17 @@ impl Home {
         Ok(())
     }
 
-    /// The directory of the raft log, made if need be.
+    /// The directory of the raft log, created if it is missing.
     pub fn raft(&self) -> Result<Arc<dyn Storage>, Error> {
         self.made("raft")
     }
 
-    /// The directory of the current state, made if need be.
+    /// The directory of the current state, created if it is missing.
     pub fn state(&self) -> Result<Arc<dyn Storage>, Error> {
         self.made(&state_name(self.generation))
     }
 
-    /// The directory of a copy that is being received, made if need be.
+    /// The directory of a copy that is being received, created if it is missing.
     pub fn state_of(&self, incoming: &IncomingCopy) -> Result<Arc<dyn Storage>, Error> {
         self.made(&state_name(incoming.generation))
     }
@@ -266,8 +268,8 @@ impl Home {
         self.remove("incoming")
     }
 
-    /// Makes a complete snapshot the current state. Raft's log begins at it already. The old state
-    /// is kept as evidence if `keep_old` is set.
+    /// Makes a complete snapshot the current state. Raft's log already begins at the snapshot. The
+    /// old state is kept as evidence if `keep_old` is set.
     pub fn install_incoming(&mut self, incoming: &IncomingCopy, keep_old: bool) -> Result<(), Error> {
         let mut out = Writer::new();
         out.u64(incoming.generation);
@@ -327,8 +329,9 @@ impl Home {
         self.write("floor", &out.into_bytes())
     }
 
-    /// Makes the reserve at least this large: room for work that must go on when the disk is full.
-    /// If there is no room for more, the present reserve stays.
+    /// Makes the reserve at least this large: room for work that must continue on a full disk. If
+    /// the disk has too little room, the present reserve stays. If growing fails nevertheless, the
+    /// reserve is given up.
     ///
     /// # Errors
     /// If there is no room, or the storage fails.

@@ -1,4 +1,4 @@
-//! What arrives in a replica's mailbox.
+//! The items that arrive in a replica's mailbox.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{Error, refusal::Refusal};
 
-/// Where an answer goes.
+/// The channel that an answer goes to.
 pub type Answer<T> = oneshot::Sender<Result<T, Refusal>>;
 
 /// A change of a group's members.
@@ -48,20 +48,20 @@ pub enum Input<M: StateMachine> {
     Checked(Duration, Result<(), Error>),
     /// A read met damaged bytes.
     Damaged(String),
-    /// A request to flush and to end; if the flag is set, leadership is moved away first.
+    /// A request to flush and to end. If the flag is set, leadership is handed over first.
     Retire(bool, Answer<()>),
 }
 
-/// Why a fetch failed.
+/// The reason why a fetch failed.
 #[derive(Debug)]
 pub struct Failed {
     /// The error's text, for the log.
     pub(super) note: String,
-    /// The next fetch may use the bytes that this one fetched.
+    /// Whether the next fetch may use the bytes that this one fetched.
     pub(super) resumable: bool,
-    /// The fetched bytes don't match their hashes.
+    /// Whether the fetched bytes don't match their hashes.
     pub(super) damaged: bool,
-    /// What ran out, if that was the cause.
+    /// The resource that ran out, if that was the cause.
     pub(super) short_of: Option<Shortage>,
 }
 

@@ -1,7 +1,8 @@
-//! What a replica drives: a synchronous, deterministic state machine with durable state of its own.
+//! The state machine that a replica drives. It is synchronous and deterministic, and keeps its own
+//! durable state.
 //!
-//! [`StateMachine`] is what every group's state machine does. What only a shard does is in
-//! [`Maintain`](super::maintain::Maintain): background work, writing beside the replica, checks.
+//! [`StateMachine`] has the operations of every group. [`Maintain`](super::maintain::Maintain) has
+//! those that only a shard needs: background work, concurrent writes, checks.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -21,9 +22,9 @@ pub type Check = Box<dyn FnOnce() -> Result<(), Error> + Send>;
 /// The outcome of applying one entry.
 #[derive(Debug)]
 pub struct Applied<R> {
-    /// Compared between the replicas.
+    /// The digest that the replicas compare.
     pub digest: Digest,
-    /// Given to the proposer.
+    /// The reply to the proposer.
     pub reply: R,
 }
 
@@ -32,9 +33,9 @@ pub struct Applied<R> {
 pub struct Pinned {
     /// The pin's name.
     pub id: u64,
-    /// The entry after which the state stands.
+    /// The last entry that the state covers.
     pub position: Position,
-    /// What a receiver needs to know; opaque here.
+    /// The data that a receiver needs; opaque here.
     pub manifest: Vec<u8>,
 }
 
@@ -44,9 +45,9 @@ pub struct Pinned {
 /// `durable`. After a crash it may fall back to the state after `log_floor`, so the raft log is
 /// kept from there.
 pub trait StateMachine: Maintain + Send + Sync + Debug + Sized + 'static {
-    /// What a proposer is told.
+    /// The reply that a proposer gets.
     type Reply: Send + Debug + 'static;
-    /// What opening needs in addition to the directory.
+    /// The settings that opening needs in addition to the directory.
     type Config: Clone + Debug + Send + Sync + 'static;
     /// Receives a copy of another replica's state.
     type Receiver: Receiver;
@@ -60,7 +61,7 @@ pub trait StateMachine: Maintain + Send + Sync + Debug + Sized + 'static {
     /// Applies a committed entry.
     ///
     /// # Errors
-    /// If this replica cannot do what the others do: it stops.
+    /// If this replica cannot apply an entry as the others do. It stops then.
     fn apply(&mut self, index: u64, command: &Bytes) -> Result<Applied<Self::Reply>, Error>;
 
     /// The entry up to which the state is durable.
@@ -72,11 +73,11 @@ pub trait StateMachine: Maintain + Send + Sync + Debug + Sized + 'static {
     /// How many bytes a flush would write.
     fn unflushed_bytes(&self) -> u64;
 
-    /// Begins to make the present state durable, while other work goes on where that is possible.
+    /// Begins to make the present state durable, while other work continues where that is possible.
     /// [`Maintain::write_on`] or the next flush ends it.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush), including errors of a flush that was begun before.
+    /// Those of [`flush`](Self::flush), including errors of a flush that was begun before.
     fn begin_flush(&mut self, position: Position) -> Result<(), Error>;
 
     /// Makes the state after the entry at `position`, the last applied one, durable.
@@ -88,17 +89,17 @@ pub trait StateMachine: Maintain + Send + Sync + Debug + Sized + 'static {
     /// Pins a copy of the state at `position`, the last applied entry, which is made durable first.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush).
+    /// Those of [`flush`](Self::flush).
     fn pin_snapshot(&mut self, position: Position) -> Result<Pinned, Error>;
 
-    /// Bytes of a pinned copy's file; empty at its end.
+    /// Bytes of a pinned copy's file. None are returned at the file's end.
     ///
     /// # Errors
     /// If there is no such pin or file, or it cannot be read.
     fn read_snapshot(&self, id: u64, file: &str, offset: u64, len: usize) -> Result<Vec<u8>, Error>;
 
-    /// A job that checks a pinned copy as its receiver does. It runs beside the state machine, and
-    /// the pin must stay until it ends.
+    /// A job that checks a pinned copy as its receiver does. It runs concurrently with the state
+    /// machine, and the pin must stay until it ends.
     ///
     /// # Errors
     /// If there is no such pin.

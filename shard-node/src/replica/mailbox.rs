@@ -1,7 +1,7 @@
-//! The way into a replica's thread: two bounded lanes, so that clients cannot crowd out raft.
+//! The queue of a replica's thread: two bounded lanes, so that clients cannot crowd out raft.
 //!
-//! Putting an item in never waits: a full lane refuses it. The replica takes all items at once.
-//! That batches proposals and fsyncs under load.
+//! Adding an item never waits: a full lane refuses it. The replica takes all items at once. That
+//! batches proposals and fsyncs under load.
 
 use std::{
     collections::VecDeque,
@@ -18,7 +18,7 @@ pub enum Lane {
     Peers,
     /// Requests of clients and of the node itself.
     Requests,
-    /// News of the replica's own tasks. Each task sends one item at a time, so there is always
+    /// Results of the replica's own tasks. Each task sends one item at a time, so there is always
     /// room.
     Own,
 }
@@ -65,11 +65,11 @@ impl<T> Mailbox<T> {
 
     /// Waits in a task, at most `limit`, for an item to arrive. [`take`](Self::take) then finds it.
     pub async fn arrival(&self, limit: Duration) {
-        // A note that is older than the last `take` only makes the reader look once in vain.
+        // A notification from before the last `take` only makes the reader look once in vain.
         let _ = tokio::time::timeout(limit, self.noted.notified()).await;
     }
 
-    /// Puts an item in.
+    /// Adds an item.
     ///
     /// # Errors
     /// [`Full`] if the lane has no room, or the mailbox is closed.
@@ -104,7 +104,7 @@ impl<T> Mailbox<T> {
         all
     }
 
-    /// Numbers of messages of other replicas, and of requests, that wait.
+    /// How many messages from other replicas, and how many requests, wait.
     #[must_use]
     pub fn waiting(&self) -> (u64, u64) {
         let lanes = self.lock();
@@ -123,7 +123,7 @@ impl<T> Mailbox<T> {
         lanes.closed = true;
         let left = (std::mem::take(&mut lanes.peers), std::mem::take(&mut lanes.requests));
         drop(lanes);
-        // Dropped without holding the lock: dropping an item may answer a caller that puts in
+        // The items are dropped without the lock: dropping one may answer a caller, which then adds
         // another.
         drop(left);
         self.notify();

@@ -1,5 +1,5 @@
-//! Upkeep of a state machine beside its log: background work, writing ahead of flushes, checks,
-//! cold data.
+//! Upkeep of a state machine in addition to its log: background work, writes ahead of flushes,
+//! checks, cold data.
 //!
 //! None of it changes the outcome of any entry. The root group's state machine needs none, so every
 //! method has a default that does nothing.
@@ -10,40 +10,41 @@ use parking_lot::RwLock;
 
 use crate::Error;
 
-/// The state of the writes that go on beside the replica, ahead of its next flush or for one.
+/// The state of the writes that run concurrently with the replica, for its next flush or ahead of
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disk {
-    /// There is little to write: a flush may begin.
+    /// There is nothing that a flush must wait for: it may begin.
     Idle,
-    /// [`Maintain::write_on`] has something to begin or to end.
+    /// [`Maintain::write_on`] has a write to begin or to end.
     Due,
-    /// Something is being written that a flush would wait for, or undo.
+    /// A write is running that a flush would wait for, or undo.
     Busy,
 }
 
 /// Background work of a state machine, by urgency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Backlog {
-    /// There is none.
+    /// There is no work.
     None,
-    /// Another thread works on what is left.
+    /// Another thread does the rest of the work.
     Waiting,
-    /// It can wait until the replica is idle.
+    /// The work can wait until the replica is idle.
     Some,
-    /// It must not wait any longer.
+    /// The work must not wait any longer.
     Behind,
 }
 
-/// What only a shard's state machine does.
+/// The upkeep that only a shard's state machine needs.
 pub trait Maintain {
     /// Does the work of applying an entry while the raft log writes it. The entry may never become
-    /// durable or committed. Outcomes of later entries, and what a flush makes durable, are the
-    /// same as without this call.
+    /// durable or committed. Outcomes of later entries, and the state that a flush makes durable,
+    /// are the same as without this call.
     fn foresee(&mut self, index: u64, command: &Bytes) {
         let _ = (index, command);
     }
 
-    /// What background work may add at once to the bytes of a flush.
+    /// The largest number of bytes that one step of background work adds to a flush.
     fn work_bytes_max(&self) -> u64 {
         0
     }
@@ -53,7 +54,7 @@ pub trait Maintain {
         false
     }
 
-    /// The state of the writes beside the replica.
+    /// The state of the concurrent writes.
     fn disk(&self, flush_due: bool) -> Disk {
         let _ = flush_due;
         Disk::Idle
@@ -63,7 +64,7 @@ pub trait Maintain {
     /// due.
     ///
     /// # Errors
-    /// As a flush, if the writes were a flush; or if no thread can be started.
+    /// Those of a flush, if the writes were one. An error if no thread can be started.
     fn write_on(&mut self, flush_due: bool) -> Result<(), Error> {
         let _ = flush_due;
         Ok(())
@@ -82,7 +83,7 @@ pub trait Maintain {
         Ok(())
     }
 
-    /// Reads and checks about this many durable bytes. The next call goes on from there.
+    /// Reads and checks about this many durable bytes. The next call continues there.
     ///
     /// # Errors
     /// If something is damaged, or cannot be read.
@@ -91,7 +92,7 @@ pub trait Maintain {
         Ok(())
     }
 
-    /// Whether [`Maintain::move_cold`] has something to begin or to end.
+    /// Whether [`Maintain::move_cold`] has a move to begin or to end.
     fn cold_due(&self) -> bool {
         false
     }
@@ -117,15 +118,15 @@ pub trait Maintain {
     }
 }
 
-/// Looks ahead at commands that are being written, unless a reader is in the way.
+/// Looks ahead at commands that are being written, unless a reader has the state machine.
 pub(crate) fn foresee<M: Maintain>(machine: &RwLock<Option<M>>, commands: &[(u64, Bytes)]) {
     if let Some(machine) = machine.try_write().as_deref_mut().and_then(Option::as_mut) {
         commands.iter().for_each(|(index, command)| machine.foresee(*index, command));
     }
 }
 
-/// Does background work of at least this urgency, for as long as `goes_on` says and no reader is in
-/// the way.
+/// Does background work of at least this urgency, as long as `goes_on` returns true and no reader
+/// has the state machine.
 pub(crate) fn catch_up<M: Maintain>(
     machine: &RwLock<Option<M>>,
     least: Backlog,

@@ -1,17 +1,18 @@
-//! Where work runs that other tasks should not wait for: on threads, or, in a simulation, in place.
+//! The place where long work runs, so that other tasks need not wait for it: threads or, in a
+//! simulation, the calling task.
 //!
-//! In place, no two jobs run at the same time, so the order of all events follows from the order of
-//! the tasks alone.
+//! On the calling task, no two jobs run at the same time, so the order of all events follows from
+//! the order of the tasks alone.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 /// How long the simulated disks took since the last call.
 type Took = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// Where replicas and blocking jobs run.
+/// The threads or tasks that replicas and blocking jobs run on.
 #[derive(Clone, Default)]
 pub enum Runner {
-    /// Each replica has a thread of its own; jobs run on the runtime's blocking threads.
+    /// Each replica has its own thread; jobs run on the runtime's blocking threads.
     #[default]
     Threads,
     /// Each replica is a task, and jobs run at once. After a job, the task rests for as long as the

@@ -1,7 +1,8 @@
-//! What a replica's thread shares with the services: mailbox, state machine, status, counters.
+//! The state that a replica's thread shares with the services: mailbox, state machine, status,
+//! counters.
 //!
 //! Readers share the state machine under a lock, and the replica's thread alone writes to it. The
-//! [`Gate`] in front of the lock lets the thread through where readers come and go without end.
+//! [`Gate`] in front of the lock lets the thread through, even if there are always readers.
 
 use std::sync::{
     Arc, Condvar, Mutex, PoisonError, RwLock,
@@ -24,7 +25,7 @@ use super::{
 pub struct Gate {
     closed: Mutex<bool>,
     opened: Condvar,
-    /// A reader was in the writer's way since [`Gate::take_blocked`] was last called.
+    /// Whether a reader was in the writer's way since the last call of [`Gate::take_blocked`].
     blocked: AtomicBool,
 }
 
@@ -37,12 +38,12 @@ impl Gate {
         *now = closed;
     }
 
-    /// New readers wait from now on.
+    /// Makes new readers wait.
     pub fn close(&self) {
         self.set(true);
     }
 
-    /// Readers pass again.
+    /// Lets readers pass again.
     pub fn open(&self) {
         self.set(false);
     }
@@ -58,7 +59,7 @@ impl Gate {
         self.blocked.load(Ordering::Relaxed)
     }
 
-    /// Whether a reader was in the writer's way; forgets it.
+    /// Whether a reader was in the writer's way. Resets the flag.
     pub fn take_blocked(&self) -> bool {
         self.blocked.swap(false, Ordering::Relaxed)
     }
@@ -71,17 +72,17 @@ pub struct Traffic {
     pub sent: AtomicU64,
     /// Bytes that were needed and on the disk already.
     pub held: AtomicU64,
-    /// Own snapshots that another replica refused and that were checked here.
+    /// Snapshots of this replica that another one refused and that were checked here.
     pub checked: AtomicU64,
-    /// Bytes of own snapshots that were handed out.
+    /// Bytes of this replica's snapshots that were handed out.
     pub given: AtomicU64,
-    /// Own snapshots that were made for others.
+    /// Snapshots of this replica that were made for others.
     pub pinned: AtomicU64,
     /// Snapshots of others that became this replica's state.
     pub installed: AtomicU64,
 }
 
-/// Counters of a replica since it runs here.
+/// Counters of a replica since it was started here.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Commands proposed.
@@ -95,7 +96,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts elections by a change of role. One may be begun and won between two calls.
+    /// Counts the elections that a change of role shows. An election may begin and be won between
+    /// two calls.
     pub fn note_role(&self, before: Role, now: Role) {
         if before == now {
             return;
@@ -109,16 +111,16 @@ impl Counts {
     }
 }
 
-/// What a replica's thread shares with the services.
+/// The state that a replica's thread shares with the services.
 #[derive(Debug)]
 pub struct Shared<M: StateMachine> {
-    /// The way into the thread.
+    /// The queue of the thread's inputs.
     pub mailbox: Arc<Mailbox<Input<M>>>,
     /// The state machine; `None` while the replica is in quarantine, waits for a snapshot, or has
-    /// stopped. It is a lock that is handed on to waiters: where merges are behind, the thread
-    /// takes the state machine again before a reader would wake up.
+    /// stopped. The lock is eventually fair: if merges are behind, the thread would otherwise take
+    /// the state machine again before a reader wakes up.
     pub machine: parking_lot::RwLock<Option<M>>,
-    /// Readers pass it before they take the state machine.
+    /// The gate that readers pass before they take the state machine.
     pub gate: Gate,
     /// The last applied entry, for readers that wait for one.
     pub applied: watch::Sender<u64>,
@@ -127,14 +129,14 @@ pub struct Shared<M: StateMachine> {
     pub fetched_ms: AtomicU64,
     pub traffic: Arc<Traffic>,
     pub counts: Counts,
-    /// Where reads run.
+    /// The threads that reads run on.
     pub runner: Runner,
 }
 
 /// Access of the replica's thread, the only writer.
 impl<M: StateMachine> Shared<M> {
-    /// Takes the state machine once all readers have left it. For rare work only: the thread does
-    /// nothing else meanwhile.
+    /// Takes the state machine once all readers have left it. It is for rare work only, since the
+    /// thread does nothing else meanwhile.
     pub(super) fn wait_for_machine(&self) -> RwLockWriteGuard<'_, Option<M>> {
         self.gate.close();
         let machine = self.machine.write();

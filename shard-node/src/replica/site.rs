@@ -1,4 +1,4 @@
-//! The node as its replicas see it: names, storage, time, pace, and the queues to other nodes.
+//! The node as its replicas see it: names, storage, clock, tuning, and the queues to other nodes.
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +27,7 @@ pub fn ordinal(raft_id: u64) -> u32 {
     u32::try_from(raft_id >> 32).expect("32 bits are left")
 }
 
-/// What every replica of a node works with.
+/// The environment that all replicas of a node share.
 #[derive(Debug)]
 pub struct Site {
     /// The node's name.
@@ -44,7 +44,7 @@ pub struct Site {
     /// Seeds the random delays of elections.
     pub seed: u64,
     pub tuning: Tuning,
-    /// Where asynchronous work runs.
+    /// The runtime for asynchronous work.
     pub runtime: tokio::runtime::Handle,
     /// The queues to other nodes.
     pub peers: Peers,

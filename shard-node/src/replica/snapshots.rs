@@ -2,9 +2,9 @@
 //!
 //! **Sending.** The leader pins a copy of its durable state and offers it. A pin is kept for a
 //! while after its last use, and the same snapshot is offered again, so that an interrupted
-//! transfer goes on with the bytes that have arrived. After a restart of the sender, or from
-//! another sender, it is another snapshot. Most of its bytes are still at the same places, since
-//! pages are never rewritten in place; other replicas may have placed them otherwise, though.
+//! transfer continues with the bytes that have arrived. A sender that was restarted, and any other
+//! sender, offers another snapshot. After a restart most bytes are at the same places, since pages
+//! are never rewritten in place. Another replica may have placed them differently.
 //!
 //! **Receiving.** A task fetches the files into a side directory and checks them ([`Fetch`]); then
 //! the replica switches to them. While the receiver checks the copy, which may take longer than
@@ -12,16 +12,15 @@
 //! begins again.
 //!
 //! **Doubt.** A bad page that nobody reads stays unnoticed, and is handed out with every snapshot.
-//! The receiver checks all bytes, so it refuses such a snapshot. Its word proves nothing: its own
-//! disk may be bad, or it may lie. So the sender checks the same pinned copy, beside its other
-//! work, and only damage that it finds itself puts it into quarantine, where it is rebuilt from
-//! another replica. A damaged sender that leads while no other replica is fit to take over stays:
-//! every read is checked all the same, and there is no replica to rebuild it from. A check reads
-//! the whole state, so a replica spends at most a small part of its time on checks, whatever it is
-//! told.
+//! The receiver checks all bytes, so it refuses such a snapshot. The refusal proves nothing: the
+//! receiver's own disk may be bad, or it may lie. So the sender checks the same pinned copy in the
+//! background. Only damage that it finds itself puts it into quarantine, where it is rebuilt from
+//! another replica. A damaged leader stays while no other replica is fit to take over: every read
+//! is checked anyway, and there is no replica to rebuild it from. A check reads the whole state, so
+//! a replica spends only a small part of its time on checks, however many refusals arrive.
 //!
 //! A crash of the receiver leaves, before the copy is noted as complete, a side directory that is
-//! resumed or dropped. After that, raft tells whether it has taken the snapshot. If it has, the
+//! resumed or dropped. After that, raft knows whether it has taken the snapshot. If it has, the
 //! start finishes the switch; if not, the copy is used when the same snapshot is offered again.
 
 use std::{
@@ -56,9 +55,9 @@ const PIN_KEPT: Duration = Duration::from_secs(60);
 const PIN_IDLE: Duration = Duration::from_secs(10);
 /// How long a peer may show no sign of fetching before the snapshot is offered to it again.
 const FETCH_IDLE: Duration = Duration::from_secs(3);
-/// The shortest pause between two checks,
+/// The shortest pause between two checks.
 const CHECK_PAUSE_MIN: Duration = Duration::from_secs(5);
-/// and its length as a multiple of the last check's.
+/// The pause between two checks, as a multiple of the last check's duration.
 const CHECK_PAUSE_SHARE: u32 = 10;
 
 /// A check of a pinned snapshot, in progress.
@@ -77,9 +76,9 @@ struct Fetching {
     task: JoinHandle<()>,
 }
 
-/// How a check of an own snapshot ended.
+/// The result of the check of this replica's own snapshot.
 pub(super) enum Checked {
-    /// Nothing follows from it.
+    /// The check has no consequence.
     Done,
     /// This replica is damaged.
     Damaged(Error),
@@ -92,7 +91,7 @@ pub(super) struct Snapshots<M: StateMachine> {
     shared: Arc<Shared<M>>,
     /// The pin of the snapshot that raft hands out.
     pinned: Option<u64>,
-    /// A follower wants a snapshot at this entry or later, and none is pinned yet.
+    /// The entry that a wanted snapshot must cover; `None` if none is wanted, or one is pinned.
     wanted: Option<u64>,
     pinned_at: Duration,
     /// When raft last sent a snapshot, or one was pinned.
@@ -101,7 +100,7 @@ pub(super) struct Snapshots<M: StateMachine> {
     /// No check begins before this time.
     next_check: Duration,
     fetching: Option<Fetching>,
-    /// The copy that is complete, and that raft was told to take.
+    /// The complete copy that raft was told to take.
     incoming: Option<IncomingCopy>,
 }
 
@@ -131,7 +130,8 @@ impl<M: StateMachine> Snapshots<M> {
         Duration::from_millis(self.shared.fetched_ms.load(Ordering::Relaxed))
     }
 
-    /// A follower wants a snapshot at this entry or a later one. Pins as [`pin`](Self::pin) does.
+    /// Notes that a follower wants a snapshot at this entry or a later one, and pins one if
+    /// possible.
     pub(super) fn want(&mut self, index: u64, applied: Position, group: &mut Group) -> Result<(), Error> {
         self.wanted = Some(index);
         self.pin(applied, group)
@@ -192,7 +192,7 @@ impl<M: StateMachine> Snapshots<M> {
         }
     }
 
-    /// Offers snapshots that got lost again, ends a pin that is out of use, and pins if one is
+    /// Repeats offers of snapshots that got lost, ends an unused pin, and pins a snapshot if one is
     /// wanted.
     ///
     /// # Errors
@@ -217,7 +217,8 @@ impl<M: StateMachine> Snapshots<M> {
         self.pin(applied, group)
     }
 
-    /// A member says that the snapshot of this pin is damaged: it is checked, in the background.
+    /// Handles a member's report that the snapshot of this pin is damaged: checks the snapshot in
+    /// the background.
     pub(super) fn refused(&mut self, from: u64, pin: u64) {
         let now = self.now();
         if self.pinned != Some(pin) || self.check.is_some() || now < self.next_check || planted(Bug::RefusalUnheeded) {
@@ -238,7 +239,7 @@ impl<M: StateMachine> Snapshots<M> {
         });
     }
 
-    /// The check that was begun at this time has ended.
+    /// Handles the end of the check that was begun at this time.
     pub(super) fn checked(&mut self, began: Duration, result: Result<(), Error>) -> Checked {
         // The state that was checked may be gone by now.
         let Some(Check { pin, .. }) = self.check.take_if(|check| check.began == began) else { return Checked::Done };
@@ -267,7 +268,8 @@ impl<M: StateMachine> Snapshots<M> {
         self.check = None;
     }
 
-    /// Another replica offers its state: a task fetches it while this replica goes on.
+    /// Takes up another replica's offer of its state. A task fetches it while this replica keeps
+    /// working.
     pub(super) fn take_in(
         &mut self,
         offer: SnapshotOffer,
@@ -319,7 +321,7 @@ impl<M: StateMachine> Snapshots<M> {
         M::manifest_position(&copy.manifest).ok().map(|(pin, _)| (*from, pin))
     }
 
-    /// The fetch has ended.
+    /// Handles the end of the fetch.
     pub(super) fn fetched(
         &mut self,
         position: Position,
@@ -350,7 +352,8 @@ impl<M: StateMachine> Snapshots<M> {
         }
     }
 
-    /// Raft had no use for a snapshot that was fetched: entries have brought this replica further.
+    /// Drops a fetched snapshot that raft had no use for, since entries have brought this replica
+    /// further.
     pub(super) fn discarded(&mut self, position: Position, home: &Home) -> Result<(), Error> {
         if self.incoming.take_if(|incoming| incoming.position == position).is_some() {
             home.drop_incoming()?;
@@ -367,14 +370,14 @@ impl<M: StateMachine> Snapshots<M> {
         })
     }
 
-    /// Returns the fetch in progress, to be waited for when the replica is over.
+    /// Returns the fetch in progress, for the caller to await.
     pub(super) fn leave(&mut self) -> Option<JoinHandle<()>> {
         self.fetching.take().map(|fetching| fetching.task)
     }
 }
 
 /// Writes a note about a snapshot to the replica's directory, using the room of the reserve if the
-/// disk is full. If it still fails because something ran out, the snapshot is refused and `None` is
+/// disk is full. If it still fails because of a shortage, the snapshot is refused and `None` is
 /// returned: it is offered again, and until then this replica serves the state that it has.
 fn unless_short<M: StateMachine, T>(
     position: Position,

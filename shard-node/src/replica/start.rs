@@ -1,9 +1,9 @@
 //! Starting a replica: directory, raft group, state machine, and the thread or task that drives
 //! them.
 //!
-//! A replica that stops because something ran out leaves a directory like that of a crash, and
-//! starts again from it as soon as it can. Any other error ends the replica until the process
-//! starts again.
+//! A replica that stops because of a shortage leaves a directory like that of a crash, and starts
+//! again from it as soon as it can. Any other error ends the replica until the process starts
+//! again.
 
 use std::{
     sync::{Arc, PoisonError, RwLock, atomic::AtomicU64},
@@ -32,11 +32,12 @@ use crate::{
     limits::{PEER_QUEUE_MAX, REQUEST_QUEUE_MAX},
 };
 
-/// How soon a replica that ended because something ran out is opened again.
+/// How soon a replica that ended because of a shortage is opened again.
 const SHORTAGE_RETRY: Duration = Duration::from_secs(1);
 
-/// The random numbers of one start of one replica, from the node's seed and the time. By them raft
-/// tells this start's reads from those of an earlier start, whose answers may still arrive.
+/// The random numbers of one start of one replica, from the node's seed and the time. With them
+/// raft distinguishes this start's reads from those of an earlier start, whose answers may still
+/// arrive.
 fn rng(config: &Config<impl StateMachine>) -> Box<dyn Rng> {
     let Identity { group, raft_id, .. } = config.identity;
     let start = config.site.clock.now().as_nanos() as u64;
@@ -133,7 +134,7 @@ pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, Wo
     Ok((handle, work))
 }
 
-/// Opens the directory, or makes it. If `without_reserve` is set, the reserve's room is given up
+/// Opens the directory, or creates it. If `without_reserve` is set, the reserve's room is given up
 /// first.
 fn open<M: StateMachine>(config: &Config<M>, without_reserve: bool) -> Result<Opened<M>, Error> {
     let home = Home::open(config.site.storage.as_ref(), config.identity)?;
@@ -187,8 +188,8 @@ async fn drive_task<M: StateMachine>(
     }
 }
 
-/// Ends an actor that can't go on or is over. After an error that passes, returns a new actor,
-/// which was opened from the same directory.
+/// Ends an actor that can't continue or has finished. After an error that passes, returns a new
+/// actor, which was opened from the same directory.
 async fn left<M: StateMachine>(
     shared: &Arc<Shared<M>>,
     mut actor: Actor<M>,
@@ -247,8 +248,8 @@ async fn reopen_when_possible<M: StateMachine>(
     }
 }
 
-/// Publishes that the replica is gone. After an error it does not come back before the process
-/// starts again.
+/// Publishes that the replica has ended. After an error it stays ended until the process starts
+/// again.
 fn end<M: StateMachine>(group: GroupId, shared: &Shared<M>, result: Result<(), Error>) {
     shared.gate.open();
     *shared.machine.write() = None;

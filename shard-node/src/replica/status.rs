@@ -1,4 +1,4 @@
-//! What a replica shows of itself: its role, its progress, its group's members.
+//! The status of a replica: its role, its progress, and its group's members.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub enum Role {
     Learner,
     /// The replica's state diverged or is damaged; it waits for a snapshot.
     Quarantined,
-    /// The replica does not run, for good or until what ran out is back.
+    /// The replica does not run, for good or until a shortage ends.
     Stopped,
 }
 
@@ -72,12 +72,12 @@ pub struct Status {
     pub log_entries: u64,
     /// Space that the log takes on the disk.
     pub log_bytes: u64,
-    /// No new versions are taken because the disk is full.
+    /// Whether new versions are refused because the disk is full.
     pub full: bool,
-    /// The replica stopped for good: only a restart of the process may bring it back.
+    /// Whether the replica stopped for good: only a restart of the process may bring it back.
     pub broken: bool,
     pub voters: Vec<Member>,
     pub learners: Vec<Member>,
-    /// Why the replica does not serve; empty if it does.
+    /// The reason why the replica does not serve; empty if it does.
     pub note: String,
 }

@@ -1,4 +1,4 @@
-//! Spans of a command on the replica that proposed it, below its sender's span.
+//! Spans of a command on the replica that proposed it. They are children of the sender's span.
 //!
 //! `replicate` lasts until raft has committed the command, then follows `apply`. Other replicas
 //! apply the command without a trace.

@@ -1,24 +1,24 @@
-//! How a node's replicas pace themselves.
+//! The intervals and limits of a node's replicas.
 
 use std::time::Duration;
 
 use super::runner::Runner;
 
-/// The part of the spare bytes by which a reserve grows, as a divisor.
+/// A reserve grows in steps of 1/`SPARE_PARTS` of the spare bytes.
 const SPARE_PARTS: u64 = 32;
 
-/// The pace of a node's replicas.
+/// Intervals and limits of a node's replicas.
 #[derive(Clone, Debug)]
 pub struct Tuning {
-    /// Raft's unit of time: heartbeats every 2, elections after 10 to 20.
+    /// Raft's unit of time. There is a heartbeat every 2 ticks, and an election after 10 to 20.
     pub tick: Duration,
-    /// A state machine is flushed when the last flush is this long ago,
+    /// A state machine is flushed this long after the last flush.
     pub flush_interval: Duration,
-    /// or after this many entries,
+    /// A state machine is also flushed after this many entries.
     pub flush_entries_max: u64,
-    /// or when it has this much to write.
+    /// A state machine is also flushed when it has this many bytes to write.
     pub flush_bytes_max: u64,
-    /// Size of a file of the raft log, which is cut by whole files.
+    /// Size of a file of the raft log. Only whole files are cut off.
     pub log_segment_bytes: u64,
     /// Batches of at least this size are looked ahead at while the raft log writes them.
     pub log_beside_bytes_min: usize,
@@ -26,9 +26,9 @@ pub struct Tuning {
     pub scrub_bytes_per_s: u64,
     /// How much each replica copies to its cold directory in a second, if there is one.
     pub cold_bytes_per_s: u64,
-    /// What each replica keeps free on its disk for work that goes on when the disk is full, in
-    /// addition to what may wait for a flush: entries that are in its log and not yet applied, and
-    /// the commands that make room.
+    /// The bytes that each replica keeps free on its disk for work that continues on a full disk:
+    /// entries that are in its log and not yet applied, and commands that make room. The bytes that
+    /// may wait for a flush are kept free in addition.
     pub spare_bytes: u64,
     /// The engine of each shard.
     pub engine: coppice_engine::Options,
@@ -57,17 +57,19 @@ impl Default for Tuning {
 impl Tuning {
     /// The size of a replica's reserve on its disk.
     ///
-    /// Before a prune frees anything on a full disk, three things must be written: what makes a
-    /// flush late, what is applied on top of that, and the `at_once` bytes that background work
-    /// adds in one step.
+    /// Before a prune frees anything on a full disk, three things must be written: the bytes at
+    /// which a flush counts as late, those that are applied after that, and the `at_once` bytes
+    /// that background work adds in one step.
     #[must_use]
     pub fn reserve_bytes(&self, at_once: u64) -> u64 {
-        // Rounded down; the spare bytes cover the remainder. So the reserve seldom grows.
+        // The number is rounded down to whole parts, so that the reserve seldom grows. The spare
+        // bytes cover the remainder.
         let part = (self.spare_bytes / SPARE_PARTS).max(1);
         self.spare_bytes.saturating_add(self.late_bytes()).saturating_add(at_once / part * part)
     }
 
-    /// With this many bytes to write, the disk is not keeping up, and the replica waits for it.
+    /// The number of unflushed bytes at which the disk counts as too slow, and the replica waits
+    /// for it.
     pub(crate) fn late_bytes(&self) -> u64 {
         self.flush_bytes_max.saturating_mul(2)
     }

@@ -42,13 +42,13 @@ fn lost() -> Refusal {
 }
 
 impl<R> Waiters<R> {
-    /// No waiters.
+    /// An empty set of waiters.
     #[must_use]
     pub fn new() -> Self {
         Self { proposed: BTreeMap::new(), awaiting: BTreeMap::new() }
     }
 
-    /// Whether one more caller may wait. Callers that gave up make room.
+    /// Whether one more caller may wait. Callers that gave up are removed first.
     pub fn has_room(&mut self) -> bool {
         if self.proposed.len() + self.awaiting.len() < WAITERS_MAX {
             return true;
@@ -66,7 +66,7 @@ impl<R> Waiters<R> {
         self.awaiting.retain(|_, awaiting| !awaiting.answer.is_closed());
     }
 
-    /// A caller proposed the command at a position.
+    /// Adds a caller that proposed the command at a position.
     pub fn command(&mut self, position: Position, answer: Answer<R>, way: Way) {
         self.put(position, Proposer::Command(answer, way));
     }
@@ -81,7 +81,7 @@ impl<R> Waiters<R> {
         }
     }
 
-    /// A caller proposed the change of members at a position.
+    /// Adds a caller that proposed the change of members at a position.
     pub fn change(&mut self, position: Position, answer: Answer<()>) {
         self.put(position, Proposer::Change(answer));
     }
@@ -101,7 +101,8 @@ impl<R> Waiters<R> {
         None
     }
 
-    /// The command at a position was applied. Its proposer is answered once a majority agrees.
+    /// Notes that the command at a position was applied. Its proposer is answered once a majority
+    /// agrees.
     pub fn applied(&mut self, position: Position, reply: R) {
         match self.take(position) {
             Some(Proposer::Command(answer, _)) => {
@@ -112,7 +113,7 @@ impl<R> Waiters<R> {
         }
     }
 
-    /// The members changed at a position.
+    /// Answers the proposer of the change of members at a position, which has taken effect.
     pub fn changed(&mut self, position: Position) {
         match self.take(position) {
             // A caller that has gone needs no answer.
@@ -122,7 +123,8 @@ impl<R> Waiters<R> {
         }
     }
 
-    /// The entry at a position is empty: the proposal there was not carried out.
+    /// Refuses the proposer at a position where an empty entry was committed: the proposal was not
+    /// carried out.
     pub fn empty(&mut self, position: Position) {
         let pending = Refusal::new(Reason::Unavailable, "another change of members is in progress");
         match self.take(position) {
@@ -133,7 +135,7 @@ impl<R> Waiters<R> {
     }
 
     /// Answers callers whose outcome a majority agrees on. `complete` adds facts to a reply that
-    /// are known only now.
+    /// were not known before.
     pub fn settle(&mut self, agreements: &mut Agreements, voters: &Voters, mut complete: impl FnMut(&mut R)) {
         let mut agreed = |index: &u64| agreements.verdict(*index, voters) == Verdict::Agreed;
         let settled: Vec<u64> = self.awaiting.keys().copied().filter(|index| agreed(index)).collect();
@@ -190,13 +192,13 @@ impl Reads {
         !self.queued.is_empty()
     }
 
-    /// A ReadIndex was sent for all queued reads.
+    /// Notes that a ReadIndex was sent for all queued reads.
     pub fn sent(&mut self, id: ReadId, now: Duration) {
         let answers = std::mem::take(&mut self.queued);
         self.sent.push((id, now, answers));
     }
 
-    /// A ReadIndex came back.
+    /// Answers the reads of a ReadIndex that came back.
     pub fn ready(&mut self, id: ReadId, index: u64) {
         for (_, _, answers) in self.sent.extract_if(.., |(sent, _, _)| *sent == id) {
             // A caller that has gone needs no answer.
@@ -204,8 +206,8 @@ impl Reads {
         }
     }
 
-    /// Queues reads again whose ReadIndex was sent before `limit`: without a leader it is lost
-    /// silently.
+    /// Queues the reads of each ReadIndex that was sent before `limit` again, since without a
+    /// leader a ReadIndex is lost silently.
     pub fn retry(&mut self, limit: Duration) {
         for (_, _, answers) in self.sent.extract_if(.., |(_, at, _)| *at < limit) {
             self.queued.extend(answers.into_iter().filter(|answer| !answer.is_closed()));

@@ -1,4 +1,5 @@
-//! The root group's state machine as a replica drives it. It needs no upkeep beside its log.
+//! The root group's state machine as a replica drives it. It needs no upkeep in addition to its
+//! log.
 
 use std::sync::Arc;
 

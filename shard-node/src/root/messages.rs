@@ -94,8 +94,8 @@ pub fn drop_pin(request: &v1::UnpinRequest, clock_ms: u64) -> Result<Vec<u8>, Re
     encode(&Command::Unpin(Unpin { pin: convert::pin_id(&request.pin_id)?, clock_ms }))
 }
 
-/// Encodes a command and decodes it again, so that no command is proposed that would stop a
-/// replica.
+/// Encodes a command and decodes it again, so that a command that would stop a replica is never
+/// proposed.
 fn encode(command: &Command) -> Result<Vec<u8>, Refusal> {
     let invalid = |error: CommandError| match error {
         CommandError::TooLarge(_) => Refusal::new(Reason::LimitExceeded, error.to_string()),

@@ -11,11 +11,11 @@ use coppice_types::{Epoch, Reason, Sequence, Version};
 use super::messages::{refused, to_admin, to_key_turn, to_pin};
 use crate::refusal::Refusal;
 
-/// Bytes of sessions in the answer to a TakeOver. Other sessions are read one by one.
+/// Limit on the bytes of sessions in the answer to a TakeOver. Other sessions are read one by one.
 const SESSIONS_BYTES_MAX: usize = 2 << 20;
-/// The most log entries whose inclusion one read proves.
+/// Limit on the number of log entries whose inclusion one read proves.
 const PROOFS_MAX: usize = 1024;
-/// The most admin operations in one answer.
+/// Limit on the number of admin operations in one answer.
 const ADMIN_MAX: usize = 64;
 
 /// The root group's state machine.
@@ -31,7 +31,7 @@ impl RootMachine {
         &self.root
     }
 
-    /// The state that every reader needs; only the clock and the term before genesis.
+    /// The state that every reader needs. Before genesis it has only the clock and the term.
     ///
     /// # Errors
     /// If the state cannot be read.
@@ -115,7 +115,8 @@ impl RootMachine {
         Ok(answer)
     }
 
-    /// Root and proofs of the log's first entries, from applied and so durable entries.
+    /// Root and proofs of the log's first entries. They are made from applied entries, which are
+    /// durable.
     ///
     /// # Errors
     /// `STATE_MISSING` if fewer entries are applied, which may pass.

@@ -33,8 +33,8 @@ pub struct PeerService {
 }
 
 impl PeerService {
-    /// Refuses a caller of another cluster, and one that claims to be another node than it is.
-    /// Returns the caller's node, and its claimant if callers are authenticated.
+    /// Refuses a caller from another cluster, and a caller that claims to be another node. Returns
+    /// the caller's node, and its claimant if callers are authenticated.
     fn caller<T>(&self, path: &str, request: &Request<T>) -> Result<(String, Option<Claimant>), Status> {
         let text = |name| request.metadata().get(name).and_then(|value| value.to_str().ok());
         if text(CLUSTER) != Some(self.hosted.cluster.to_string().as_str()) {
@@ -50,7 +50,7 @@ impl PeerService {
         Ok((node, caller))
     }
 
-    /// Refuses a message for a replica of another node than the one that sent it.
+    /// Refuses a message that speaks for a replica of another node than its sender.
     fn check_sender(&self, node: &str, caller: Option<&Claimant>, raft_id: u64) -> Result<(), Status> {
         let why = match self.hosted.node_at(ordinal(raft_id)) {
             Some(owner) if owner == node => return Ok(()),
@@ -86,7 +86,7 @@ impl Peer for PeerService {
                 return Err(Refusal::new(Reason::WrongCluster, "a message of another cluster").into());
             }
             self.check_sender(&node, caller.as_ref(), message.from_raft_id)?;
-            // A message to a replica that is not here (any more) is dropped: raft expects that.
+            // A message to a replica that is not here is dropped, which raft expects.
             match self.hosted.replica(GroupId::from_number(message.group)) {
                 Some(replica) if replica.raft_id() == message.to_raft_id => replica.peer(message, &node),
                 _ => tracing::trace!(group = message.group, "a message to a replica that is not here"),

@@ -97,7 +97,7 @@ fn unexpected() -> Refusal {
 #[tonic::async_trait]
 impl Root for RootService {
     async fn take_over(&self, request: Request<v1::TakeOverRequest>) -> Result<Response<v1::TakeOverResponse>, Status> {
-        // A term has the name of the coordinator that leads in it.
+        // A term carries the name of the coordinator that leads in it.
         if let Some(claimant) = Claimant::of(request.extensions()) {
             claimant.must_be(TAKE_OVER, &request.get_ref().candidate)?;
         }

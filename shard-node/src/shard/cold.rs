@@ -18,7 +18,7 @@ impl ColdMover {
         Self { runner, thread: None }
     }
 
-    /// Whether [`Self::go_on`] has something to end or to begin.
+    /// Whether [`Self::go_on`] has a part to end or to begin.
     pub(super) fn is_due(&self, engine: &Engine) -> bool {
         self.thread.as_ref().map_or_else(|| engine.cold_behind(), JoinHandle::is_finished)
     }

@@ -1,9 +1,9 @@
 //! Commands in a shard's raft log, with their own codec.
 //!
 //! `u8 version (1) || u8 kind || context || body`, little-endian as in `coppice_types::codec`. A
-//! replica that meets an unknown version or kind stops, since it could not compute the outcome that
-//! others do. Limits are checked before a command is proposed ([`Command::check`]); `apply` refuses
-//! a command only for its term, admin number or base.
+//! replica that meets an unknown version or kind stops, since it could not compute the same outcome
+//! as the others. Limits are checked before a command is proposed ([`Command::check`]); `apply`
+//! refuses a command only for its term, admin number or base.
 
 use bytes::Bytes;
 use coppice_types::{
@@ -20,12 +20,12 @@ const COMMAND_VERSION: u8 = 1;
 const PREPARE: u8 = 0;
 /// The kind of a Prepare whose journal is kept.
 const PREPARE_KEPT: u8 = 7;
-/// The most merges in one Prepare.
+/// Limit on the number of merges in one Prepare.
 const MERGES_MAX: usize = 16;
-/// The most inputs of one merge.
+/// Limit on the number of inputs of one merge.
 pub(super) const INPUTS_MAX: usize = 16;
 
-/// Facts that every command repeats, so that a shard that missed one learns of it.
+/// Facts that every command repeats, so that a shard that missed a command learns them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     /// The sender's term.
@@ -38,7 +38,7 @@ pub struct Context {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// The sender's term, and what it knows as decided.
+    /// The sender's term, and the decided state that it knows.
     pub context: Context,
     pub body: Body,
 }
@@ -60,7 +60,7 @@ pub enum Body {
     Adopt,
     /// Closes all versions above a target, because a rollback to it is being decided.
     Fence {
-        /// With the context's term: the name of the fence.
+        /// The name of the fence, together with the context's term.
         attempt: u64,
         /// The epoch that the rollback would start.
         next_epoch: Epoch,
@@ -69,7 +69,7 @@ pub enum Body {
     },
     /// Lifts the fences of this attempt and of earlier ones.
     Unfence {
-        /// With the context's term: the name of the fence.
+        /// The name of the fence, together with the context's term.
         attempt: u64,
     },
     /// Executes one decided admin operation.
@@ -80,7 +80,7 @@ pub enum Body {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prepare {
     pub stamp: Stamp,
-    /// With the context's term: the prepare id.
+    /// The prepare id, together with the context's term.
     pub attempt: u64,
     /// The state that the version builds on.
     pub base: ShardState,
@@ -108,10 +108,10 @@ fn put_count(out: &mut Writer, count: usize) {
     out.u32(u32::try_from(count).expect("counts are checked before a command is encoded"));
 }
 
-/// Room for the parts of a command that are always short.
+/// Bytes for the parts of a command that are always short.
 const ROOM_BESIDE_BYTES: usize = 4 << 10;
 
-/// The operation lists of a version in the form in which a shard keeps them.
+/// The operation lists of a version, encoded as a shard keeps them.
 pub(super) fn encode_journal(lists: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Writer::new();
     put_count(&mut out, lists.len());
@@ -130,7 +130,7 @@ fn take_journal(input: &mut Reader<'_>) -> Result<Vec<Vec<u8>>, CodecError> {
 /// Reads what `encode_journal` wrote.
 ///
 /// # Errors
-/// If the bytes are no journal.
+/// If the bytes are not a journal.
 pub fn decode_journal(bytes: &[u8]) -> Result<Vec<Vec<u8>>, CodecError> {
     let mut input = Reader::new(bytes);
     let lists = take_journal(&mut input)?;
@@ -180,7 +180,7 @@ impl Command {
     /// Reads what `encode` wrote.
     ///
     /// # Errors
-    /// If the bytes are no command of a version and kind that this code knows.
+    /// If the bytes are not a command with a version and kind that this code knows.
     pub fn decode(bytes: &Bytes) -> Result<Self, CodecError> {
         let mut input = Reader::new(bytes);
         if input.u8()? != COMMAND_VERSION {
@@ -273,7 +273,7 @@ impl Prepare {
         self.operations.iter().for_each(|operation| operation.encode(out));
     }
 
-    /// Reads a Prepare of `entry`, of which keys and values become parts.
+    /// Reads a Prepare from `entry`. Keys and values share the bytes of `entry`.
     fn decode(input: &mut Reader<'_>, entry: &Bytes) -> Result<Self, CodecError> {
         let stamp = input.stamp()?;
         let attempt = input.u64()?;

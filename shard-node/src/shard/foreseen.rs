@@ -1,8 +1,8 @@
 //! A version that is staged early, while the raft log writes its Prepare and before that is durable
 //! here.
 //!
-//! No other replica is told of the version, no flush includes it, and it is dropped before a
-//! command is applied that could notice it. When the same command is applied at the same index, the
+//! No other replica is told of the version, no flush includes it, and it is dropped before any
+//! command that could notice it is applied. When the same command is applied at the same index, the
 //! version is there already. So the outcomes of commands do not depend on it.
 
 use bytes::Bytes;
@@ -23,12 +23,12 @@ pub(super) struct Foreseen {
 
 impl Foreseen {
     fn is(&self, index: u64, bytes: &[u8]) -> bool {
-        // Mostly both are the same bytes in memory.
+        // Usually both are the same bytes in memory.
         self.index == index && (std::ptr::eq(&*self.bytes, bytes) || *self.bytes == *bytes)
     }
 
-    /// Whether an earlier command has the same outcome with and without the staged version. A
-    /// Finalize looks only for the state that it names.
+    /// Whether a command that is applied first has the same outcome with and without the staged
+    /// version. A Finalize looks only for the state that it names.
     fn is_unseen_by(&self, index: u64, command: &Command) -> bool {
         index < self.index && command.body == Body::Finalize && command.context.decided != self.state
     }

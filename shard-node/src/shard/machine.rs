@@ -28,7 +28,7 @@ const WORK_RECORDS_MIN: usize = 256;
 /// Like [`WORK_RECORDS_MIN`], when merges are behind.
 const WORK_RECORDS_MAX: usize = 1024;
 
-/// What opening a shard needs.
+/// The configuration that a shard is opened with.
 #[derive(Clone, Debug)]
 pub struct ShardConfig {
     pub shard: ShardId,
@@ -145,8 +145,8 @@ impl StateMachine for ShardMachine {
         Ok(())
     }
 
-    /// Keeps only merges that a majority of the voters has built. Installing any other would make
-    /// voters wait until they have built it.
+    /// Keeps only merges that a majority of the voters has built. Installing another merge would
+    /// make voters wait until they have built it.
     fn complete(&self, reply: &mut Outcome, own_id: u64, voters: &Voters) {
         let Ok(reply) = reply else { return };
         let built = |id: u64, merge: &MergeName| {

@@ -45,9 +45,9 @@ pub struct Protocol {
     pub adopted: Term,
     /// The number of admin operations that were executed.
     pub executed: u64,
-    /// The fence that stands.
+    /// The fence in force.
     pub fence: Option<Fence>,
-    /// Fences up to this name are over. One that arrives late is refused.
+    /// Fences up to this name have ended. One that arrives late is refused.
     pub lifted: FenceName,
     /// Aborted prepare ids of the adopted term, so that a delayed Prepare stages nothing.
     pub aborted: BTreeSet<(u64, u64)>,
@@ -104,7 +104,7 @@ impl Protocol {
     /// Reads what `encode` wrote. Empty bytes are the state of a new shard.
     ///
     /// # Errors
-    /// If the bytes are no protocol state of the version that this code knows.
+    /// If the bytes are not a protocol state with the version that this code knows.
     pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         if bytes.is_empty() {
             return Ok(Self::default());

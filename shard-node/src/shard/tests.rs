@@ -154,7 +154,7 @@ fn a_repeated_prepare_gives_the_same_answer_and_stages_once() {
     talk.send(elsewhere).expect("the same attempt number names another version here");
 }
 
-/// Looks ahead at the next entries, of which at most one is staged. Returns the number of staged
+/// Looks ahead at the next entries, and stages at most one of them. Returns the number of staged
 /// versions.
 fn foresee(machine: &mut ShardMachine, commands: &[(u64, Bytes)]) -> usize {
     commands.iter().for_each(|(index, command)| machine.foresee(*index, command));
@@ -602,7 +602,7 @@ fn replicas_that_flush_and_restart_at_different_times_give_the_same_outcomes() {
                 0 => machines[1].flush(at).expect("flushed"),
                 1 => machines[1].work().expect("worked"),
                 2 => machines[1] = restart(&disks[1], &mut machines[1], &log),
-                // The flush goes on beside the next entries, until one of these or another flush
+                // The flush runs during the next entries, until one of these steps or another flush
                 // ends it.
                 3 => machines[1].begin_flush(at).expect("begun"),
                 4 => machines[1].write_on(true).expect("ended"),

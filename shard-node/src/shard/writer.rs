@@ -1,5 +1,5 @@
-//! Writes beside a shard's engine, ahead of flushes and for them: on a thread, or in place if no
-//! thread can be started, and in a simulation.
+//! Writes of a shard's engine that run concurrently with it, for flushes and ahead of them. They
+//! run on a thread, or in place in a simulation or if no thread can be started.
 
 use std::thread::JoinHandle;
 
@@ -100,7 +100,7 @@ impl DiskWriter {
 impl Drop for DiskWriter {
     fn drop(&mut self) {
         if let Some(AtWork::Thread(thread)) = self.at_work.take() {
-            // Data that was written ahead is of no use any more. A flush is found when the
+            // Data that was written ahead is useless by now. A finished flush is found when the
             // directory is opened.
             let _ = thread.join();
         }

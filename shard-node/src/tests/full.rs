@@ -1,4 +1,4 @@
-//! A full disk: versions are refused, and operations that free space go on.
+//! A full disk: versions are refused, and operations that free space still work.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ async fn a_full_disk_refuses_versions_while_reads_and_the_rest_go_on() {
     leader.finalize().await;
     let boundary = leader.decided();
     leader.execute(execute_command::Operation::PruneBefore(boundary.version), boundary).await;
-    // Other writes have taken the room that the prune freed.
+    // Other writes have used up the room that the prune freed.
     disk.set_capacity(Some(0));
     let refusal = prepare_until_refused(&mut leader).await;
     assert_eq!(status::reason(&refusal), Some(Reason::DiskFull), "{refusal}");

@@ -1,6 +1,6 @@
 //! The questions to the root group's voters, each over its own connection.
 //!
-//! Voters are asked until a majority says the same. A verdict is never based on one replica's word
+//! Voters are asked until a majority says the same. A verdict is never based on one replica's claim
 //! about another one's log.
 
 use std::{
@@ -31,12 +31,12 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The name of the node that answered an append, and its log.
 pub type Word = (String, SizedRoot);
 
-/// The leading replica's answer to an append, which is still to come. Until then the node is not
-/// asked.
+/// The leading replica's answer to an append, which is still to come. Until it comes, the node is
+/// not asked.
 struct LeaderWord {
     node: String,
     word: oneshot::Receiver<Word>,
-    /// Used to ask the node after all, if its word is of another log.
+    /// The channel for answers. The node is asked after all if its answer was about another log.
     tell: mpsc::Sender<(String, v1::AttestResponse)>,
 }
 
@@ -53,17 +53,17 @@ pub(super) struct Question {
 /// The result of a question.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// A majority has the log. Holds its frontier, if that was asked for.
+    /// A majority has the log. Holds its frontier, if that was requested.
     Has(Option<Frontier>),
     /// A majority has another root of this size.
     HasNot(Digest),
-    /// A majority has the log but can't prove what was asked for: that it extends the old log, or
-    /// where its newest entry stands.
+    /// A majority has the log but can't give the requested proof: that it extends the old log, or
+    /// the place of its newest entry.
     Unproven,
 }
 
 impl Attested {
-    /// Asks until a majority has the log and proves what is asked for.
+    /// Asks until a majority has the log and gives the requested proofs.
     pub(super) async fn proven(
         self: &Arc<Self>,
         question: Question,
@@ -92,9 +92,9 @@ impl Attested {
         }
     }
 
-    /// Asks each voter over its own connection until a majority says the same. Waits for ever if
-    /// none does. If the leading replica's word is still to come, that node is asked only if its
-    /// word is of another log.
+    /// Asks each voter over its own connection until a majority says the same. Never returns if no
+    /// majority forms. If `word` is given, the leading replica's node is not asked, unless `word`
+    /// brings an answer about another log.
     pub(super) async fn ask(self: &Arc<Self>, question: Question, word: Option<oneshot::Receiver<Word>>) -> Verdict {
         let (size, root) = question.head;
         let (mut answers, mut leader) = self.ask_each(question, word);
@@ -122,7 +122,8 @@ impl Attested {
         std::future::pending().await
     }
 
-    /// The next answer, which may be the leading replica's word. `None` if no more will come.
+    /// The next answer, which may be the leading replica's answer to the append. `None` if no more
+    /// will come.
     async fn next(
         self: &Arc<Self>,
         question: Question,
@@ -148,8 +149,7 @@ impl Attested {
         }
     }
 
-    /// Asks each voter in a task of its own, except for a leading replica whose word is still to
-    /// come.
+    /// Asks each voter in its own task, except for the leading replica if `word` is given.
     fn ask_each(
         self: &Arc<Self>,
         question: Question,
@@ -203,7 +203,7 @@ impl Attested {
         }
     }
 
-    /// Examines an answer that came after enough others.
+    /// Examines an answer that came after the verdict.
     fn take_late(&self, node: String, size: u64, answer: &v1::AttestResponse) {
         let known = self.state().root_of(size);
         if let (Some(root), Some(theirs)) = (known, Digest::from_slice(&answer.log_root)) {
@@ -222,8 +222,8 @@ impl Attested {
         }
     }
 
-    /// For ever, asks all nodes in intervals which voters they know and what they have of the last
-    /// signed log.
+    /// Asks all nodes, again and again, which voters they know and which root they have for the
+    /// last signed log. Never returns.
     pub async fn look_around(self: Arc<Self>) {
         loop {
             let signed = self.state().signed;
@@ -252,7 +252,7 @@ impl Question {
         }
     }
 
-    /// Checks that the answer proves what is asked for. Returns the frontier, if that is asked for.
+    /// Checks the proofs in the answer. Returns the frontier, if that was requested.
     fn check(&self, answer: &v1::AttestResponse) -> Option<Option<Frontier>> {
         let path = |path: &Option<v1::HashPath>| path.as_ref().map_or(Ok(Vec::new()), wire::path_in).ok();
         let (size, root) = self.head;

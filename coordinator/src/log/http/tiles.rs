@@ -15,7 +15,7 @@ use tonic::Status;
 
 use crate::groups::{root_log::RootLog, wire};
 
-/// Bytes of full tiles and bundles that are cached.
+/// Limit on the bytes of cached tiles and bundles.
 const CACHE_BYTES_MAX: usize = 32 << 20;
 /// Larger bundles are not cached.
 const CACHED_BYTES_MAX: usize = 4 << 20;
@@ -36,7 +36,7 @@ impl Tiles {
     /// A tile or bundle. `None` if the log does not have that many entries.
     ///
     /// # Errors
-    /// `UNAVAILABLE` without a quorum of the root group, if that is needed.
+    /// `UNAVAILABLE` if a quorum of the root group is needed and there is none.
     pub async fn get(&self, name: TileName) -> Result<Option<Bytes>, Status> {
         if let Some(known) = self.cache().get(&name) {
             return Ok(Some(known));

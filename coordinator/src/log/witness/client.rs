@@ -25,7 +25,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Longest answer that is read.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// A witness that was asked with a wrong old size tells the right one, and is asked once more.
+/// A witness that was asked with a wrong old size answers with the right one, and is asked once
+/// more.
 const ATTEMPTS_MAX: usize = 2;
 
 /// Posts a body to an address. Returns the answer's status and body, or an error text.
@@ -34,7 +35,7 @@ pub type Post = Arc<dyn Fn(String, Vec<u8>) -> BoxFuture<'static, Result<(Status
 /// Posts over HTTP.
 ///
 /// # Errors
-/// If there can be no HTTP client.
+/// If the HTTP client can't be created.
 pub(super) fn over_http() -> Result<Post, reqwest::Error> {
     let client = Client::builder().redirect(redirect::Policy::none()).build()?;
     Ok(Arc::new(move |url, body| {
@@ -74,7 +75,7 @@ enum Failure {
     Proof(#[source] Box<Status>),
 }
 
-/// Follows the candidates for ever.
+/// Shows the witness each candidate. Never returns.
 pub(super) async fn follow(
     means: Means,
     post: Post,
@@ -98,8 +99,8 @@ pub(super) async fn follow(
                 client.report(&failure);
                 sleep(pause + client.jitter(pause)).await;
                 pause = (pause * 2).min(PAUSE_MAX);
-                // The newest candidate by then is worth another attempt, even if it is the same
-                // one.
+                // After the pause, the newest candidate is worth another attempt, even if it is the
+                // same one.
                 candidates.mark_changed();
             }
         }

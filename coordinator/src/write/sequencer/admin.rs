@@ -43,7 +43,7 @@ impl Sequencer {
             Err(Failure::Refused(error)) => (Err(error), Ok(())),
             Err(Failure::Over(error, exit)) => (Err(error), Err(exit)),
         };
-        // A caller that has gone needs no answer: the log shows what happened.
+        // A caller that has gone needs no answer: the log shows the outcome.
         let _ = request.reply.send(answer);
         exit
     }
@@ -123,8 +123,8 @@ impl Sequencer {
         Ok(answer)
     }
 
-    /// Changes the key by a header, whose own checkpoint the new key signs. Shards don't learn of
-    /// it.
+    /// Changes the key by a header. The new key signs the checkpoint over that header. Shards don't
+    /// learn of it.
     async fn rotate_key(&mut self, key: &PublicKey, request: &AdminRequest) -> Result<v1::AdminResponse, Failure> {
         let keys = self.resources.log.keys.clone();
         let current = keys.signer(u64::MAX)?;
@@ -210,7 +210,7 @@ impl Sequencer {
             }
             // The pin was set after the view was taken. Nothing else is wrong with the header.
             Decision::Refused(error) if status::reason(&error) == Some(Reason::Pinned) => Err(Failure::Refused(error)),
-            // The key was the ledger's before, as only the root group knows. Nothing else is wrong
+            // Only the root group knows that the key was the ledger's before. Nothing else is wrong
             // with the header.
             Decision::Refused(error) if matches!(commit.tail.header.body, Body::Key(_)) => Err(Failure::Refused(error)),
             Decision::Refused(error) => {
@@ -220,7 +220,7 @@ impl Sequencer {
         }
     }
 
-    /// Has shards execute the newest operation. It is decided, so shards that don't answer get it
+    /// Makes shards execute the newest operation. It is decided, so shards that don't answer get it
     /// with their next adoption.
     async fn execute(
         &mut self,
@@ -245,7 +245,7 @@ impl Sequencer {
         });
         for (shard, answer) in join_all(calls).await {
             match answer {
-                // The finalize that follows tells the new shape of the forest.
+                // The finalize that follows returns the new shape of the forest.
                 Ok(_) => self.links.forget(shard),
                 Err(error) => {
                     tracing::warn!(%shard, %error, "a shard has not executed an operation of the root log yet");
@@ -285,9 +285,9 @@ impl Sequencer {
 
 /// The failure of an operation.
 enum Failure {
-    /// Nothing happened, and the leader goes on.
+    /// Nothing happened, and the leader continues.
     Refused(Status),
-    /// The leader can't go on.
+    /// The leader can't continue.
     Over(Status, Exit),
 }
 
@@ -309,7 +309,7 @@ fn check_pin(oldest: Option<&v1::VersionPin>, boundary: Version) -> Result<(), R
     }
 }
 
-/// Checks what `expected_head` of a request demands.
+/// Checks the `expected_head` of a request.
 fn check_expected_head(expected: Option<v1::Stamp>, head: Stamp) -> Result<(), Refusal> {
     match expected.map(convert::from_stamp) {
         Some(expected) if expected != head => {

@@ -1,5 +1,5 @@
-//! The questions that the leader asks shards in the background: adoptions, finalizes of what was
-//! decided a while ago, and whether a merge is built.
+//! The leader's background questions to shards: adoptions, finalizes of states that were decided a
+//! while ago, and polls for built merges.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -15,7 +15,7 @@ const PROBE: Duration = Duration::from_secs(2);
 
 impl Sequencer {
     /// Starts the background questions that are due: adopts shards that are not up, finalizes
-    /// states that were decided a while ago, polls shards for which batches wait until a merge is
+    /// states that were decided a while ago, polls shards that batches wait for, until a merge is
     /// built.
     pub(super) fn ask_shards(&mut self) {
         let full = if self.waiting.is_empty() { BTreeSet::new() } else { self.full() };

@@ -1,4 +1,5 @@
-//! One version: judged, prepared on the shards that it touches, handed over to be decided.
+//! A round makes one version: it is formed, prepared on the shards that it touches, and handed over
+//! to be decided.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -64,13 +65,13 @@ impl Sequencer {
         }
     }
 
-    /// Most bytes of a version's operations.
+    /// Limit on the bytes of a version's operations.
     pub(super) fn bytes_max(&self) -> u64 {
         u64::from(self.params.batch_bytes_max)
     }
 
     /// Asks the root group for unknown session numbers, and again for those known as committed: no
-    /// client is answered from memory alone.
+    /// client is answered only from memory.
     async fn ask_sessions(&mut self, waiting: &[Arc<Request>]) {
         self.sessions.forget_ended();
         waiting.iter().filter_map(|request| request.session).for_each(|(id, number)| self.sessions.doubt(&id, number));
@@ -97,7 +98,7 @@ impl Sequencer {
             return Ok(());
         }
         if !self.sessions.knows(&id) {
-            // Opening the session again tells its highest number.
+            // Opening the session again returns its highest number.
             let highest = self.resources.log.root.open_session(id).await?.highest_number;
             self.sessions.open(id, highest);
         }
@@ -109,7 +110,7 @@ impl Sequencer {
     }
 
     /// Reads the keys of preconditions at the newest staged version. Shards that don't answer are
-    /// set down.
+    /// marked as down.
     pub(super) async fn read_keys(
         &mut self,
         waiting: &[Arc<Request>],
@@ -166,8 +167,8 @@ impl Sequencer {
         )
     }
 
-    /// Answers a draft that takes no batch. Refusals leave once the version against which they were
-    /// judged is decided.
+    /// Answers a draft that takes no batch. Refusals are sent once the version that they were
+    /// judged on is decided.
     async fn answer_draft(&mut self, draft: Draft) -> Result<Progress, Exit> {
         let (taken, held) = self.remove(draft);
         assert!(taken.is_empty(), "a draft that took something is prepared");

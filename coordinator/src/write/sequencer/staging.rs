@@ -116,7 +116,8 @@ impl Sequencer {
         Ok(Ok(self.add(parent, slot, base, plan, prepared)))
     }
 
-    /// The answer for a refusal: the refusal itself only if this leader's term is still in force.
+    /// The answer for a refusal. It is the refusal itself only if this leader's term is still in
+    /// force.
     async fn checked(&self, refusal: Refusal) -> Status {
         match self.resources.log.view().await {
             Ok(view) if view.term == self.head.term() => refusal.into(),
@@ -125,12 +126,12 @@ impl Sequencer {
         }
     }
 
-    /// Waits a while for the merges without which the request would make a forest too large.
-    /// Returns the shards that are still full.
+    /// Waits a while for merges, if the request would make a forest too large without them. Returns
+    /// the shards that are still full.
     ///
     /// A forest that a stage has filled is not waited for. Shards merge only trees of decided
     /// states, so that merge comes after the stages below are finalized. The finalization has to
-    /// pass through this task, so waiting here would block it. The caller is told so at once.
+    /// pass through this task, so waiting here would block it. The caller is refused at once.
     async fn wait_for_merges(&mut self, request: &Request, base: &Base) -> Result<BTreeSet<ShardId>, Exit> {
         let deadline = Instant::now() + self.resources.limits.prepare_timeout;
         loop {
@@ -201,7 +202,7 @@ impl Sequencer {
         }
     }
 
-    /// Drops all stages: a version that finalizes none of them, or a rollback, ends them.
+    /// Drops all stages, since a version that is none of them, or a rollback, was decided.
     pub(super) fn drop_stages(&mut self, why: &str) {
         let stages = self.stages.drop_all();
         if !stages.is_empty() {

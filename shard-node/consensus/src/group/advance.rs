@@ -1,4 +1,4 @@
-//! The order of durability: which step sends, writes, syncs and hands out what.
+//! The order of durability: what each step sends, writes, syncs and hands out.
 
 use coppice_env::Workers;
 use raft::{
@@ -15,7 +15,7 @@ use crate::{
     output::{Beside, Committed, Install, Output, Payload, ReadReady},
 };
 
-/// Whether an entry comes right after the one handed out before it, as far as `output` tells.
+/// Whether an entry comes right after the last one in `output`.
 fn follows(output: &Output, position: Position) -> bool {
     let installed = output.install.as_ref().map(|install| install.position);
     let before = output.committed.last().map(|committed| committed.position).or(installed);
@@ -23,7 +23,7 @@ fn follows(output: &Output, position: Position) -> bool {
 }
 
 impl Group {
-    /// Whether [`Group::advance`] has something to do.
+    /// Whether [`Group::advance`] has work to do.
     #[must_use]
     pub fn has_ready(&self) -> bool {
         self.failed
@@ -32,7 +32,7 @@ impl Group {
             || self.raw.store().snapshot_wanted.get().is_some()
     }
 
-    /// Does what is due, in the order that makes it safe:
+    /// Does the work that is due, in a safe order:
     /// 1. A leader's messages are sent at once, so that followers write while it does.
     /// 2. Snapshot, entries and hard state are written, those of several steps in one batch, and
     ///    synced once.
@@ -102,7 +102,7 @@ impl Group {
         }
     }
 
-    /// The last entry that raft knows to be handed out.
+    /// The last entry that raft has handed out.
     fn delivered(&self) -> u64 {
         self.raw.raft.raft_log.applied
     }
@@ -207,11 +207,11 @@ impl Group {
         Payload::Membership(membership)
     }
 
-    /// Corrects the position before an append's first entry. Returns false if that is impossible;
-    /// dropping the message is a lost message to raft.
+    /// Corrects the position before an append's first entry. Returns false if that is impossible.
+    /// The message is then dropped, which raft treats as a lost one.
     ///
-    /// Raft adds entries to an append that is still waiting. Such an append may have been without
-    /// entries, and speak of a later index than the one before its new first entry.
+    /// Raft adds entries to an append that is still waiting. If that append had no entries before,
+    /// its index may be later than the one before its new first entry.
     fn mend_append(&self, message: &mut RaftMessage) -> bool {
         let Some(first) = message.entries.first() else { return true };
         if message.get_msg_type() != MessageType::MsgAppend || first.index == message.index + 1 {

@@ -1,4 +1,4 @@
-//! A snapshot that a leader offered, and how far this replica is with it.
+//! A snapshot that a leader offered, and this replica's progress with it.
 //!
 //! ```text
 //!         take                accept                raft installs it
@@ -24,7 +24,7 @@ pub(crate) struct Offer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The caller does not know of it yet.
+    /// The caller has not been told of the offer yet.
     New,
     /// The caller fetches the files.
     Fetching,
@@ -53,7 +53,7 @@ impl Offer {
         &self.message.raft
     }
 
-    /// Whether the caller must be told something about it.
+    /// Whether the caller must be told about the offer's present state.
     pub(crate) fn is_news(&self) -> bool {
         matches!(self.state, State::New | State::Discarded)
     }

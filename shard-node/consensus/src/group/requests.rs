@@ -23,7 +23,8 @@ impl Group {
     /// - [`Error::Unavailable`] while the leadership is being transferred;
     /// - [`Error::Exhausted`] if too much is not committed yet;
     /// - [`Error::TooLarge`] or [`Error::Invalid`] if the entry is too large or empty;
-    /// - [`Error::Io`] if there is no room on disk; the group goes on then if the disk is full.
+    /// - [`Error::Io`] if there is no room on disk. If the disk is only full, the group can still
+    ///   be used.
     pub fn propose(&mut self, data: Bytes) -> Result<Position> {
         self.only_leader()?;
         if data.is_empty() {
@@ -66,8 +67,8 @@ impl Group {
         Position { index: log.last_index(), term: log.last_term() }
     }
 
-    /// Asks which entry must be applied for a read to see all that was acknowledged before now. The
-    /// answer may be lost, so callers set a deadline and ask again.
+    /// Asks for the index of the entry that must be applied, so that a read sees everything that
+    /// was acknowledged before. The answer may be lost, so callers set a deadline and ask again.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if there is no leader, or if it has not committed anything in its
@@ -111,8 +112,8 @@ impl Group {
     ///
     /// # Errors
     /// Those of [`Group::propose`]. [`Error::Invalid`] if the changes make no sense.
-    /// [`Error::Unavailable`] while another change is not applied, or if a learner to be promoted
-    /// is too far behind.
+    /// [`Error::Unavailable`] while another change is not applied yet, or if a learner to be
+    /// promoted is too far behind.
     pub fn change_membership(&mut self, changes: &[Change]) -> Result<Position> {
         self.only_leader()?;
         change::check(changes, &self.membership, self.options.id)?;
@@ -166,8 +167,8 @@ impl Group {
         Ok(())
     }
 
-    /// Sets whether this replica lets the others campaign first, because it would lead badly. It
-    /// still votes.
+    /// Sets whether this replica lets the others campaign first, because it would be a bad leader.
+    /// It still votes.
     pub fn set_reluctant(&mut self, reluctant: bool) {
         self.reluctant = reluctant;
     }
@@ -197,8 +198,8 @@ impl Group {
     }
 
     /// Records durably that this replica does not trust its own state. The replica stops leading
-    /// and does not campaign, but goes on voting and keeping its log. It asks for a snapshot until
-    /// one is installed.
+    /// and does not campaign, but still votes and keeps its log. It asks for a snapshot until one
+    /// is installed.
     ///
     /// # Errors
     /// If the storage fails, or the evidence is too long.
@@ -238,7 +239,7 @@ impl Group {
         self.snapshot_requested = true;
     }
 
-    /// Reports what became of a snapshot that was offered to another replica.
+    /// Reports the outcome of a snapshot that was offered to another replica.
     pub fn report_snapshot(&mut self, to: RaftId, ok: bool) {
         self.snapshotting.remove(&to);
         let status = if ok { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
@@ -273,8 +274,8 @@ impl Group {
     /// one.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the snapshot is older than the log's base or newer than what is
-    /// applied, if its manifest is too long, or if this replica has not joined its group.
+    /// [`Error::Invalid`] if the snapshot is older than the log's base or newer than the last
+    /// applied entry, if its manifest is too long, or if this replica has not joined its group.
     pub fn set_snapshot(&mut self, index: u64, manifest: Bytes) -> Result<()> {
         let log = self.log();
         if index > self.applied || manifest.len() > crate::message::MANIFEST_BYTES_MAX {
@@ -291,7 +292,7 @@ impl Group {
         Ok(())
     }
 
-    /// Whether the offered snapshot, if there is one, is of use to a replica: the replica must be a
+    /// Whether the offered snapshot, if there is one, is useful to a replica: the replica must be a
     /// member in it.
     #[must_use]
     pub fn snapshot_covers(&self, id: RaftId) -> bool {

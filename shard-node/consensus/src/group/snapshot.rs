@@ -2,8 +2,8 @@
 //!
 //! Raft expects a snapshot to be present when it is told of one, but fetching the files takes time.
 //! So a leader's offer is kept back while the caller fetches the files, and is given to raft once
-//! they are durable. A snapshot is of committed state, which every later leader has, too. Raft is
-//! therefore told of it in the name of the present leader.
+//! they are durable. A snapshot holds committed state, which every later leader has, too. So raft
+//! is told of it in the name of the present leader.
 
 use raft::StateRole;
 
@@ -46,8 +46,8 @@ impl Group {
         Ok(())
     }
 
-    /// Reports that the files of the offered snapshot are here, checked and durable. A later
-    /// [`Output`] says whether the snapshot is installed or not needed any more.
+    /// Reports that the files of the offered snapshot have arrived, and are checked and durable. A
+    /// later [`Output`] says whether the snapshot is installed or not needed any more.
     ///
     /// # Errors
     /// [`Error::Invalid`] if no such snapshot was offered.
@@ -62,8 +62,8 @@ impl Group {
         }
     }
 
-    /// Reports that the offered snapshot could not be fetched. The leader offers another when it
-    /// hears of that, or after a time.
+    /// Reports that the offered snapshot could not be fetched. The leader offers another one when
+    /// it learns of that, or after a time-out.
     ///
     /// # Errors
     /// [`Error::Invalid`] if no such snapshot was offered.

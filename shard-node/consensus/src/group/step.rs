@@ -9,17 +9,17 @@ use crate::{
     error::{Error, Result},
 };
 
-/// A term further ahead is made up: it would take years of elections while this replica was away. A
-/// replica that follows made-up terms up to the largest number of a message can't be followed by
-/// anyone.
+/// A term that is further ahead is forged: it would take years of elections while this replica was
+/// away. If a replica followed forged terms up to the largest number of a message, no other replica
+/// could follow it.
 const TERMS_AHEAD_MAX: u64 = 1 << 24;
 
 impl Group {
     /// Takes a message of another replica.
     ///
     /// # Errors
-    /// If the message was dropped: it is for another replica, no sound replica would send it, or
-    /// there is no room on disk for its entries. The group goes on.
+    /// If the message was dropped: it is for another replica, no correct replica would send it, or
+    /// there is no room on disk for its entries. The group can still be used.
     pub fn step(&mut self, message: Message) -> Result<()> {
         self.usable()?;
         self.check_message(&message)?;

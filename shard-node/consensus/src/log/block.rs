@@ -1,10 +1,10 @@
-//! The framing of a segment file: 512-byte blocks, each with a checksum of its own.
+//! The framing of a segment file: 512-byte blocks, each with its own checksum.
 //!
 //! A disk writes a sector wholly or not at all. Before a batch is written, its place in the file
 //! holds zeroes, or blocks of dropped segments, which bear their old segment's number. So a block
-//! whose write was cut off by a power failure is as it was before, and a block that is neither
-//! unwritten nor valid was damaged after it was written. The two are never confused, not even in
-//! the last batch. No block of a segment is ever rewritten with other content.
+//! whose write was cut off by a power failure has its previous content. A block that is neither
+//! unwritten nor valid was damaged after it was written. The two are never confused, even in the
+//! last batch. No block of a segment is ever rewritten with other content.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -22,14 +22,14 @@ pub(crate) const PAYLOAD_BYTES: usize = BLOCK_BYTES - HEADER_BYTES;
 const _: () = assert!(SEGMENT_AT + size_of::<u32>() == HEADER_BYTES);
 const _: () = assert!(PAYLOAD_BYTES == 500);
 
-/// What a block was found to be.
+/// The state in which a block was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Block<'a> {
-    /// Not written since the file became this segment's.
+    /// The block was not written since the file became this segment's.
     Unwritten,
     /// The `position`-th block of a batch.
     Valid { position: u32, payload: &'a [u8] },
-    /// Neither.
+    /// The block is neither unwritten nor valid.
     Damaged,
 }
 
@@ -45,8 +45,8 @@ pub(crate) fn count(stream_bytes: usize) -> u64 {
     stream_bytes.div_ceil(PAYLOAD_BYTES) as u64
 }
 
-/// CRC-32C (RFC 3720, section 12.1) of `parts` behind bytes whose checksum is `before`, which is 0
-/// for no bytes.
+/// CRC-32C (RFC 3720, section 12.1) of `parts`, appended to bytes whose checksum is `before`. It is
+/// 0 if there are none.
 pub(crate) fn crc32c(before: u32, parts: &[&[u8]]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, (!before).into());
     parts.iter().for_each(|part| digest.update(part));
@@ -75,7 +75,7 @@ impl Framing {
         if block.iter().all(|byte| *byte == 0) {
             return Block::Unwritten;
         }
-        // How many segments ago the block was written.
+        // The number of segments since the block was written.
         let age = (self.segment as u32).wrapping_sub(word(block, SEGMENT_AT));
         let sound = |segment| word(block, 0) == self.checksum(segment, number, &block[POSITION_AT..]);
         match self.segment.checked_sub(age.into()) {
@@ -119,7 +119,7 @@ impl<'a, P: Iterator<Item = &'a [u8]>> Framer<'a, P> {
         }
     }
 
-    /// Fills whole blocks with the next part of the stream, and with zeroes behind its end.
+    /// Fills whole blocks with the next part of the stream, and with zeroes after its end.
     pub(crate) fn fill(&mut self, out: &mut [u8]) {
         assert_eq!(out.len() % BLOCK_BYTES, 0, "only whole blocks are written");
         for block in out.chunks_exact_mut(BLOCK_BYTES) {

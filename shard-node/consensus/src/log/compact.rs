@@ -1,4 +1,4 @@
-//! Dropping what the state machine no longer needs from the log.
+//! Dropping entries that the state machine no longer needs from the log.
 //!
 //! Both functions replace `meta` first and remove files afterwards. A crash in between leaves files
 //! that `meta` no longer counts, and opening the log removes them.
@@ -58,7 +58,7 @@ impl Log {
 
     /// Drops the segments before `first`. Some of their files are kept for later segments.
     fn drop_segments(&mut self, first: u64) -> Result<()> {
-        // A file that a large batch made larger than usual would stay so.
+        // Otherwise a file that a large batch made larger than usual would stay large.
         let usual = self.segment_blocks().next_multiple_of(self.fill_blocks());
         let mut reusable = 0;
         while let Some(dropped) = self.pop_segment_before(first) {

@@ -21,10 +21,10 @@ const META_NEW_FILE: &str = "meta.new";
 const MAGIC: &[u8; 7] = b"CPRAFT\0";
 /// The format of the log: of this file and of the segments.
 const FORMAT: u8 = 2;
-/// A field of the file. Blocks of segments from this number on bear their segment's number, so all
-/// of them do.
+/// A field of the file: the first segment whose blocks carry their segment's number. All segments
+/// do.
 const NUMBERED_FROM: u64 = 1;
-/// Far more than a manifest and evidence take.
+/// Limit on the file's bytes: far more than a manifest and evidence take.
 const META_BYTES_MAX: u64 = 16 << 20;
 
 /// The replica whose log a directory holds.
@@ -40,7 +40,7 @@ impl Owner {
         format!("replica {} of {} of cluster {}", self.id, self.group, self.cluster)
     }
 
-    /// The value that checksums start from, so that nothing in another replica's files is believed.
+    /// The value that checksums start from, so that another replica's files are never accepted.
     pub(crate) fn salt(&self) -> u32 {
         crc32c(0, &[&self.cluster.0, &self.group.number().to_le_bytes(), &self.id.0.to_le_bytes()])
     }
@@ -75,16 +75,17 @@ fn decode_option(reader: &mut Reader<'_>) -> std::result::Result<Option<Vec<u8>>
     Ok(if reader.flag("presence")? { Some(reader.str32()?.to_vec()) } else { None })
 }
 
-/// Reads the first segment that counts. All segments that count must bear their number.
+/// Reads the first segment that counts. The blocks of all segments that count must carry their
+/// segment's number.
 fn first_segment(reader: &mut Reader<'_>) -> std::result::Result<u64, DecodeError> {
     let (first, numbered_from) = (number(reader)?, number(reader)?);
     if first == 0 || numbered_from > first { Err(DecodeError::Malformed("first numbered segment")) } else { Ok(first) }
 }
 
-/// Why bytes are not the content of this file.
+/// The reason why bytes are not the content of this file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
-    /// Their format has this other number.
+    /// The bytes have another format, with this number.
     OtherFormat(u8),
     Damaged(DecodeError),
 }

@@ -1,4 +1,4 @@
-//! Opening a log: which files count, what they hold, and where a batch was cut off.
+//! Opening a log: which files count, which entries they hold, and where a batch was cut off.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -110,7 +110,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Drops what the base covers, and checks that nothing is missing after it.
+    /// Drops the entries that the base covers, and checks that none is missing after it.
     fn finish(&mut self) -> std::result::Result<(), &'static str> {
         let base = self.meta.base;
         let end = self.end.unwrap_or(base);
@@ -141,16 +141,16 @@ impl Replay<'_> {
     }
 }
 
-/// A segment that counts, and what it was found to hold.
+/// A segment that counts, and the content that was found in it.
 struct Found {
     segment: Segment,
     scan: Scan,
 }
 
-/// What was found in a directory. Reading changes nothing.
+/// The content that was found in a directory. Reading changes nothing.
 struct Reading<'a> {
     replay: Replay<'a>,
-    /// Oldest first, without their batches.
+    /// The segments, oldest first, without their batches.
     found: Vec<Found>,
     /// Segments older than the base, and one that was filled ahead but never begun.
     leftovers: Vec<String>,
@@ -239,7 +239,7 @@ impl Log {
         if let Some(Found { segment, scan }) = found.last_mut() {
             segment.cut(scan)?;
             if scan.end_block == 0 {
-                // Not even its first batch is complete: the segment was never begun.
+                // The segment's first batch is incomplete, so the segment was never begun.
                 leftovers.push(file_name(segment.id));
                 found.pop();
             }

@@ -1,5 +1,5 @@
-//! One segment file: batches one after the other, followed by zeroes or by what the file held as an
-//! earlier segment.
+//! One segment file: consecutive batches, followed by zeroes or by the file's content as an earlier
+//! segment.
 
 use std::{iter, sync::Arc};
 
@@ -23,10 +23,10 @@ use crate::{
 const SUFFIX: &str = ".log";
 /// A batch is large if it is more than 1/LARGE_BATCH_SHARE of a filling step.
 const LARGE_BATCH_SHARE: u64 = 8;
-/// Behind a large batch, only 1/LARGE_BATCH_FILL_SHARE of a step is filled.
+/// After a large batch, only 1/LARGE_BATCH_FILL_SHARE of a step is filled.
 const LARGE_BATCH_FILL_SHARE: u64 = 16;
 
-/// Where an entry's item begins, in bytes of a segment's stream.
+/// The place where an entry's item begins, in bytes of a segment's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub segment: u64,
@@ -44,7 +44,7 @@ pub(crate) struct FoundBatch {
     pub items: Vec<u8>,
 }
 
-/// What a segment was found to hold.
+/// The content that was found in a segment.
 #[derive(Debug)]
 pub(crate) struct Scan {
     pub batches: Vec<FoundBatch>,
@@ -66,10 +66,10 @@ pub(crate) struct Segment {
     file: Arc<dyn File>,
     /// The block at which the next batch begins.
     pub end_block: u64,
-    /// The file has space on the disk up to here.
+    /// The file has space on the disk up to this block.
     pub filled_blocks: u64,
-    /// Blocks up to here have been written, in this segment or in an earlier one. Writing them
-    /// again changes only their bytes, so the sync of a small batch need not wait for the file
+    /// Blocks below this number have been written, in this segment or in an earlier one. Writing
+    /// them again changes only their bytes, so the sync of a small batch need not wait for the file
     /// system's own records.
     written_blocks: u64,
     /// The filled part that is durable. Every batch records it, so a shorter file was not cut by a
@@ -82,14 +82,15 @@ pub(crate) fn file_name(id: u64) -> String {
     format!("{id:016x}{SUFFIX}")
 }
 
-/// The segment of a file name.
+/// The segment number in a file name.
 pub(crate) fn file_id(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(SUFFIX)?;
     let id = u64::from_str_radix(digits, 16).ok()?;
     (file_name(id) == name).then_some(id)
 }
 
-/// Where in a segment's stream the items of a batch begin that starts at block `first`.
+/// The offset in a segment's stream at which the items of a batch begin, if the batch starts at
+/// block `first`.
 fn items_offset(first: u64) -> u64 {
     first * PAYLOAD_BYTES as u64 + BATCH_HEADER_BYTES as u64
 }
@@ -141,7 +142,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Writes one batch behind the last one and makes it durable. The items are given in parts, and
+    /// Writes one batch after the last one and makes it durable. The items are given in parts, and
     /// `buffer` holds the bytes of one write. Returns where the items begin in the stream.
     pub(crate) fn append(
         &mut self,
@@ -162,8 +163,8 @@ impl Segment {
         let end = first + block::count(BATCH_HEADER_BYTES + len);
         let mut written = end;
         if end > self.written_blocks {
-            // One sync covers the batch and the zeroes behind it: many zeroes for small batches to
-            // come, few behind a large batch.
+            // One sync covers the batch and the zeroes after it: many zeroes after a small batch,
+            // for others to come, and few after a large batch.
             let large = (end - first) * LARGE_BATCH_SHARE > fill_blocks;
             let step = if large { (fill_blocks / LARGE_BATCH_FILL_SHARE).max(1) } else { fill_blocks };
             written = end.next_multiple_of(step);
@@ -283,8 +284,8 @@ impl Segment {
         Ok(Some((FoundBatch { sequence, synced_blocks, offset, items }, count)))
     }
 
-    /// Checks that only the rest of one batch stands behind the last complete one. A later batch
-    /// would have been written only after this one was durable.
+    /// Checks that only the rest of one batch follows the last complete one. A later batch would
+    /// have been written only after this one was durable.
     fn check_tail(&self, blocks: &[Block<'_>], end: u64) -> Result<()> {
         let tail = (0..).zip(blocks).skip(to_usize(end));
         for (number, found) in tail {
@@ -302,8 +303,8 @@ impl Segment {
     /// another.
     ///
     /// Everything that was found is durable when this returns. A killed process may have written
-    /// the last batch without syncing it. After a failed sync, the operating system may take the
-    /// batch for written although it is not. So the batch is written again, byte for byte.
+    /// the last batch without syncing it. After a failed sync, the operating system may treat the
+    /// batch as written although it is not. So the batch is written again, byte for byte.
     pub(crate) fn cut(&mut self, scan: &Scan) -> Result<()> {
         assert!(scan.end_block <= scan.written_blocks, "complete batches were written");
         self.end_block = scan.end_block;

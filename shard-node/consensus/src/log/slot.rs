@@ -1,4 +1,4 @@
-//! What the log keeps in memory of one entry.
+//! The part of one entry that the log keeps in memory.
 
 use bytes::Bytes;
 use raft::eraftpb::EntryType;
@@ -15,7 +15,7 @@ pub(crate) struct Slot {
     pub content: Content,
 }
 
-/// Where an entry's data is. It leaves memory only after it became durable.
+/// The location of an entry's data. The data leaves memory only after it became durable.
 #[derive(Debug)]
 pub(crate) enum Content {
     /// In memory alone: the entry is not durable yet.

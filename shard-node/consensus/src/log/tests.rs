@@ -43,7 +43,7 @@ fn open(disk: &SimStorage) -> Result<Log> {
     Ok(Log::open(disk.storage(), SIZES, owner())?.expect("there is a log"))
 }
 
-/// Everything that a log knows.
+/// All the content of a log.
 #[derive(Clone, Debug, PartialEq)]
 struct View {
     base: Position,
@@ -186,7 +186,7 @@ fn a_crash_at_any_io_leaves_the_step_done_or_not_done() {
                 );
                 assert!(found == *before || found == *after, "seed {seed}, crash {crash}, loss {loss}");
                 outcomes[usize::from(found == *before)] += 1;
-                // The log goes on, durably.
+                // The log can be used further, durably.
                 for _ in 0..3 {
                     step(&mut log, &mut rng).expect("steps");
                 }
@@ -327,7 +327,7 @@ fn files_that_were_cut_or_lost_are_corruption() {
             disk.storage().open(file, OpenMode::Existing).expect("opens").set_len(blocks * 512).expect("cuts");
             match open(&disk) {
                 Err(error) => assert_eq!(error.kind(), coppice_types::ErrorKind::Corrupted, "{error}"),
-                // Only the first batch of a file tells how long the file was.
+                // Only the first batch of a file records the length of the file.
                 Ok(log) => assert!(newest && view(&log).entries.len() <= before.entries.len(), "{file} at {blocks}"),
             }
         }

@@ -14,7 +14,7 @@ use network::{Faults, SimNetwork};
 
 const TICK: Duration = Duration::from_millis(50);
 
-/// A state machine that remembers everything.
+/// A state machine that keeps everything.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Machine {
     pub position: Position,
@@ -37,7 +37,7 @@ pub struct Node {
     pub removed: bool,
 }
 
-/// The group, and what is known about it from outside.
+/// The group, and the facts that are known about it from outside.
 pub struct World {
     pub nodes: BTreeMap<RaftId, Node>,
     pub rng: SimRng,
@@ -126,7 +126,7 @@ impl World {
         self.nodes.insert(id, node);
     }
 
-    /// Adds a replica that knows nothing, under a new id.
+    /// Adds an empty replica, under a new id.
     pub fn add_empty(&mut self, id: RaftId) {
         let disk = SimStorage::new();
         let rng = self.fork_rng();
@@ -168,7 +168,7 @@ impl World {
         self.network.set_faults(if lossy { faults } else { Faults::default() });
     }
 
-    /// Lets the power of a node fail: what was not synced is lost, torn or kept.
+    /// Lets the power of a node fail: unsynced writes are lost, torn or kept.
     pub fn crash(&mut self, id: RaftId) {
         let seed = self.rng.next_u64();
         let node = self.node(id);
@@ -235,7 +235,7 @@ impl World {
             let heir =
                 status.peers.iter().find(|peer| peer.active && !peer.learner && peer.matched == status.last.index);
             if let Some(heir) = heir {
-                // Refused while another transfer is under way.
+                // The transfer is refused while another one is under way.
                 let _ = self.group(id).transfer_leader(heir.id);
             }
         }
@@ -429,7 +429,7 @@ impl World {
         self.set_lossy(false);
         let ids: Vec<RaftId> = self.ids().into_iter().filter(|id| !self.nodes[id].removed).collect();
         for id in &ids {
-            // A crash that was planned is called off.
+            // A planned crash is cancelled.
             if self.nodes[id].group.is_some() {
                 self.node(*id).disk.crash_after(u64::MAX >> 1);
             }

@@ -74,7 +74,7 @@ impl Fences {
     }
 
     /// The child that may hold a key, without its hash. Returns `false` if its separator may be
-    /// above the key, which then belongs to the child before.
+    /// above the key, which then belongs to the previous child.
     pub(crate) fn child_of(&self, key: &[u8]) -> (Child, bool) {
         let (prefix, rest) = self.bytes.split_at(usize::from(self.prefix));
         let width = usize::from(self.width);

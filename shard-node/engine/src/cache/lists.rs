@@ -16,15 +16,15 @@ use crate::{
 };
 
 /// Memory for the hashes of one record in the active tree, in bytes: two hashes, and a share of its
-/// leaf's slot and of the lists above. An active tree holds as many records as its capacity, and
-/// those of one more batch.
+/// leaf's slot and of the lists above. An active tree holds at most as many records as its capacity
+/// and one more batch.
 pub const ACTIVE_HASH_BYTES: usize = 80;
 /// The largest number of parts.
 const PARTS_MAX: usize = 16;
 /// A part has at least this many bytes: its lists cannot use those of other parts.
 const PART_BYTES_MIN: usize = 1 << 20;
 
-/// What is kept about the entries of an active node.
+/// The data that is kept about an active node's entries.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) list: MerkleList,
@@ -53,8 +53,8 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    /// No lists yet. The budget of the active tree follows from `capacity`; proofs have this many
-    /// bytes.
+    /// An empty cache. The budget of the active tree follows from `capacity`; proofs have
+    /// `proven_bytes_max`.
     pub(crate) fn new(proven_bytes_max: usize, capacity: u32) -> Self {
         let active = (capacity as usize).saturating_mul(ACTIVE_HASH_BYTES);
         let parts = (proven_bytes_max / PART_BYTES_MIN).clamp(1, PARTS_MAX);
@@ -80,8 +80,8 @@ impl Lists {
     /// The list proof of a node's entries, given by ascending indices.
     pub(crate) fn proof(&self, child: &Child, node: &Node, indices: &[u64]) -> Vec<Digest> {
         if indices.len() == node.len() {
-            // The proof is empty. A long range neither hashes the leaves in it nor evicts what
-            // other proofs use.
+            // The proof is empty. A long range neither hashes the leaves in it nor evicts lists
+            // that other proofs use.
             return Vec::new();
         }
         if let Some(known) = self.active.peek(child.pid, child.checksum) {

@@ -1,14 +1,14 @@
 //! Marks: hash bytes of a cached leaf's keys, in one line of the processor's cache.
 //!
 //! A binary search in a leaf outside of the processor's caches waits for memory at almost every
-//! step. Marks hold one byte of each key's hash side by side. They alone exclude most keys that the
-//! leaf does not have, and lead directly to the key that it has.
+//! step. Marks hold one byte of each key's hash side by side. They exclude most keys that the leaf
+//! does not have, and lead directly to a key that it has.
 
 use twox_hash::XxHash3_64;
 
 use crate::node::Node;
 
-/// Most records of a leaf with marks.
+/// Limit on the number of records of a leaf with marks.
 const RECORDS_MAX: usize = 64;
 
 /// One byte of the hash of each key of a leaf, in key order.

@@ -3,9 +3,10 @@
 //!
 //! A get reads a leaf only for the place of a value, which takes a small part of the leaf's memory.
 //! So a merge writes shortcuts next to its output. For each value-log record that carries its key,
-//! they hold its place after 16 bits of the key's hash, as many to a page as fit. All these places
-//! belong to the tree. So if the record there carries the key, it is the tree's record of that key;
-//! otherwise nothing follows. `docs/FORMAT.md` section "Shortcuts" has the bytes.
+//! a page of shortcuts has an entry: 16 bits of the key's hash, and the record's place. A page
+//! holds as many entries as fit. All these places belong to the tree. So if the record there
+//! carries the key, it is the tree's record of that key. Otherwise the shortcut says nothing about
+//! the key. `docs/FORMAT.md` section "Shortcuts" has the bytes.
 
 use crate::{
     node::Body,
@@ -20,21 +21,21 @@ use crate::{
 /// here.
 const HEADER_BYTES: usize = 24;
 const REMAINDER_BYTES: usize = 2;
-/// A place is read together with the seven bytes after it.
+/// Limit on the bits of a place, which is read as eight bytes at any bit offset.
 const PLACE_BITS_MAX: u32 = 56;
 const SIZE_BITS_MAX: u32 = 4;
-/// So a get reads less than a kilobyte too much. Records much longer than the shortest have no
-/// shortcuts; compared with such a record, reading its leaf costs little.
+/// With this limit, a get reads less than a kilobyte too much. Records that are much longer than
+/// the shortest have no shortcuts: compared with such a record, reading its leaf costs little.
 const SIZE_SHIFT_MAX: u32 = 10;
 /// Larger trees have no shortcuts: the pages would not fit into one record of the value log.
 pub(crate) const RECORDS_MAX: u64 = 100_000_000;
 /// Pages are planned to be this full, in sixteenths, as keys do not spread evenly. Keys beyond a
 /// page's capacity are looked up in leaves.
 const FILL: usize = 15;
-/// Most bytes for one key, its share of the free space included.
+/// Limit on the bytes for one key, its share of the free space included.
 pub(crate) const RECORD_BYTES_MAX: u64 = PAGE_BYTES.div_ceil(entries_max(PLACE_BITS_MAX) * FILL / 16) as u64;
 
-/// Most places in one page.
+/// Limit on the number of places in one page.
 const fn entries_max(place_bits: u32) -> usize {
     (PAGE_BYTES - HEADER_BYTES - 8) * 8 / (8 * REMAINDER_BYTES + place_bits as usize)
 }
@@ -47,11 +48,11 @@ pub(crate) enum Shortcut {
     Place { at: ValueRef, bytes: usize, only: bool },
     /// The tree does not have the key.
     Absent,
-    /// Only the leaves know.
+    /// Only the leaves have the answer.
     Unknown,
 }
 
-/// Where a key is looked up: a page, and the bits that distinguish keys in it.
+/// The place where a key is looked up: a page, and the bits that distinguish keys in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
     page: usize,
@@ -192,12 +193,12 @@ impl Widths {
         self.segment_bits + self.offset_bits + self.size_bits
     }
 
-    /// Most places in one page.
+    /// Limit on the number of places in one page.
     fn entries_max(&self) -> usize {
         entries_max(self.place_bits())
     }
 
-    /// Fills a page. `all`: the tree has no other keys that belong to it.
+    /// Fills a page. `all` says that the tree has no other keys that belong to the page.
     fn write(&self, page: &mut [u8], places: &[(u16, Entry)], all: bool) {
         let count = places.len();
         page[8..12].copy_from_slice(&self.segment.to_le_bytes());

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{Error, Result};
 
-/// Most findings that a report lists.
+/// Limit on the number of findings that a report lists.
 const FINDINGS_MAX: usize = 1000;
 
 /// A defect.

@@ -1,10 +1,10 @@
-//! The scrubber reads all that the directory holds, a little at a time during normal work. So it
+//! The scrubber reads everything in the directory, a little at a time during normal work. This
 //! finds damage while other replicas still have the data.
 //!
 //! A round reads every node of every version from its file, and compares checksum and Merkle hash.
 //! Then it reads every record of the value log, and compares its checksum. Versions come and go
 //! between two steps, so a step resumes by version and key, not by place. Nodes that several
-//! versions share are read once in a round. Unflushed data is left to a later round.
+//! versions share are read once in a round. Unflushed data is checked in a later round.
 
 use coppice_types::Digest;
 
@@ -43,7 +43,7 @@ struct Walk<'w> {
 }
 
 impl Walk<'_> {
-    /// Returns `false` if the walk stopped; `key` then tells where to resume.
+    /// Returns `false` if the walk stopped. It resumes at `key`.
     fn node(&mut self, child: &Child, level: u8) -> Result<bool> {
         let pid = child.pid;
         if self.seen.has(pid) {
@@ -90,7 +90,7 @@ impl Walk<'_> {
 }
 
 impl Scrub {
-    /// Reads and checks about this many durable bytes. The next call goes on from there.
+    /// Reads and checks about this many durable bytes. The next call continues there.
     ///
     /// # Errors
     /// `Corrupted`, or a failure of the storage. The next call returns to the same place.
@@ -105,7 +105,7 @@ impl Scrub {
         Ok(())
     }
 
-    /// Returns the rest of the bytes once all nodes are read, 0 before.
+    /// Returns the number of bytes that are left once all nodes are read; before that, 0.
     fn nodes(&mut self, meta: &Meta, store: &Store, bytes: u64) -> Result<u64> {
         let scrub = self;
         let key = std::mem::take(&mut scrub.key);

@@ -25,14 +25,14 @@ use crate::{
     store::{Store, filters::decode_filter},
 };
 
-/// Most nodes and values that a pass should remember, in about 60 MB.
+/// Limit on the number of nodes and values that a pass should remember, in about 60 MB.
 pub(super) const PLACES_MAX: u64 = 1 << 20;
-/// Most passes. The data that determines their number is not trusted either.
+/// Limit on the number of passes. The data that determines their number is not trusted either.
 const PASSES_MAX: u64 = 256;
 /// The largest trees of this many versions, and this many merge outputs, determine where passes
 /// end.
 const CUT_TREES_MAX: usize = 16;
-/// A range of keys; it has no end without `high`.
+/// A range of keys. It has no end if `high` is `None`.
 #[derive(Clone, Copy, Debug, Hash)]
 struct Keys<'k> {
     low: &'k [u8],
@@ -66,7 +66,7 @@ fn passes(cuts: &[Vec<u8>]) -> impl Iterator<Item = Keys<'_>> {
     [[].as_slice()].into_iter().chain(cuts.iter().map(Vec::as_slice)).zip(highs).map(|(low, high)| Keys { low, high })
 }
 
-/// What a pass remembers of a sound node.
+/// The facts that a pass remembers about a sound node.
 #[derive(Debug)]
 struct Sound {
     /// Fingerprint of the parent's reference.
@@ -75,7 +75,7 @@ struct Sound {
     keys: Fingerprint,
     /// Number of the node's records in the pass.
     entries: u64,
-    /// First and last key below the node, once they were needed.
+    /// First and last key below the node, if they were needed.
     ends: Option<Box<[Vec<u8>; 2]>>,
 }
 
@@ -84,7 +84,7 @@ type Fingerprint = u64;
 
 type Checked<T> = std::result::Result<T, Unsound>;
 
-/// A defect of a node; `None` if it is in a node below and was reported.
+/// A defect of a node; `None` if the defect is in a node below and was already reported.
 #[derive(Debug)]
 struct Unsound(Option<Error>);
 
@@ -131,7 +131,7 @@ pub(super) struct Checker<'c> {
     pub(super) meta: &'c Meta,
     store: &'c Store,
     pub(super) report: &'c mut Report,
-    /// Most nodes and values that a pass should remember.
+    /// Limit on the number of nodes and values that a pass should remember.
     places_max: u64,
     /// Nodes that this pass has reached.
     nodes: HashMap<Pid, Sound>,
@@ -146,7 +146,7 @@ pub(super) struct Checker<'c> {
     pub(super) blobs: HashMap<ValueRef, u32>,
     /// Bytes of values by segment.
     pub(super) live: BTreeMap<u32, u64>,
-    /// Frozen trees whose filters and shortcuts were checked.
+    /// Frozen trees whose filters and shortcuts are checked.
     trees: HashSet<(TreeId, Option<BlobRef>)>,
 }
 
@@ -193,7 +193,7 @@ impl<'c> Checker<'c> {
             }
         }
         self.check_journals();
-        // What lies below an unsound node is unknown.
+        // The pages below an unsound node are unknown.
         if self.unsound.is_empty() {
             self.check_pages();
             self.check_segments();
@@ -218,8 +218,8 @@ impl<'c> Checker<'c> {
         if passes == 1 {
             return Vec::new();
         }
-        // Keys come and go, so the largest trees of several versions count, and outputs of merges
-        // that are not installed.
+        // Keys come and go, so the largest trees of several versions count, and so do the outputs
+        // of merges that are not installed.
         let largest = |version: &'c VersionRecord| version.trees.iter().max_by_key(|tree| tree.entries);
         let versions = self.meta.versions.values().step_by(self.meta.versions.len().div_ceil(CUT_TREES_MAX));
         let trees = versions.chain([self.meta.tip()]).filter_map(largest);
@@ -232,8 +232,8 @@ impl<'c> Checker<'c> {
         cuts
     }
 
-    /// About `count` separators of a tree, spread evenly: those of the lowest level needed.
-    /// Unreadable nodes are left to the passes.
+    /// About `count` separators of a tree, spread evenly. They are those of the highest level that
+    /// has enough. Unreadable nodes are left to the passes.
     fn separators(&self, tree: &Tree, count: usize) -> Vec<Vec<u8>> {
         let mut nodes: Vec<(Vec<u8>, Child)> = tree.root.map(|root| (Vec::new(), root)).into_iter().collect();
         let mut level = tree.level;
@@ -287,8 +287,8 @@ impl<'c> Checker<'c> {
     }
 
     /// Checks a node and all nodes below it, once in each pass, and compares the references of its
-    /// parents. All its keys must be in `keys`. So no node occurs twice in a tree, and the work is
-    /// bounded by the pages that exist.
+    /// parents. All keys of the node must be in `keys`. So no node occurs twice in a tree, and the
+    /// work is bounded by the number of pages.
     fn check_node(&mut self, child: &Child, level: u8, keys: Keys<'_>, pass: Keys<'_>) -> Option<u64> {
         if self.unsound.contains(&child.pid) {
             return None;
@@ -351,7 +351,7 @@ impl<'c> Checker<'c> {
         Ok(entries)
     }
 
-    /// Notes a record of the value log that is no value.
+    /// Notes a record of the value log that is not a value.
     fn note_blob(&mut self, blob: BlobRef) {
         self.blobs.insert(blob.at, blob.len);
     }
@@ -400,7 +400,7 @@ impl<'c> Checker<'c> {
     /// Computes a frozen tree's filter and shortcuts again, and compares them.
     fn check_blobs(&mut self, tree: &Tree) -> Result<()> {
         let mut filter = Filter::new(&self.meta.params, tree.entries);
-        // As much memory as the merge took to make them.
+        // The check takes as much memory as the merge that made them.
         let room = tree.shortcuts.map_or(0, |_| tree.entries.min(shortcuts::RECORDS_MAX)) as usize;
         let (mut gathered, mut filter_hashes) = (Gathered::with_room(room), Vec::with_capacity(room));
         let mut open: Vec<(Child, u8)> = tree.root.map(|root| (root, tree.level)).into_iter().collect();

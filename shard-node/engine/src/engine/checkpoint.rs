@@ -1,7 +1,7 @@
 //! The steps of a flush after nodes and values are durable: the meta log, file names and the
 //! superblock.
 //!
-//! The head of [`crate::Engine::flush`] tells what a crash at each step leaves.
+//! The comment of [`crate::Engine::flush`] says what a crash at each step leaves.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::{
 pub(super) struct Checkpoint {
     pub(super) storage: Arc<dyn Storage>,
     pub(super) super_file: Arc<dyn File>,
-    /// New files need a sync of the directory.
+    /// Whether new files need a sync of the directory.
     pub(super) names_changed: bool,
     /// The log to append to; afterwards the log in use.
     pub(super) log: MetaLog,
@@ -35,7 +35,7 @@ pub(super) struct Checkpoint {
     pub(super) dead_segments: Vec<u32>,
     /// The next superblock; its reference to the meta log is set in [`Self::write`].
     pub(super) next: Superblock,
-    /// The content of the older superblock's slot is unknown.
+    /// Whether the content of the older superblock's slot is unknown.
     pub(super) slot_touched: bool,
     pub(super) boundary: Version,
 }

@@ -46,10 +46,10 @@ impl Engine {
     /// 1. Nodes and values, unless they were written ahead, go to places that no superblock refers
     ///    to.
     /// 2. Operations go to the meta log, after the length that a superblock names.
-    /// 3. The names of new files become durable. Up to here the old superblocks hold, and nothing
-    ///    that they refer to was changed.
-    /// 4. The new superblock goes to the slot of the older one. If it is torn, the newer old one
-    ///    holds; if it is whole, the new state does.
+    /// 3. The names of new files become durable. Up to here the old superblocks are in force, and
+    ///    nothing that they refer to was changed.
+    /// 4. The new superblock goes to the slot of the older one. If a crash tears it, the newer of
+    ///    the old superblocks is in force. Once it is whole, the new one is.
     /// 5. If much space waits for it, a copy of the new superblock goes to the other slot.
     ///
     /// Then freed places are reused, and files that no superblock names are deleted. A crash before
@@ -126,7 +126,8 @@ impl Engine {
     ) -> Result<()> {
         let Checkpoint { log, snapshot, operations, segment_ends, next, slot_touched, boundary, .. } = checkpoint;
         if !matches!(done, Some(Ok(()))) {
-            // The slot may hold the new superblock, whose pages would be reused.
+            // The slot may hold the new superblock. Without this flag, the engine would reuse its
+            // pages.
             self.poisoned |= slot_touched;
             self.meta.cancel_checkpoint();
             assert_eq!(self.meta.generation, self.superblock.generation, "a failed flush leaves the generation");
@@ -171,9 +172,9 @@ impl Engine {
     }
 
     /// Copies the newest superblock to the other slot if much space waits for the superblock after
-    /// it. What only the previous superblock needed is then free. After a crash before the copy is
-    /// durable, or after a failure, the newest superblock is intact in its own slot; after a
-    /// failure all space waits as before.
+    /// it. Space that only the previous superblock needed is then free. After a crash before the
+    /// copy is durable, or after a failure, the newest superblock is intact in its own slot. After
+    /// a failure the space still waits.
     fn copy_superblock(&mut self) {
         if !self.much_waits() {
             return;
@@ -192,7 +193,8 @@ impl Engine {
     /// Deletes files that nothing refers to. Failures are left to the next `open`.
     pub(crate) fn clean_up(&mut self) {
         if self.poisoned {
-            // A superblock of unknown fate may need what looks free.
+            // If it is unknown whether a superblock was written, that superblock may need files
+            // that look free.
             return;
         }
         for dead in self.meta.take_dead_segments() {

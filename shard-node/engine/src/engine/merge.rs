@@ -32,7 +32,7 @@ impl Engine {
         }
     }
 
-    /// Records that the merge which the tier rule asks for has still to process.
+    /// Number of records that are still to be processed by the merge that the tier rule asks for.
     fn merge_left(&self) -> u64 {
         if let Some(task) = &self.merge {
             return task.left().max(1);
@@ -62,8 +62,8 @@ impl Engine {
         self.merge_owed = self.merge_owed.saturating_add(u64::try_from(owed).unwrap_or(left)).min(left);
     }
 
-    /// Works on the merge that the tier rule asks for in the decided state, for about `budget`
-    /// records, but at least one leaf's.
+    /// Works on the merge that the tier rule asks for in the decided state: merges about `budget`
+    /// records, but at least those of one leaf.
     ///
     /// # Errors
     /// `Corrupted`, a failure of the storage, or `Poisoned`. The next call begins the merge again.
@@ -111,8 +111,8 @@ impl Engine {
         }
     }
 
-    /// The most bytes that the end of a merge may add at once to the next flush: the filter and the
-    /// shortcuts of all records of the decided state.
+    /// Limit on the bytes that the end of a merge adds at once to the next flush: the filter and
+    /// the shortcuts of all records of the decided state.
     #[must_use]
     pub fn merge_end_bytes(&self) -> u64 {
         let records = self.meta.tip().trees.iter().map(|tree| tree.entries).sum();

@@ -44,7 +44,7 @@ impl Engine {
         Ok(manifest)
     }
 
-    /// Up to `len` bytes of a pinned file from an offset on; no bytes at its end.
+    /// Up to `len` bytes of a pinned file that begin at an offset; none at the file's end.
     ///
     /// # Errors
     /// `SnapshotMissing`, or a failure of the storage.

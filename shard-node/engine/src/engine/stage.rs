@@ -347,7 +347,7 @@ impl Engine {
     /// frozen tree's filter admits the key.
     fn leaves_nothing(&self, trees: &[Tree], key: &[u8]) -> Result<bool> {
         let (active, frozen) = (&trees[0], &trees[1..]);
-        // The active tree is asked first, since large filters may have to be read from disk.
+        // The active tree is searched first, since large filters may have to be read from disk.
         if !active.has(&self.store, key)? {
             return Ok(false);
         }

@@ -1,13 +1,13 @@
 //! Writes on another thread: nodes, values, the meta log and the superblock go to disk while the
-//! engine goes on.
+//! engine keeps working.
 //!
 //! Such writes are either a whole flush, or nodes and values written ahead of one.
 //!
-//! Invariants: only one set of writes is in progress. What is written ahead belongs to no state on
-//! disk, so a crash leaves only bytes that nothing refers to. A node counts as written only after a
-//! sync, and only if its place still holds it when the writes end. What a flush names keeps its
-//! place until the flush has ended, even if it is freed in the meantime; what only older
-//! superblocks name is reused after that.
+//! Invariants: only one set of writes is in progress. Data that is written ahead belongs to no
+//! state on disk, so a crash leaves only bytes that nothing refers to. A node counts as written
+//! only after a sync, and only if its place still holds it when the writes end. Pages and records
+//! that a flush names keep their places until the flush has ended, even if they are freed in the
+//! meantime. Those that only older superblocks name are reused after that.
 
 use std::{fmt, sync::Arc};
 
@@ -91,7 +91,7 @@ impl Engine {
     }
 
     /// Takes back what [`Engine::begin_ahead`] or [`Engine::begin_flush`] returned. The next flush
-    /// skips what was written ahead. Writes that were never run are discarded.
+    /// skips the data that was written ahead. Writes that were never run are discarded.
     ///
     /// # Errors
     /// For a flush, a failure of the storage, like [`Engine::flush`]. For writes ahead, only a full

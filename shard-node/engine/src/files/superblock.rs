@@ -92,9 +92,9 @@ impl Superblock {
 /// A slot of the superblock file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// Never written.
+    /// The slot was never written.
     Blank,
-    /// Torn or damaged.
+    /// The slot is torn or damaged.
     Broken,
     Valid(Superblock),
 }
@@ -109,8 +109,8 @@ pub(crate) fn exists(storage: &dyn Storage) -> Result<bool> {
     }
 }
 
-/// Creates the file with its first superblock. Everything that the superblock names must be durable
-/// before.
+/// Creates the file with its first superblock. Everything that the superblock names must already be
+/// durable.
 pub(crate) fn publish(storage: &dyn Storage, first: &Superblock) -> Result<()> {
     let file = storage.open(NEW_FILE, OpenMode::OpenOrCreate).map_err(Error::io("create", NEW_FILE))?;
     file.set_len(0).map_err(Error::io("truncate", NEW_FILE))?;

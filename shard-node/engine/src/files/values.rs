@@ -1,11 +1,11 @@
 //! The value log: values too long for their leaf, filters, shortcuts and kept journals, in
 //! append-only segments.
 //!
-//! A record is written once and never moved; a merge may append a live value again and pend the old
-//! record. The Meta table counts the live bytes of each segment. A segment without live bytes is
-//! deleted when no superblock on disk needs it. Appended records stay in memory until they are
-//! written, with a flush or ahead of it. A crash before the flush loses them and everything that
-//! refers to them. Old segments may lie in a second directory, see [`tier`].
+//! A record is written once and never moved. A merge may append a live value again and put the old
+//! record on a pending list. The Meta table counts the live bytes of each segment. A segment
+//! without live bytes is deleted when no superblock on disk needs it. Appended records stay in
+//! memory until they are written, with a flush or ahead of it. A crash before the flush loses them
+//! and everything that refers to them. Old segments may lie in a second directory, see [`tier`].
 
 mod record;
 mod scrub;
@@ -38,8 +38,8 @@ use crate::{
     },
 };
 
-/// A large log has at least about this many segments, so that one that is mostly dead is a small
-/// part of it.
+/// A large log has at least about this many segments, so that a mostly dead segment is a small part
+/// of it.
 const SEGMENTS: u64 = 16;
 /// Segments of a small log are not made smaller than this.
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
@@ -48,17 +48,17 @@ const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 /// writes; larger ones leave more memory unused.
 const PARTS: u32 = 64;
 
-/// Most segment files open at once.
+/// Limit on the number of segment files open at once.
 const OPEN_FILES_MAX: usize = 512;
 
-/// Most bytes in one read of several records.
+/// Limit on the bytes in one read of several records.
 const RUN_BYTES_MAX: u64 = 128 << 10;
 /// A gap of up to this many bytes between two records is read with them; a second read would cost
 /// more.
 const RUN_GAP_BYTES_MAX: u64 = 2 << 10;
 
-/// Longer records are allocated only if their file is long enough, since a length may come from a
-/// peer.
+/// For longer records, memory is allocated only if the file is long enough, since a length may come
+/// from a peer.
 const UNSEEN_BYTES_MAX: u32 = 1 << 20;
 
 /// The place of the next record.
@@ -168,8 +168,8 @@ impl ValueLog {
         Head { segment: active.max(journals) + 1, end: 0 }
     }
 
-    /// The segments that take new records: one for journals and one for everything else. Both are
-    /// the same while there is none for journals.
+    /// The segments that take new records: one for everything except journals, and one for
+    /// journals. They are the same while journals have no segment.
     pub(crate) fn taking(&self) -> [u32; 2] {
         [self.active, self.journals.unwrap_or(self.active)].map(|head| head.segment)
     }
@@ -180,7 +180,7 @@ impl ValueLog {
         if is_full { self.new_segment() } else { head }
     }
 
-    /// The place of the next record that is no journal, if it holds this many bytes.
+    /// The place of the next record that is not a journal, if it holds this many bytes.
     pub(crate) fn next_place(&mut self, len: u32) -> ValueRef {
         self.active = self.with_room(self.active, len);
         self.active.place()
@@ -330,8 +330,8 @@ impl ValueLog {
             }
             reads += 1;
             match self.read_file(first.at, &mut buffer[..bytes]) {
-                // Perhaps only one of them, or only a gap, cannot be read. Each is read alone and
-                // reports its own error.
+                // Perhaps only one record, or only a gap, cannot be read. So each record is read
+                // alone and reports its own error.
                 Err(_) if count > 1 => {
                     reads += count as u64;
                     run.iter().try_for_each(|number| self.read_value(values[*number]).map(|it| give(*number, it)))?;
@@ -374,7 +374,7 @@ impl ValueLog {
             return Ok(Arc::clone(file));
         }
         let name = file_name(segment);
-        // The lock is not held, so a read of a hot file does not wait for a slow disk.
+        // The lock is not held here, so that a read of a hot file does not wait for a slow disk.
         let opened = match (self.storage.open(&name, mode), &self.tier) {
             (Err(error), Some(tier)) if error.kind() == ErrorKind::NotFound => tier.storage.open(&name, mode),
             (opened, _) => opened,
@@ -400,8 +400,8 @@ impl ValueLog {
         self.tails.iter().map(|(segment, tail)| (*segment, tail.end())).collect()
     }
 
-    /// Closes the buffers and returns the records that are not written yet. Returns none if a file
-    /// cannot be opened; the flush then reports the error.
+    /// Closes the buffers and returns the records that are not written yet. If a file cannot be
+    /// opened, it returns none, and the flush reports the error.
     pub(crate) fn seal(&mut self) -> Vec<Sealed> {
         self.try_seal().unwrap_or_default()
     }
@@ -419,7 +419,7 @@ impl ValueLog {
         Ok(given)
     }
 
-    /// Drops from memory what has become durable. Returns its number of bytes.
+    /// Drops durable records from memory. Returns the number of bytes dropped.
     pub(crate) fn written(&mut self, written: &[Sealed]) -> u64 {
         let mut bytes = 0;
         for Sealed { segment, parts, .. } in written {
@@ -546,7 +546,8 @@ mod tests {
         let mut blobs = Vec::new();
         let value = |number: usize| vec![number as u8; 100 + 7 * number];
         let (key, stamp) = (|number: usize| vec![1; number + 1], |number: usize| Stamp::new(2, number as u64));
-        // One round each: covered by a superblock, written ahead, sealed in memory, open in memory.
+        // There is one round for each place: covered by a superblock, written ahead, sealed in
+        // memory, open in memory.
         for round in 0..4 {
             blobs.extend((10 * round..10 * (round + 1)).map(|number| match number % 3 {
                 0 => log.append_named(&key(number), stamp(number), &value(number)),

@@ -14,7 +14,7 @@ const SEGMENTS_MAX: u32 = 1 << 31;
 const SEGMENT_END_MAX: u64 = 1 << 34;
 
 impl Meta {
-    /// Checks what the engine relies on, after the replay of a log from a disk or a peer.
+    /// Checks the facts that the engine relies on, after the replay of a log from a disk or a peer.
     pub(crate) fn check(&self) -> Result<(), Inconsistent> {
         let frozen =
             |tree: &Tree| tree.filter.is_some() && tree.shortcuts.is_none_or(shortcuts::is_sound) && sound(tree);

@@ -1,5 +1,5 @@
 //! Checkpoints of the table: what a superblock covers, and when freed pages and dead segments can
-//! go.
+//! be reused or deleted.
 //!
 //! A checkpoint begins before its superblock is written and ends when that is durable. Pages and
 //! segments that it frees stay until the older of the two superblocks, and all pinned ones, no
@@ -65,7 +65,7 @@ impl Meta {
         self.generation -= 1;
     }
 
-    /// Removes the segments that no superblock from `oldest` on needs.
+    /// Removes the segments that neither the superblock `oldest` nor a later one needs.
     pub(super) fn bury_segments(&mut self, oldest: u64) {
         self.segments.retain(|segment, known| {
             let dead_at = known.dead_at.filter(|at| *at <= oldest);
@@ -78,9 +78,9 @@ impl Meta {
         });
     }
 
-    /// Bytes on disk that only superblocks need, and bytes that something else needs. `unflushed`
-    /// lists the segments that grew since the last flush, ascending, with their present ends;
-    /// `taking` the segments that still take records.
+    /// Bytes on disk that only superblocks need, and all other bytes in use. `unflushed` lists the
+    /// segments that grew since the last flush, ascending, with their present ends; `taking` the
+    /// segments that still take records.
     pub(crate) fn waiting_bytes(&self, unflushed: &[(u32, u64)], taking: &[u32]) -> (u64, u64) {
         let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
         let pages = |of: fn(&Space) -> u64| sum(&mut self.spaces.iter().map(of)).saturating_mul(PAGE_BYTES as u64);
@@ -143,8 +143,8 @@ impl Meta {
         gone
     }
 
-    /// Frees the pages that no superblock from `oldest` on and no pinned one refers to. `oldest` is
-    /// the older of the two on disk.
+    /// Frees the pages that no pinned superblock refers to, nor `oldest`, nor a later one. `oldest`
+    /// is the older of the two on disk.
     pub(super) fn settle_limbo(&mut self, oldest: u64) -> Result<(), Inconsistent> {
         let oldest = self.pins.first().map_or(u64::MAX, |pin| pin.0).min(oldest);
         if self.spaces.iter_mut().all(|space| space.settle_limbo(oldest)) {

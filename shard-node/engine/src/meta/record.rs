@@ -30,8 +30,8 @@ pub(crate) struct Tree {
     pub(crate) shortcuts: Option<BlobRef>,
 }
 
-/// Identifies a tree by content and place. Staged siblings may have trees of equal digests on other
-/// pages, or freeze the same pages with a filter each.
+/// Identifies a tree by content and place. Two staged siblings may have trees with equal digests on
+/// different pages, or may freeze the same pages with different filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TreeId {
     pub(crate) digest: Digest,
@@ -114,7 +114,7 @@ pub(crate) struct VersionRecord {
     pub(crate) stamp: Stamp,
     pub(crate) prepare_id: PrepareId,
     pub(crate) digest: Digest,
-    /// Youngest first, the active one at the front.
+    /// The trees, youngest first. The first one is the active tree.
     pub(crate) trees: Vec<Tree>,
     /// Number of freezes on the line up to this version. Versions with the same active tree have
     /// the same number.
@@ -156,14 +156,15 @@ pub(crate) enum MetaOp {
     /// Keeps the journal of a staged version. Dropping the version drops the journal, pruning it
     /// does not.
     KeepJournal(VersionId, BlobRef),
-    /// Both slots hold the newest superblock, so pages are free that only the one before needed.
+    /// Both slots hold the newest superblock, so pages that only the previous superblock needed are
+    /// free.
     Copied,
     /// The last operation before a superblock.
     Checkpoint {
         generation: u64,
         /// The new end of each segment that grew.
         segment_ends: Vec<(u32, u64)>,
-        /// Segments that nothing needs from this superblock on. They are stored rather than
+        /// Segments that neither this superblock nor a later one needs. They are stored rather than
         /// derived, since a merge in progress may need a segment that no operation names yet.
         dead_segments: Vec<u32>,
     },

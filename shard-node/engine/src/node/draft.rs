@@ -58,7 +58,7 @@ impl Cut<'_> {
     }
 }
 
-/// An entry that the new node has and its predecessor has not.
+/// An entry of the new node that its predecessor does not have.
 pub(crate) trait NewEntry {
     fn key(&self) -> &[u8];
     /// The entry's weight in the split rule.
@@ -210,7 +210,7 @@ impl<'a, E: NewEntry> Entries<'a, E> {
 #[derive(Debug)]
 pub(crate) struct Draft {
     pub(super) bytes: Arc<[u8]>,
-    /// The node as a patch, unless it is to lie whole.
+    /// The node as a patch, unless it is to be stored whole.
     pub(crate) patch: Option<Patch>,
     pub(crate) level: u8,
     pub(crate) hash: Digest,

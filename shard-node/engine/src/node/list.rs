@@ -1,9 +1,9 @@
-//! Merkle lists with all their inner nodes, kept in memory for a tree node. With them a change of
+//! Merkle lists with all their inner nodes, kept in memory for a tree node. With them, a change of
 //! one entry hashes `log2(n)` pairs instead of n, and a proof hashes nothing.
 //!
 //! In the tree of RFC 6962 over n leaves, each level pairs its neighbours, and an odd last hash
-//! moves up unchanged. So the hashes left of the first change stay the same when entries come and
-//! go.
+//! moves up unchanged. So hashes to the left of the first change stay the same when entries are
+//! added or removed.
 
 use coppice_types::Digest;
 use coppice_verify::hash;
@@ -39,7 +39,8 @@ impl MerkleList {
         Vec::with_capacity(levels(len).map(|(_, width)| width).sum())
     }
 
-    /// The list over these leaves; the first `same` of them equal those of the other list.
+    /// The list over these leaves. If `before` is given, the first leaves equal those of the other
+    /// list, as many as its number says.
     pub(crate) fn grown(leaves: Vec<Digest>, before: Option<(&Self, usize)>) -> Self {
         assert!(!leaves.is_empty(), "a node has entries");
         assert!(leaves.len() < 1 << 16, "a node counts its entries by 16 bits");

@@ -1,5 +1,5 @@
-//! Nodes as patches: the difference between a node and an older one, its base. A base lies whole,
-//! either in its span or as a patch of nothing.
+//! Nodes as patches: the difference between a node and an older one, its base. A base is stored
+//! whole, either in its span or as a patch of nothing.
 //!
 //! A version changes few entries of most nodes that it touches. Whole spans would therefore be most
 //! of the bytes written. A patch holds all differences from the base, not from the node before, so
@@ -24,7 +24,7 @@ use crate::place::{
 /// Length field before each patch in its page.
 const LEN_BYTES: usize = 2;
 const RUN_BYTES: usize = 3 * 2;
-/// Most patches in one page.
+/// Limit on the number of patches in one page.
 const PATCHES_MAX: u16 = 256;
 
 /// The base of a node that is stored as a patch.
@@ -38,7 +38,7 @@ pub(crate) struct Base {
     /// Length of the patch.
     pub(crate) patch_bytes: u16,
     /// For each entry of the node, its index in the base. The index is combined with [`RENEWED`] if
-    /// only the key is the same; [`NEW`] if the base does not have the key.
+    /// only the key is the same. It is [`NEW`] if the base does not have the key.
     from: Arc<[u16]>,
 }
 
@@ -67,8 +67,8 @@ impl Base {
         size_of_val(&*self.from)
     }
 
-    /// Decodes the base of a patch, without the table of entries. The outer `None`: the patch is
-    /// malformed. The inner `None`: it is a patch of nothing.
+    /// Decodes the base of a patch, without the table of entries. The outer option is `None` if the
+    /// patch is malformed, the inner one if it is a patch of nothing.
     pub(crate) fn of(patch: &[u8]) -> Option<Option<Self>> {
         let mut input = Reader::new(patch);
         let (place, checksum) = (input.u64().ok()?, input.u64().ok()?);
@@ -101,19 +101,19 @@ struct Run {
     new: Range<usize>,
 }
 
-/// A larger node lies in its own span, since it would leave little room for others in a page of
-/// patches.
+/// A larger node is stored in its own span, since it would leave little room for others in a page
+/// of patches.
 const WHOLE_BYTES_MAX: usize = PAGE_BYTES / 4 * 3;
 
 /// Head of a patch: base and version.
 const HEAD_BYTES: usize = 8 + 8 + 4 + 2 + 8;
 
 impl Patch {
-    /// Makes a patch of the predecessor's base, or of the predecessor itself if that lies whole.
-    /// `sources` tells what becomes of the predecessor's entries.
+    /// Makes a patch of the predecessor's base, or of the predecessor itself if that is stored
+    /// whole. `sources` has the origin of each entry of the new node.
     ///
     /// Returns `None` if the whole node is the better choice: if the patch is larger than the
-    /// average of base and patches so far. So the average falls as long as it can, and then a new
+    /// average of base and patches so far. So the average falls as long as possible, and then a new
     /// cycle begins.
     pub(crate) fn new(draft: &Draft, old: &Node, sources: &[Source]) -> Option<Self> {
         let node = Node { bytes: Arc::clone(&draft.bytes), base: None };
@@ -214,7 +214,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Bytes on disk of a node that lies whole.
+    /// Bytes on disk of a node that is stored whole.
     pub(crate) fn whole_bytes(&self) -> usize {
         match self.pid().is_patch() {
             true => HEAD_BYTES + RUN_BYTES + self.entry_range(0..self.len()).len(),
@@ -353,8 +353,8 @@ fn pieces<'a>(patch: &'a [u8], base: Option<&'a Node>, level: u8) -> Option<(Opt
 /// The bytes before an entry's key, those after it, and those after the entry.
 type Keyless<'a> = (Option<[u8; RECORD_HEAD_BYTES]>, &'a [u8], &'a [u8]);
 
-/// Decodes the entry at the start of the bytes if it has no key of its own. The inner `None`: the
-/// entry is cut off.
+/// Decodes the entry at the start of the bytes if it is stored without its key. The inner option is
+/// `None` if the entry is cut off.
 fn keyless(bytes: &[u8], made_at: u64, level: u8) -> Option<Option<Keyless<'_>>> {
     let record = || {
         let mut input = Reader::new(bytes);

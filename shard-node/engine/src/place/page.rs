@@ -135,8 +135,8 @@ impl Pid {
         self.is_patch().then_some((self.0 >> 48) as u8)
     }
 
-    /// A number to distribute places over parts. Spans are neighbours, and so are the patches of a
-    /// page; the lowest bits spread them evenly.
+    /// A number that distributes places over parts. Its lowest bits differ between neighbouring
+    /// spans and between the patches of a page, so they spread evenly.
     pub(crate) fn spread(self) -> u64 {
         self.first() + u64::from(self.slot().unwrap_or(0))
     }
@@ -154,7 +154,7 @@ impl Pid {
 /// each other.
 #[derive(Debug, Default)]
 pub(crate) struct PidSet {
-    /// By file and part of the file.
+    /// The bits, by file and part of the file.
     parts: BTreeMap<(PageFile, u64), Box<[u64; PART_WORDS]>>,
 }
 

@@ -117,7 +117,7 @@ impl FreeRanges {
     }
 }
 
-/// The largest file, in pages. A place has one bit more.
+/// The largest file, in pages. A place has room for one more bit.
 pub(crate) const PAGES_MAX: u64 = 1 << 47;
 
 /// Pages that become free with the superblock after `generation`, or with a copy of that one.
@@ -132,8 +132,7 @@ pub(crate) struct Limbo {
 /// The pages of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Space {
-    /// Pages below this number have been allocated at some time; it is one above the file's
-    /// largest.
+    /// One above the highest page that was ever allocated.
     pub(crate) high: u64,
     pub(crate) free: FreeRanges,
     pub(crate) limbo: VecDeque<Limbo>,
@@ -146,7 +145,7 @@ impl Space {
         Self { high, ..Self::default() }
     }
 
-    /// Takes `len` consecutive pages, at the end if no gap fits.
+    /// Takes `len` consecutive pages, at the end of the file if no gap is large enough.
     pub(crate) fn allocate(&mut self, len: u64) -> u64 {
         assert!(len > 0, "an allocation takes pages");
         self.free.take(len).unwrap_or_else(|| {
@@ -175,7 +174,7 @@ impl Space {
         self.free.insert(start, len)
     }
 
-    /// Puts pages into limbo that superblocks below `generation` refer to.
+    /// Puts pages that superblocks below `generation` refer to into limbo.
     pub(crate) fn retire(&mut self, start: u64, len: u64, generation: u64) {
         self.limbo.push_back(Limbo { generation, start, len });
         self.limbo_pages += len;
@@ -190,8 +189,8 @@ impl Space {
         later.for_each(|limbo| limbo.generation = generation);
     }
 
-    /// Frees the pages in limbo that no superblock from `oldest` on refers to, pinned ones
-    /// included. Returns `false` if one is free already.
+    /// Frees the pages in limbo that neither the superblock `oldest` nor a later one refers to.
+    /// Pinned superblocks count, too. Returns `false` if one is free already.
     #[must_use]
     pub(crate) fn settle_limbo(&mut self, oldest: u64) -> bool {
         let mut sound = true;

@@ -1,9 +1,9 @@
 //! The history of a key, and the difference between two versions.
 //!
 //! The cost of both grows with the number of changes, not with that of versions or records. A
-//! history jumps from a record to the version before the record's. Where there is no record, a
-//! node's own version shows how long nothing has changed there. A diff compares trees that share
-//! nodes, and skips shared nodes.
+//! history jumps from a record to the version before that record. If there is no record, a node's
+//! own version shows since when nothing has changed there. A diff compares trees that share nodes,
+//! and skips shared nodes.
 
 use std::{cmp::Ordering, collections::BTreeSet};
 
@@ -31,7 +31,7 @@ pub struct KeyChange {
 /// A part of a key's history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistoryPage {
-    /// Newest first.
+    /// The changes, newest first.
     pub changes: Vec<KeyChange>,
     /// Whether a limit cut the history short.
     pub more: bool,
@@ -72,7 +72,7 @@ impl<'e> View<'e> {
         let mut page = HistoryPage::default();
         let mut room = Room { changes: limit, bytes: bytes_max };
         let mut view = below.map_or(Some(*self), |below| self.before(below));
-        // While the walk passes versions without a record of the key: the oldest of them.
+        // The oldest of the versions without a record of the key that the walk is passing.
         let mut absent_from: Option<Stamp> = None;
         while let Some(at) = view {
             let found = tree::get(at.store, at.trees(), at.active_keys(), key)?;
@@ -95,7 +95,7 @@ impl<'e> View<'e> {
                 }
             };
             view = at.before(change.stamp.version);
-            // A delete in the oldest version cannot be told once earlier versions are pruned.
+            // A delete in the oldest version cannot be recognized once earlier versions are pruned.
             let untold = change.record.is_none() && view.is_none();
             if !untold && !page.push(change, key, &mut room) {
                 return Ok(page);
@@ -119,7 +119,7 @@ impl<'e> View<'e> {
     }
 
     /// The oldest version on this view's line with the same active tree. The root's version does
-    /// not tell, since an old node becomes the root when its siblings go.
+    /// not show that, since an old node becomes the root when its siblings are removed.
     fn same_tree_since(&self) -> Version {
         let mut since = *self;
         while let Some(before) = since.before(since.record.stamp.version) {
@@ -131,8 +131,8 @@ impl<'e> View<'e> {
         since.record.stamp.version
     }
 
-    /// Stamp of the oldest version on this view's line that is at least `version`, which is at most
-    /// this view's.
+    /// Stamp of the oldest version on this view's line that is not below `version`. `version` is
+    /// not above this view's version.
     fn first_from(&self, version: Version) -> Stamp {
         let meta = self.meta;
         let decided = meta.decided.range(version..).next().map(|(_, id)| &meta.versions[id]);

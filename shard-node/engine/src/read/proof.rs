@@ -1,8 +1,8 @@
 //! Proofs of a version's records: the `list of trees` of `docs/verification.md` section 12.
 //!
-//! For keys, each tree from the youngest on proves those that no younger one has answered. For
-//! ranges, every tree proves all its records in the range. A node part reveals exactly what the
-//! verifier's walk (section 13) needs.
+//! For keys, the trees are visited from the youngest to the oldest, and each proves the keys that
+//! no younger one has answered. For ranges, every tree proves all its records in the range. A node
+//! part reveals exactly what the verifier's walk (section 13) needs.
 
 use std::borrow::Cow;
 

@@ -26,7 +26,7 @@ pub struct Conflict {
 pub struct MergePage {
     /// Changes of the right side alone, to be applied to the left side, in key order.
     pub taken: Vec<Operation>,
-    /// In key order.
+    /// The conflicts, in key order.
     pub conflicts: Vec<Conflict>,
     /// The lower bound of the next part, if there is one.
     pub next: Option<Vec<u8>>,

@@ -76,7 +76,7 @@ impl std::fmt::Debug for Record {
 /// A part of a range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangePage {
-    /// In key order.
+    /// The records, in key order.
     pub records: Vec<Record>,
     /// Whether a limit cut the range short.
     pub more: bool,

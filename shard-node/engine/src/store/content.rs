@@ -1,4 +1,4 @@
-//! Pages and values to be written, and how they are written.
+//! The pages and values to be written, and the code that writes them.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{
     place::page::{PageFile, Pid},
 };
 
-/// Most bytes in one write of neighbouring spans.
+/// Limit on the bytes in one write of neighbouring spans.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
 /// Pages to be written: a whole node, or a page of patches under the place of its first patch.
@@ -21,9 +21,9 @@ pub(crate) type Span = (Pid, Class, Arc<[u8]>);
 #[derive(Debug)]
 pub(crate) struct Content {
     pub(crate) files: [Arc<dyn File>; 3],
-    /// Sorted by place.
+    /// The pages, sorted by place.
     pub(crate) spans: Vec<Span>,
-    /// In the order of the log.
+    /// The values, in the order of the log.
     pub(crate) values: Vec<Sealed>,
     pub(crate) workers: Workers,
 }

@@ -20,7 +20,8 @@ use crate::{
     place::page::{PAGE_BYTES, PageFile, Pid},
 };
 
-/// Pages of patches that are filled at the same time, so that large patches find room, too.
+/// The number of pages of patches that are filled at the same time, so that large patches find
+/// room, too.
 const FILLING_PAGES_MAX: usize = 4;
 
 /// Smaller flushes are not worth a thread.
@@ -32,9 +33,9 @@ const SHARED_WRITE_BYTES_MIN: u64 = 1 << 20;
 pub(super) struct Dirty {
     pub(super) node: Node,
     class: Class,
-    /// The bytes are durable at their place.
+    /// Whether the bytes are durable at their place.
     ahead: bool,
-    /// The flush in progress writes or covers the node.
+    /// Whether the flush in progress writes or covers the node.
     flushing: bool,
 }
 
@@ -80,7 +81,7 @@ impl DirtyBytes {
 }
 
 impl Store {
-    /// Allocates a place for a new node and takes it in.
+    /// Allocates a place for a new node and adds the node.
     pub(crate) fn add_node(&mut self, meta: &mut Meta, delta: &mut Delta, draft: Draft, class: Class) -> Child {
         let pid = match &draft.patch {
             Some(patch) => self.add_patch(meta, &patch.bytes),
@@ -92,7 +93,7 @@ impl Store {
         child
     }
 
-    /// Takes in a new node at its place. A patch replaces the cached node of its place, since its
+    /// Adds a new node at its place. A patch replaces the cached node of its place, since its
     /// checksum does not determine its base.
     pub(crate) fn add_placed(&mut self, child: &Child, node: Node, class: Class) {
         self.counters.nodes_made.one();
@@ -132,7 +133,7 @@ impl Store {
         pid
     }
 
-    /// Forgets a freed patch, and its page with the last patch.
+    /// Forgets a freed patch, and also its page if this was the last patch.
     fn forget_patch(&mut self, pid: Pid) {
         let page = pid.first();
         let Some(dirty) = self.patches.get_mut(&page) else { return };
@@ -164,8 +165,8 @@ impl Store {
         });
     }
 
-    /// Forgets a freed place, and what is known of its entries. Returns `true` if the node was
-    /// dirty; dirty nodes are not in the caches.
+    /// Forgets a freed place, and the data about its entries. Returns `true` if the node was dirty;
+    /// dirty nodes are not in the caches.
     fn forget_outside_caches(&mut self, pid: Pid) -> bool {
         let dirty = self.dirty.remove(&pid);
         if let Some(Dirty { node, class, ahead, .. }) = &dirty {
@@ -209,14 +210,14 @@ impl Store {
         spans
     }
 
-    /// Returns what can be written ahead. The caller writes it.
+    /// Returns the content that can be written ahead. The caller writes it.
     pub(crate) fn begin_ahead(&mut self, young: bool) -> Content {
         let values = self.values.seal();
         let spans = self.take_behind(young);
         Content { files: self.files.clone(), spans, values, workers: Workers::Inline }
     }
 
-    /// Notes what was written ahead, except for places that hold another node by now.
+    /// Notes the places that were written ahead, except for those that hold another node by now.
     pub(crate) fn end_ahead(&mut self, written: &Content) {
         for span in &written.spans {
             self.count_write(span);
@@ -257,7 +258,7 @@ impl Store {
 
     /// Returns all dirty nodes and values that were not written ahead, for the caller to write, and
     /// whether file names have changed. All of them stay dirty until [`Self::end_flush`], so that a
-    /// failed flush can be repeated. A later sync would not save what a failed sync lost.
+    /// failed flush can be repeated. A later sync would not save data that a failed sync lost.
     pub(crate) fn begin_flush(&mut self, workers: Workers) -> Result<(Content, bool)> {
         let workers = if self.behind_bytes(true) < SHARED_WRITE_BYTES_MIN { Workers::Inline } else { workers };
         let (values, names_changed) = self.values.seal_to_write()?;

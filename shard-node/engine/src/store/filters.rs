@@ -1,4 +1,4 @@
-//! Filters and shortcuts of frozen trees: how they are stored, kept in memory and asked.
+//! Filters and shortcuts of frozen trees: how they are stored, cached and used.
 
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
 
@@ -16,8 +16,8 @@ use crate::{
     },
 };
 
-/// Filters that were read for gets are kept up to this many times the largest small filter: more
-/// than the trees of one version have.
+/// Filters that were read for gets are kept up to this many times the bytes of the largest small
+/// filter. The trees of one version have fewer.
 const READ_FILTERS_MAX: usize = 8;
 
 impl Store {
@@ -56,8 +56,9 @@ impl Store {
         self.filters.write().unwrap_or_else(PoisonError::into_inner).insert(blob.at, Arc::clone(filter));
     }
 
-    /// Keeps a filter that was read. Between flushes, which drop filters, reads of many old
-    /// versions can need those of many trees.
+    /// Keeps a filter that was read. Flushes drop filters, but between two of them reads of many
+    /// old versions may need the filters of many trees. So all are dropped here first if they take
+    /// too much memory.
     fn keep_read_filter(&self, blob: BlobRef, filter: &Arc<Filter>) {
         let mut filters = self.filters.write().unwrap_or_else(PoisonError::into_inner);
         if bytes_of(&filters) > READ_FILTERS_MAX * self.small_filter_bytes_max {
@@ -82,9 +83,9 @@ impl Store {
         Ok(filter.admits_hash(filter_hash))
     }
 
-    /// Like [`Self::admits`], for a get in the oldest tree. Also returns `true` if only a large
-    /// filter outside of memory could tell. It would save nothing for keys that have a record, and
-    /// fences and leaves use the memory better.
+    /// Like [`Self::admits`], for a get in the oldest tree. Also returns `true` if that would take
+    /// a large filter that is not in memory. Such a filter saves nothing for keys that have a
+    /// record, and fences and leaves use the memory better.
     pub(crate) fn oldest_admits(&self, tree: &Tree, filter_hash: (u64, u64)) -> Result<bool> {
         let blob = filter_of(tree);
         let asks = self.is_small(blob) || self.filters().contains_key(&blob.at);
@@ -131,8 +132,8 @@ impl Store {
         Ok(found)
     }
 
-    /// Looks up a key and its value in a frozen tree by its shortcuts. `None` if only the leaves
-    /// can tell: the shortcuts do not know, or the record cannot be read.
+    /// Looks up a key and its value in a frozen tree by its shortcuts. `None` if a leaf must be
+    /// read: the shortcuts have no answer, or the record cannot be read.
     pub(crate) fn named(&self, tree: &Tree, key: &[u8], filter_hash: (u64, u64)) -> Result<Option<Named>> {
         Ok(match self.shortcut(tree, filter_hash)? {
             Shortcut::Unknown => None,

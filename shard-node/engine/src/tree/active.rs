@@ -2,9 +2,9 @@
 //! have.
 //!
 //! Nothing here is stored. A filter takes every key that a version writes into the active tree,
-//! whatever becomes of the version. So it covers all versions of the tree that descend from its
-//! start: the freeze that began the tree, or the state that was read when the engine was opened.
-//! Other versions have no filter, and their active trees are always searched.
+//! even if the version is dropped later. So it covers all versions of the tree that descend from
+//! its start: the freeze that began the tree, or the state that was read when the engine was
+//! opened. Other versions have no filter, and their active trees are always searched.
 
 use coppice_types::Params;
 use coppice_verify::rules::Filter;
@@ -15,7 +15,7 @@ use crate::{
     store::Store,
 };
 
-/// The keys of one active tree. Its versions from `from` on have no keys outside of the filter.
+/// The keys of one active tree. The filter has all keys of the tree's versions from `from` onwards.
 #[derive(Debug)]
 struct TreeKeys {
     /// Identifies the tree, as in [`VersionRecord`].

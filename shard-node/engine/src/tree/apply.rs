@@ -79,7 +79,7 @@ impl NewEntry for TreeChange<'_> {
     }
 }
 
-/// A node to be replaced, with what is known of its entries.
+/// A node to be replaced, with the data about its entries.
 struct Old {
     node: Node,
     known: Option<Known>,
@@ -110,8 +110,8 @@ struct LeafMade {
     old: [Option<Pid>; 2],
 }
 
-/// Entries that form one node, and its separator. The separator is empty for the first of the nodes
-/// that replace one.
+/// Entries that form one node, and the node's separator. If several nodes replace one, the
+/// separator of the first is empty.
 struct Share {
     range: Range<usize>,
     /// Total weight of the entries. `None` for an inner node, as its first entry loses its
@@ -120,14 +120,14 @@ struct Share {
     separator: Vec<u8>,
 }
 
-/// A node without a place, with what is known of its entries, and its separator.
+/// A node without a place, with the data about its entries, and its separator.
 struct Piece {
     draft: Draft,
     known: Known,
     separator: Vec<u8>,
 }
 
-/// A node on the path to a change. Leaves are kept in a list of their own, in order.
+/// A node on the path to a change. Leaves are kept in a separate list, in order.
 enum Touched {
     Leaf,
     Inner {

@@ -84,7 +84,7 @@ struct LeafRecords {
 }
 
 impl LeafRecords {
-    /// The leaf after another one, still without records; `key` will be its first.
+    /// The leaf after another one. It has no records yet; `key` will be its first key.
     fn after(other: &Self, key: &[u8]) -> Self {
         let last = other.parts.last().map(|(records, range)| encoded_key(records.encoded(range.end - 1)));
         Self { separator: rules::separator(last.unwrap_or_default(), key).to_vec(), parts: Vec::new() }
@@ -191,11 +191,10 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    /// A tree of at most `records_max` records; its nodes carry `version` as the one that made
-    /// them.
+    /// A builder for at most `records_max` records. Its nodes are marked as made by `version`.
     ///
-    /// The vectors over all records get their capacity at once. Memory of this size returns to the
-    /// system when it is freed, and growing would copy it.
+    /// The vectors over all records get their capacity at once. Growing them would copy them, and
+    /// memory of this size returns to the system when it is freed.
     pub(crate) fn new(
         params: &Params,
         version: Version,
@@ -256,8 +255,8 @@ impl Builder {
         move || full.into_iter().map(|(leaf, pid)| leaf.make(version, pid, with_shortcuts)).collect()
     }
 
-    /// Makes the full leaves, or hands them to other threads. While more than `ahead` batches are
-    /// in progress, two are taken in for each that is begun.
+    /// Makes the full leaves, or hands them to other threads. If more than `ahead` batches are in
+    /// progress, two are taken in for each new one.
     fn make_leaves(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta, ahead: usize) {
         let make = self.making_of_full();
         if ahead == 0 && self.making.is_empty() {
@@ -292,8 +291,8 @@ impl Builder {
         self.entries - self.taken
     }
 
-    /// Ends the records, and takes in some of the remaining leaves. Returns their number of
-    /// records, 0 once all are taken in.
+    /// Ends the records, and takes in some of the remaining leaves. Returns the number of records
+    /// in them; 0 means that all leaves were taken in before.
     pub(crate) fn end_leaves(&mut self, store: &mut Store, meta: &mut Meta, delta: &mut Delta) -> usize {
         if !self.leaf.parts.is_empty() {
             self.end_leaf(meta, delta, LeafRecords::default());

@@ -2,8 +2,8 @@
 //! inputs have in it, so any thread can merge it independently.
 //!
 //! Inner nodes, and leaves stored as patches, are read here. Other leaves that are not in memory
-//! are read by the thread that merges the lot. Neighbouring leaves take one read. These reads go
-//! past the caches, so the caches keep what gets need.
+//! are read by the thread that merges the lot. Neighbouring leaves take one read. These reads
+//! bypass the caches, so the caches keep the nodes that gets need.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,19 +18,21 @@ use crate::{
     store::{self, Store},
 };
 
-/// Most bytes in one read.
+/// Limit on the bytes in one read.
 const READ_BYTES_MAX: usize = 256 << 10;
 
-/// The pace of a merge.
+/// The size and number of a merge's pieces of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// Leaves in one piece of work, not counting those that reach into a lot from the one before.
+    /// Number of leaves in one piece of work, not counting those that reach into a lot from the one
+    /// before.
     pub(crate) leaves: usize,
-    /// Pieces that may be done or begun before they are needed. With 0, no other thread is used.
+    /// Number of pieces that may be done or begun before they are needed. If this is 0, no other
+    /// thread is used.
     pub(crate) ahead: usize,
 }
 
-/// A leaf, perhaps not read yet.
+/// A leaf, which may not be read yet.
 #[derive(Clone, Debug)]
 struct Leaf {
     child: Child,
@@ -53,8 +55,8 @@ impl Walk {
         Self { class: tree.class(), root: tree.root.map(|root| (root, tree.level)), path: Vec::new() }
     }
 
-    /// The next leaf and its separator, which no key in it is below. Places of nodes and of their
-    /// bases are added to `entered`.
+    /// The next leaf and its separator. No key in the leaf is below the separator. Places of nodes
+    /// and of their bases are added to `entered`.
     fn next(&mut self, store: &Store, entered: &mut Vec<Pid>) -> Result<Option<(Vec<u8>, Leaf)>> {
         let (separator, mut child, mut level) = match self.root.take() {
             Some((root, level)) => (Vec::new(), root, level),
@@ -101,11 +103,11 @@ struct Input {
     walk: Walk,
     /// The first leaf that is in no lot yet, and its separator.
     next: Option<(Vec<u8>, Leaf)>,
-    /// The leaf before, if its keys reach beyond the last lot.
+    /// The previous leaf, if its keys reach beyond the last lot.
     reaching: Option<Leaf>,
 }
 
-/// Trees that are being cut into lots.
+/// The trees that are being cut into lots.
 #[derive(Debug)]
 pub(crate) struct Lots {
     inputs: Vec<Input>,
@@ -162,7 +164,7 @@ impl Lots {
 /// All records of the trees in a range of keys.
 #[derive(Debug)]
 pub(crate) struct Lot {
-    /// By tree, youngest first.
+    /// The leaves of each tree, youngest tree first.
     leaves: Vec<Vec<Leaf>>,
     file: Arc<dyn File>,
     low: Vec<u8>,

@@ -29,11 +29,11 @@ use crate::{
     },
 };
 
-/// Most leaves in one piece of work, and the approximate number of records in a leaf. A step with a
-/// small budget takes few leaves.
+/// Limit on the number of leaves in one piece of work, and the approximate number of records in a
+/// leaf. A step with a small budget takes few leaves.
 const LOT_LEAVES_MAX: usize = 16;
 const LEAF_RECORDS: usize = 32;
-/// Most pieces in progress ahead of the engine.
+/// Limit on the number of pieces in progress ahead of the engine.
 const LOTS_AHEAD_MAX: usize = 64;
 
 /// A merge in progress.
@@ -45,9 +45,9 @@ pub(crate) struct MergeTask {
     lots: Lots,
     /// Lots that are merged or being merged on other threads.
     merging: OrderedQueue<Result<Merged>>,
-    /// Present limit for their number.
+    /// The present limit for the number of lots.
     lots_ahead: usize,
-    /// Whether there are other threads.
+    /// Whether other threads can help.
     is_helped: bool,
     /// A merged lot with values that are still to be moved.
     moving: Option<Merged>,
@@ -60,7 +60,7 @@ pub(crate) struct MergeTask {
 }
 
 impl MergeTask {
-    /// Begins to merge `count` trees of a forest from `at` on.
+    /// Begins to merge `count` trees of a forest, beginning at `at`.
     pub(crate) fn new(
         store: &Store,
         meta: &Meta,
@@ -118,9 +118,9 @@ impl MergeTask {
         self.entries().saturating_sub(self.read) + self.builder.waiting()
     }
 
-    /// Merges about `budget` records, but at least one leaf's, and returns their number. If the
-    /// merge is behind, other threads work ahead. Returns `None` once all records are in leaves;
-    /// the filter and the shortcuts may take longer.
+    /// Merges about `budget` records, but at least those of one leaf, and returns their number. If
+    /// the merge is behind, other threads work ahead. Returns `None` once all records are in
+    /// leaves; the filter and the shortcuts may take longer.
     pub(crate) fn step(
         &mut self,
         store: &mut Store,
@@ -131,9 +131,9 @@ impl MergeTask {
         let leaves = (budget / LEAF_RECORDS).clamp(1, LOT_LEAVES_MAX);
         let mut done = 0;
         while done < budget {
-            // The limit grows with each piece, so that the start of a merge waits for few. When
-            // merging is not behind, no other thread is used, so that the step's duration is its
-            // total cost.
+            // The limit grows with each piece, so that the start of a merge waits only for a few.
+            // When merging is not behind, no other thread is used, so that the step's duration is
+            // its total cost.
             let is_ahead = is_behind && self.is_helped;
             self.lots_ahead = if is_ahead { (self.lots_ahead + 1).min(LOTS_AHEAD_MAX) } else { 0 };
             let pace = Pace { leaves, ahead: self.lots_ahead };
@@ -190,8 +190,8 @@ impl MergeTask {
         Ok(lot)
     }
 
-    /// Moves about `budget` values out of sparse segments, at least one. Once none is left, the
-    /// records go to the builder. Returns the number of values moved.
+    /// Moves about `budget` values, but at least one, out of sparse segments. Once none is left,
+    /// the records go to the builder. Returns the number of values moved.
     fn take_in(
         &mut self,
         store: &mut Store,

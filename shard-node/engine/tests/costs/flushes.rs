@@ -1,4 +1,5 @@
-//! Costs of flushes and writes ahead: what is written, what is not, and what waits for them.
+//! Costs of flushes and writes ahead: which bytes are written, which are not, and which space waits
+//! for them.
 
 use std::{collections::BTreeSet, io::ErrorKind};
 
@@ -68,7 +69,8 @@ fn of_the_active_tree_nothing_is_written_ahead_that_a_prune_may_take() {
     let (lasting, ()) = shard.cost(|shard| shard.write(ahead));
     assert_eq!(shard.engine.behind_bytes(), 0);
     assert!(lasting.span_writes > 20 && shard.engine.unflushed_bytes() > all / 4, "{lasting:?}");
-    // Every version but the last one is dropped, and with them most of what is left to write.
+    // Every version but the last one is dropped, and with them most of the bytes that are left to
+    // write.
     shard.engine.prune(Version(8)).expect("usable");
     let (rest, ()) = shard.cost(Shard::flush);
     assert!((1..40).contains(&rest.span_writes), "{rest:?}");
@@ -85,7 +87,7 @@ fn where_no_version_is_pruned_the_active_tree_is_written_ahead_too() {
     shard.flush();
     shard.commit(puts());
     let [lasting, all] = behind(&shard);
-    // Everything but the meta log.
+    // The bytes are everything except the meta log.
     assert!(lasting > all / 10 * 9, "{lasting} of {all}");
     let ahead = shard.engine.begin_ahead();
     shard.write(ahead);
@@ -242,13 +244,13 @@ fn values_that_were_written_ahead_and_died_wait_for_a_flush_too() {
 }
 
 /// Random updates of 8,000 keys of 256 B in batches of 40, with the last 40 versions kept: a small
-/// image of what `docs/engine-design.md` reports.
+/// version of the workload in `docs/engine-design.md`.
 #[test]
 fn endless_updates_rest_on_little_disk_and_write_little() {
     const BATCH: u64 = 40;
     const RETAIN: u64 = 40;
     let params = Params { capacity: 2600, ..Params::default() };
-    // With threads, chance decides when a merge ends.
+    // If there were threads, chance would decide when a merge ends.
     let workers = Workers::Inline;
     let options =
         Options { segment_bytes_max: 128 << 10, free_bytes_kept_min: 128 << 10, workers, ..Options::default() };
@@ -354,8 +356,8 @@ fn filters_of_old_trees_leave_memory() {
     }
 }
 
-/// A superblock whose sync failed may still be durable. What it needs must stay, even if nothing in
-/// memory needs it.
+/// A superblock whose sync failed may still be durable. The pages that it needs must stay, even if
+/// nothing in memory needs them.
 #[test]
 fn what_a_superblock_of_unknown_fate_needs_is_not_given_back() {
     let sim = SimStorage::new();

@@ -1,5 +1,5 @@
 //! Costs of operations in nodes read and written, as the counters report them. They are promises of
-//! the design, not tuning. The tests also check what must hold while threads merge and write.
+//! the design, not tuning. The tests also check invariants while threads merge and write.
 
 mod flushes;
 mod merges;
@@ -65,7 +65,7 @@ impl Shard {
         self.engine.end_writes(writes).expect("nothing fails");
     }
 
-    /// What `run` adds to the counters, and its result.
+    /// The amount that `run` adds to the counters, and its result.
     fn cost<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> (Counters, T) {
         let before = self.engine.counters();
         let out = run(self);

@@ -1,4 +1,4 @@
-//! Merges: their reads, their pace, and what runs at the same time.
+//! Merges: their reads, their pace, and the work that runs at the same time.
 
 use std::{io::ErrorKind, num::NonZero};
 
@@ -109,7 +109,8 @@ fn a_merge_reads_neighbouring_leaves_at_once() {
     for workers in [Workers::Inline, NonZero::new(1).map_or(Workers::Inline, Workers::Threads)] {
         const FAR: u64 = 10_000;
         let (sim, mut shard) = two_trees(workers);
-        // The fault is too far away to occur. The remaining distance tells the number of reads.
+        // The fault is too far away to occur. The number of reads follows from the remaining
+        // distance.
         sim.inject(Fault { operation: Call::Read, path_part: "data".to_owned(), skip: FAR, kind: ErrorKind::Other });
         let (cost, ()) =
             shard.cost(|shard| while shard.engine.merge_step(512).expect("sound pages") == MergeProgress::Working {});
@@ -175,7 +176,7 @@ fn versions_come_and_go_while_a_merge_ends_on_another_thread() {
         let step = shard.engine.merge_step(usize::MAX).expect("sound pages");
         ended_elsewhere += u32::from(step == MergeProgress::Working);
         match round % 4 {
-            // The rollback removes an input, or the merge goes on without the version.
+            // The rollback removes an input, or the merge continues without the version.
             0 => {
                 let epoch = Epoch(shard.engine.epoch().0 + 1);
                 assert_eq!(shard.engine.rollback(Version(version), epoch).expect("it is kept"), before);
@@ -215,7 +216,7 @@ fn versions_come_and_go_while_others_merge_ahead() {
         let (before, version) = (shard.engine.decided(), shard.version);
         shard.commit(half(u64::from(round % 2), round));
         let mut steps = 0;
-        // The writes have made merging late, so each step has more work done ahead.
+        // The writes have put merging behind, so each step has more work done ahead.
         let progress = loop {
             let progress = shard.engine.merge_step(64).expect("sound pages");
             steps += 1;

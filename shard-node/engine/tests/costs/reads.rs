@@ -93,7 +93,7 @@ fn a_range_reads_values_that_are_neighbours_at_once() {
     let reads = |cost: &Counters| (cost.value_reads, cost.value_file_reads);
     assert_eq!(reads(&range(&mut shard, 0, 100).0), (100, 0), "all are in memory");
     shard.flush();
-    // Each takes 1,016 bytes: 129 fit a read, 1,032 a segment.
+    // Each record takes 1,016 bytes: 129 fit in a read, 1,032 in a segment.
     assert_eq!(reads(&range(&mut shard, 0, 1).0), (1, 1));
     assert_eq!(reads(&range(&mut shard, 3, 100).0), (100, 1));
     let (all, records) = range(&mut shard, 0, 2000);
@@ -227,7 +227,8 @@ fn fsck_reads_each_value_once() {
     assert_eq!((report.findings, report.values), (vec![], values));
 }
 
-/// A path of nodes with their bases, and a page. A long record of the log is read in parts.
+/// Limit on the bytes of one step: a path of nodes with their bases, and a page. A long record of
+/// the log is read in parts.
 const SCRUB_STEP_MAX: u64 = 9 * 4096;
 
 #[test]

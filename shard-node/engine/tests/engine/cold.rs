@@ -1,4 +1,4 @@
-//! The cold tier: old segments move to a second directory while everything else goes on, whatever
+//! The cold tier: old segments move to a second directory while all other work continues, whatever
 //! fails.
 
 use std::{io, sync::Arc};
@@ -19,7 +19,7 @@ use crate::full::{commit, put};
 /// Moves all segments that should move.
 ///
 /// # Errors
-/// The engine's.
+/// Those of the engine.
 pub fn move_all(engine: &mut Engine) -> Result<(), Error> {
     while let Some(mut step) = engine.begin_cold_step(1000) {
         step.run();
@@ -38,8 +38,8 @@ fn options(hot_value_bytes_max: u64) -> Options {
     }
 }
 
-/// Several flushed versions of twenty keys, in more than ten segments. Some version needs each of
-/// them.
+/// Several flushed versions of twenty keys, in more than ten segments. Each segment is needed by
+/// some version.
 fn filled(hot_value_bytes_max: u64) -> (Model, Replica) {
     let params = Params { capacity: 1000, ..Params::default() };
     let (mut model, mut replica) = (Model::new(&params), Replica::new(&params, options(hot_value_bytes_max)));

@@ -132,8 +132,8 @@ impl Workload {
         Self { params, options, steps, log, models }
     }
 
-    /// Runs until the end or the crash. Returns the log index that is durable for certain, and the
-    /// one that may be.
+    /// Runs until the end or the crash. Returns two log indices: the last one that is certainly
+    /// durable, and the last one that may be.
     fn run(&self, sim: &SimStorage, from: Option<Engine>) -> (usize, usize) {
         let (mut sure, mut maybe, mut at) = (0, 0, 0);
         let create = || Engine::create(dir(sim), SHARD, self.params.clone(), self.options.clone());
@@ -192,8 +192,8 @@ impl Workload {
         (sure, maybe)
     }
 
-    /// Opens what a crash left, and compares it with the model, before and after the replay of the
-    /// rest of the log.
+    /// Opens the directory that a crash left, and compares it with the model, before and after the
+    /// replay of the rest of the log.
     fn recover(&self, sim: &SimStorage, (sure, maybe): (usize, usize)) {
         if !Engine::exists(&*dir(sim)).expect("asks") {
             assert_eq!(sure, 0, "a flushed directory exists");
@@ -269,8 +269,8 @@ fn a_crash_in_recovery_loses_nothing_either() {
     assert!(interrupted.get() > 0, "recovery never had anything to write");
 }
 
-/// The next process reads what a killed process has written, but that is not durable yet. It must
-/// not rely on it.
+/// The next process reads bytes that a killed process has written, but that are not durable yet. It
+/// must not rely on them.
 #[test]
 fn a_kill_and_then_a_power_failure_lose_nothing_either() {
     for_each_seed("a_kill_and_then_a_power_failure_lose_nothing_either", 2, |seed| {
@@ -317,7 +317,7 @@ fn a_failed_call_leaves_the_state_intact() {
             let operation = CALLS[pick(rng, CALLS.len())];
             Fault { operation, path_part: String::new(), skip: rng.below(5), kind: std::io::ErrorKind::Other }
         };
-        // An engine that must be opened again is opened again.
+        // Opens an engine again if it can't be used any more.
         let mended = |engine: Engine, at: usize, cold: &mut Cold, failed: &Error| {
             assert!(matches!(failed, Error::Poisoned), "{failed}");
             drop(engine);
@@ -327,7 +327,8 @@ fn a_failed_call_leaves_the_state_intact() {
             reopened.flush().expect("flushes");
             reopened.into_engine()
         };
-        // Opens what a power failure at this moment would leave, and returns the log index in it.
+        // Opens the directory that a power failure at this moment would leave, and returns its log
+        // index.
         let survives = |rng: &mut SimRng| {
             let loss = sim.power_loss(rng.next_u64());
             check_directory(&loss);
@@ -345,7 +346,7 @@ fn a_failed_call_leaves_the_state_intact() {
                     at += 1;
                 }
                 Step::Merge(budget) => drop(engine.merge_step(*budget).expect("merges")),
-                // The next flush repeats what fails here.
+                // If this fails, the next flush repeats it.
                 Step::Beside { flush } => {
                     sim.inject(fault(&mut rng));
                     let (_, done) = beside.go_on(&mut engine, flush.then_some(at));
@@ -411,7 +412,7 @@ fn a_crash_while_a_snapshot_is_received_leaves_nothing_half() {
             assert!(target.crashed() && sent.is_err(), "write {at} happens");
             for loss in 0..2 {
                 let target = target.power_loss(at * 10 + loss);
-                // The transfer goes on, or begins again if the received files are damaged.
+                // The transfer continues, or begins again if the received files are damaged.
                 if !Engine::exists(&*dir(&target)).expect("asks") {
                     let resumed = replica::send(&engine, &manifest, &target, 1000);
                     if matches!(resumed, Err(Error::Corrupted { .. })) {

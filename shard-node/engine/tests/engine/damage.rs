@@ -46,7 +46,7 @@ fn small(seed: u64) -> Small {
     let mut model = Model::new(&params);
     let mut replica = Replica::new(&params, options.clone());
     let mut flushed = vec![(0, model.clone())];
-    // Until there is enough of everything. The same seed gives the same directory.
+    // The loop runs until there is enough of everything. The same seed gives the same directory.
     while replica.log.len() < 16 || model.tip().forest.frozen().is_empty() || model.staged.is_empty() {
         let command = generator.next(&model);
         if matches!(command, Command::Rollback { .. } | Command::AbortAll) || is_large(&command) {
@@ -93,8 +93,8 @@ impl Small {
                 return Outcome::Refused;
             }
         };
-        // Without the newer superblock, the older one gives a state from which the log can be
-        // replayed.
+        // If the newer superblock is damaged, the older one gives the state. The log can be
+        // replayed from there.
         let index = engine.durable_position().index;
         let model = &self.flushed.iter().rev().find(|(flushed, _)| *flushed == index).expect("a flushed state").1;
         check_names(&engine, model);
@@ -154,7 +154,7 @@ fn bytes_of(sim: &SimStorage, path: &str) -> Vec<u8> {
 }
 
 /// Offsets of bytes to flip: all significant ones, and some of the zeroes that pad pages and
-/// superblocks. With given seeds, all of them.
+/// superblocks. If `COPPICE_SEEDS` is set, all bytes.
 fn offsets(bytes: &[u8]) -> Vec<u64> {
     let stride = if std::env::var_os("COPPICE_SEEDS").is_some() { 1 } else { 251 };
     let chosen = bytes.iter().enumerate().filter(|(at, byte)| **byte != 0 || at % stride == 0);
@@ -176,7 +176,8 @@ fn a_flipped_bit_never_becomes_an_answer() {
                 let sim = pristine.process_loss();
                 sim.flip_bit(&path, at, bit);
                 let outcome = small.read(&sim);
-                // Fsck is slow. It runs for a fraction of the flips, and for all that reads missed.
+                // Fsck is slow. It runs for a fraction of the flips, and for each flip that reads
+                // missed.
                 match outcome {
                     Outcome::Refused => refused += 1,
                     Outcome::FoundByRead => {

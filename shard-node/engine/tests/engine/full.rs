@@ -1,5 +1,5 @@
-//! A full disk: the flush reports it, nothing is lost, reads go on, and a prune frees what the next
-//! flushes need.
+//! A full disk: the flush reports it, nothing is lost, reads still work, and a prune frees the
+//! space that the next flushes need.
 
 use std::io;
 
@@ -35,14 +35,14 @@ fn a_flush_to_a_full_disk_fails_and_leaves_everything_intact() {
         for _ in 0..120 {
             let command = generator.next(&model);
             let expected = model.apply(&command);
-            // Commands go on in memory while the disk is full.
+            // Commands are still applied in memory while the disk is full.
             assert_eq!(replica.apply(&command), expected);
             let mut reader = generator.with_rng(SimRng::new(rng.next_u64()));
             check_some(replica.engine(), &model, &mut reader);
             if !rng.chance(300) {
                 continue;
             }
-            // Some room, often too little.
+            // The disk gets some room, often too little.
             let room = replica.sim.used_bytes() + rng.below(12_000);
             replica.sim.set_capacity(Some(room));
             let at = replica.log.len() as u64;
@@ -87,7 +87,7 @@ pub fn put(key: u8, len: usize) -> Operation {
     Operation { key: vec![b'k', key].into(), change: Change::Put(vec![key; len].into()) }
 }
 
-/// Stages on the tip and settles.
+/// Stages operations on the tip and settles the version.
 pub fn commit(replica: &mut Replica, model: &mut Model, operations: Vec<Operation>) {
     let tip = model.tip().state;
     let stage = Command::Stage(crate::common::workload::Stage {
@@ -137,7 +137,7 @@ fn a_prune_frees_what_a_full_disk_lacks() {
     }
     let used = replica.sim.used_bytes();
     assert!(used < 700 << 10, "{used} bytes are still used");
-    // As long as old versions are pruned, the old limit is now enough for as many versions again.
+    // As long as old versions are pruned, the old limit is enough for any number of versions.
     replica.sim.set_capacity(Some(1 << 20));
     for _ in 0..200 {
         commit(&mut replica, &mut model, (0..20).map(|key| put(key, 1000 + versions)).collect());
@@ -171,7 +171,7 @@ fn a_meta_log_that_has_no_room_to_be_written_anew_is_appended_to() {
     }
     assert!(appended > 100, "the log was written anew {appended} flushes ago");
     replica.check_directory();
-    // With room again, the log becomes short.
+    // When there is room again, the log becomes short.
     replica.sim.set_capacity(None);
     let before = meta_files(&replica);
     for _ in 0..300 {

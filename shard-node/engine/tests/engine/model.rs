@@ -52,7 +52,7 @@ impl Run {
         check_some(self.replica.engine(), &self.model, &mut reader);
     }
 
-    /// Stages on the tip and settles.
+    /// Stages operations on the tip and settles the version.
     fn commit(&mut self, operations: Vec<Operation>) {
         let tip = self.model.tip().clone();
         let mut forest = tip.forest.clone();
@@ -111,8 +111,8 @@ fn an_engine_answers_as_the_model_does() {
     });
 }
 
-/// The left leaf, untouched since version 1, becomes the root. Its version does not tell when the
-/// right leaf went.
+/// The left leaf, untouched since version 1, becomes the root. Its version does not show when the
+/// right leaf was removed.
 #[test]
 fn a_delete_that_lowers_a_tree_is_in_the_history() {
     let params = Params { key_bytes_max: 16, node_bytes: 352, fanout: 4, capacity: 100, ..Params::default() };

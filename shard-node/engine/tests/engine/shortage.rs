@@ -15,7 +15,7 @@ use crate::common::{
     workload::Generator,
 };
 
-/// Most opens of files and directories before all further ones fail.
+/// Limit on the number of opens of files and directories before all further ones fail.
 const OPENS_MAX: u64 = 3;
 
 fn is_shortage(error: &Error) -> bool {
@@ -80,8 +80,8 @@ fn a_replica_without_descriptors_opens_again_when_there_are_some_and_has_lost_no
             let expected = model.apply(&command);
             let outcome = execute(replica.engine_mut(), &command);
             replica.log.push((command, expected.clone()));
-            // A replica starts again after a failed apply. After other failed work it goes on,
-            // unless the engine cannot.
+            // A replica starts again after a failed apply. After other failed work it continues,
+            // unless the engine is unusable.
             let again = match outcome {
                 Ok(outcome) => {
                     assert_eq!(outcome, expected);

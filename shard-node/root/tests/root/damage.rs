@@ -26,7 +26,7 @@ fn grown() -> (SimStorage, Model) {
     (disk, model)
 }
 
-/// Whether opening or an answer named damage. Every answer that was given is compared with the
+/// Whether opening or an answer reported damage. Every answer that was given is compared with the
 /// model.
 fn is_noticed(disk: &SimStorage, model: &Model) -> bool {
     let root = match Root::open_with(disk.storage(), options()) {
@@ -120,8 +120,8 @@ fn a_missing_or_cut_file_is_found() {
         let without = disk.process_loss();
         without.remove(&name).expect("the file exists");
         if name == "superblock" {
-            // This is a new directory with leftovers. Membership rules keep it from voting, not
-            // this crate.
+            // This is a new directory with leftovers. This crate accepts it. The membership rules
+            // keep the replica from voting.
             continue;
         }
         assert_ne!(findings(&without), [], "fsck missed that {name} is gone");

@@ -1,6 +1,6 @@
-//! The bytes on disk do not change by accident. A directory that the first build of protocol
-//! version 2 wrote opens, and today's build writes the same bytes. A directory of protocol version
-//! 1 is refused.
+//! The bytes on disk do not change by accident. A directory from the first build of protocol
+//! version 2 can be opened, and today's build writes the same bytes. A directory of protocol
+//! version 1 is refused.
 
 use crate::common::{Model, check::check, options};
 use coppice_env::{OpenMode, SimStorage, Storage};
@@ -86,7 +86,7 @@ fn the_directory_opens() {
     assert!(fsck::fsck(&disk.storage()).expect("runs").is_clean());
     let mut root = Root::open_with(disk.storage(), options()).expect("opens");
     check(&root, &mut model);
-    // The ledger goes on until its first files are sealed, whose bytes must stay the same, too.
+    // The ledger grows until its first files are sealed. Their bytes must stay the same, too.
     while model.size() <= 256 {
         let command = model.any();
         model.accept(&mut root, &command);

@@ -1,4 +1,4 @@
-//! Pins: what they forbid, and how they end.
+//! Pins: the prunes that they forbid, and how they end.
 
 use crate::common::{Model, check::check, options};
 use coppice_env::SimStorage;

@@ -1,5 +1,5 @@
-//! Snapshots: the receiver gets exactly what was pinned, whatever happens to either side on the
-//! way.
+//! Snapshots: the receiver gets exactly the pinned bytes, whatever happens to either side during
+//! the transfer.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ fn an_installed_snapshot_equals_its_sender_as_of_the_pin() {
         let manifest = Manifest::decode(&encoded).expect("decodes");
         assert_eq!(manifest.encode(), encoded);
         let at_pin = (model.index, root.log_root());
-        // The sender goes on, flushes, saves and seals while the snapshot is read.
+        // The sender works, flushes, saves and seals while the snapshot is read.
         let pinned = root.view().expect("founded");
         for _ in 0..8 {
             grow(&mut root, &mut model, 40);
@@ -76,7 +76,7 @@ fn an_installed_snapshot_equals_its_sender_as_of_the_pin() {
         let mut copy = Root::open_with(disk.storage(), options()).expect("opens");
         assert_eq!((copy.applied_index(), copy.log_root()), at_pin);
         assert_eq!(copy.view().expect("founded"), pinned);
-        // Both follow the same raft log from here on, and flush when they like.
+        // From here both follow the same raft log, and flush at different times.
         model.replay(&mut copy);
         check(&copy, &mut model);
         copy.flush(model.position()).expect("flushes");

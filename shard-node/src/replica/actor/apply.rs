@@ -1,4 +1,4 @@
-//! Applying what raft committed, and flushing it.
+//! Applying committed entries, and flushing them.
 
 use bytes::Bytes;
 use coppice_consensus::{Committed, Payload, Position};
@@ -22,7 +22,7 @@ enum Step<R> {
 
 impl<M: StateMachine> Actor<M> {
     /// Applies committed entries in order and tells the other replicas the outcomes. Raft returns
-    /// an entry only after the fsync that covers it here, so the reports are of durable entries.
+    /// an entry only after the fsync that covers it here, so all reported entries are durable.
     /// Stops while a long read holds the state machine.
     pub(super) fn apply_backlog(&mut self) -> Result<(), Error> {
         let before = self.applied;
@@ -64,8 +64,8 @@ impl<M: StateMachine> Actor<M> {
     }
 
     fn apply_one(&mut self, position: Position, command: &Bytes) -> Result<Step<M::Reply>, Error> {
-        // A reader in the way makes this try again, so the span begins only after the lock is
-        // taken.
+        // If a reader has the state machine, the entry is tried again. So the span begins only
+        // after the lock is taken.
         let Some(mut guard) = self.shared.try_machine() else { return Ok(Step::Busy) };
         let Some(machine) = guard.as_mut() else { return Ok(Step::Closed) };
         let (began, span) = (self.now(), self.waiters.applying(position));

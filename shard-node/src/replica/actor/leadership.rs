@@ -1,9 +1,8 @@
-//! What a replica does about its fitness: an unfit leader hands over.
+//! The handover of leadership by an unfit leader.
 //!
-//! An unfit leader hands over to a voter that is active and fit. If there is none, it goes on
-//! leading as well as it can. An unfit replica votes, but campaigns later than the others. A
-//! quarantined replica is unfit, too: it leads only while it alone has the end of the log, until
-//! another one has it.
+//! An unfit leader hands over to a voter that is active and fit. If there is none, it keeps leading
+//! as well as it can. An unfit replica votes, but campaigns later than the others. A quarantined
+//! replica is unfit, too: it leads only until another replica has the end of the log, too.
 
 use std::time::Duration;
 
@@ -15,13 +14,14 @@ use crate::replica::{
     machine::StateMachine,
 };
 
-/// Ticks after which a handover that did not happen is tried again. Raft gives a transfer 10.
+/// Ticks after which a handover that did not happen is tried again. Raft gives a transfer up after
+/// 10.
 const HAND_OVER_TICKS: u64 = 12;
 
 const QUARANTINED: &str = "it is quarantined";
 
 impl<M: StateMachine> Actor<M> {
-    /// Why this replica should not lead; `None` if it may.
+    /// The reason why this replica should not lead; `None` if it may.
     pub(super) fn unfit(&self) -> Option<&'static str> {
         match (self.flushing.short_of(), self.now() < self.fitness.slow_until) {
             (Some(short_of), _) => Some(shortage(short_of)),
@@ -55,7 +55,7 @@ impl<M: StateMachine> Actor<M> {
         self.fitness.others.retain(|id| members.contains(&RaftId(*id)));
     }
 
-    /// Whether the replicas that this one hears from could go on without it.
+    /// Whether the replicas that this one hears from are enough to lead the group without it.
     fn others_are_enough(&self, raft: &Status) -> bool {
         let enough = raft.membership.voters.len() / 2 + 1;
         raft.peers.iter().filter(|peer| self.could_lead(peer)).count() >= enough

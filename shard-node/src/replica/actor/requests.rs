@@ -1,4 +1,4 @@
-//! Requests to a replica: messages of peers, commands, changes of members, to retire.
+//! Requests to a replica: messages of peers, commands, changes of members, and the order to retire.
 
 use std::sync::atomic::Ordering;
 
@@ -28,7 +28,7 @@ use crate::{
 /// Commands are refused while this many entries wait to be applied.
 const BACKLOG_MAX: usize = 1024;
 
-/// Ticks that a retiring leader waits for a successor.
+/// How many ticks a retiring leader waits for a successor.
 const RETIRE_TICKS_MAX: u64 = 40;
 
 impl<M: StateMachine> Actor<M> {
@@ -57,7 +57,7 @@ impl<M: StateMachine> Actor<M> {
                 }
             }
             Some(Body::Merge(report)) => {
-                // If a reader is in the way now, a later report has the same merges.
+                // If a reader has the state machine now, a later report has the same merges.
                 if let Some(mut machine) = self.shared.try_machine()
                     && let Some(machine) = machine.as_mut()
                 {
@@ -71,8 +71,8 @@ impl<M: StateMachine> Actor<M> {
         Ok(())
     }
 
-    /// Steps raft. Entries for which there is no room are neither taken nor acknowledged, and the
-    /// leader sends them again. Commands that make room may use the reserve.
+    /// Steps raft. If there is no room for entries, they are neither taken nor acknowledged, and
+    /// the leader sends them again. Commands that make room may use the reserve.
     fn raft_message(&mut self, message: Message) -> Result<(), Error> {
         let (group, from) = (self.config.identity.group, message.from());
         let makes_room = message.proposals().any(|command| !M::grows(command));
@@ -91,7 +91,7 @@ impl<M: StateMachine> Actor<M> {
         Ok(())
     }
 
-    /// The refusal of a version while something is used up.
+    /// The refusal of a version during a shortage.
     fn shortage_refusal(&self, short_of: Shortage) -> Refusal {
         match (self.heir(), short_of) {
             (Some(_), _) => {
@@ -111,7 +111,7 @@ impl<M: StateMachine> Actor<M> {
 
     pub(super) fn propose(&mut self, command: Vec<u8>, answer: Answer<M::Reply>, sender: Context) -> Result<(), Error> {
         if answer.is_closed() {
-            // The caller is gone. It sends the command again if it still wants it.
+            // The caller has gone. It repeats the command if it still needs it.
             return Ok(());
         }
         let grows = M::grows(&command);
@@ -213,7 +213,7 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
-    /// Hands leadership over, if that is wanted and there is an heir. The replica ends when it
+    /// Hands leadership over, if `hand_over` is set and there is an heir. The replica ends when it
     /// follows another leader, or has waited long enough.
     pub(super) fn retire(&mut self, hand_over: bool, answer: Answer<()>) {
         let patience = match self.any_heir() {
@@ -230,7 +230,7 @@ impl<M: StateMachine> Actor<M> {
     }
 }
 
-/// What the storage is short of; `None` if one of raft's own bounds is reached.
+/// The resource that the storage is short of; `None` if one of raft's own bounds is reached.
 fn shortage(error: &ConsensusError) -> Option<Shortage> {
     Shortage::behind(error)
 }

@@ -1,4 +1,5 @@
-//! What snapshots do to a replica as a whole: switching to one, and damage that one reveals.
+//! The effects of snapshots on a replica as a whole: the switch to one, and damage that one
+//! reveals.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -12,14 +13,14 @@ use crate::{
 };
 
 impl<M: StateMachine> Actor<M> {
-    /// Another replica says that a snapshot from here is damaged.
+    /// Handles the report of another replica that a snapshot from here is damaged.
     pub(super) fn refused(&mut self, from: u64, pin: u64) {
         if self.members.contains(&RaftId(from)) {
             self.snapshots.refused(from, pin);
         }
     }
 
-    /// The check of an own snapshot has ended.
+    /// Handles the end of the check of this replica's own snapshot.
     pub(super) fn checked(&mut self, began: Duration, result: Result<(), Error>) -> Result<(), Error> {
         match self.snapshots.checked(began, result) {
             Checked::Done => Ok(()),
@@ -35,7 +36,7 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
-    /// The fetch of a snapshot has ended. If the copy is damaged, its sender is told.
+    /// Handles the end of a fetch. If the copy is damaged, its sender is told.
     pub(super) fn fetched(&mut self, position: Position, result: Result<(), Failed>) -> Result<(), Error> {
         if result.as_ref().is_err_and(|failed| failed.damaged)
             && let Some((from, snapshot_id)) = self.snapshots.sender()
@@ -45,13 +46,13 @@ impl<M: StateMachine> Actor<M> {
         self.snapshots.fetched(position, result, &self.home, &mut self.group, &mut self.flushing)
     }
 
-    /// Lets the state machine go, with everything that depends on it.
+    /// Drops the state machine, with everything that depends on it.
     pub(super) fn close(&mut self) {
         self.snapshots.close(&mut self.group);
         *self.shared.wait_for_machine() = None;
     }
 
-    /// Raft has taken the snapshot: the fetched state replaces the present one.
+    /// Replaces the present state by the fetched one, after raft has taken the snapshot.
     pub(super) fn install(&mut self, position: Position) -> Result<(), Error> {
         let incoming = self.snapshots.take_incoming(position)?;
         let quarantined = self.group.quarantined().is_some();
@@ -69,7 +70,7 @@ impl<M: StateMachine> Actor<M> {
         Ok(())
     }
 
-    /// Begins again after the state machine of a snapshot was opened.
+    /// Resets the actor after the state machine of a snapshot was opened.
     fn installed(&mut self, position: Position) {
         self.applied = position;
         self.backlog.clear();

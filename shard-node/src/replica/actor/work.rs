@@ -13,13 +13,13 @@ use crate::{
     },
 };
 
-/// The rest after a step of background work that could wait, as a multiple of the step's length,
-/// and a tick at most. Readers have the state machine meanwhile.
+/// The pause after a step of background work that is not urgent, as a multiple of the step's
+/// length. It is a tick at most. Readers have the state machine meanwhile.
 const WORK_REST: u32 = 2;
-/// The shortest such rest: a step may only have found that it waits for another thread.
+/// The shortest such pause: a step may only have found that it waits for another thread.
 const WORK_REST_MIN: Duration = Duration::from_micros(250);
-/// The part of a tick, as a divisor, for which urgent work goes on. Without it, commands that
-/// arrive without a break would leave the work ever further behind, until they wait for all of it.
+/// Urgent work runs for 1/`CATCH_UP_PART` of a tick. Without it, a steady stream of commands would
+/// delay the work more and more, until the commands have to wait for all of it.
 const CATCH_UP_PART: u32 = 4;
 
 impl<M: StateMachine> Actor<M> {
@@ -30,9 +30,10 @@ impl<M: StateMachine> Actor<M> {
         let (began, due) = (self.now(), self.work_at.unwrap_or_default());
         match backlog {
             Backlog::None => return Ok(None),
-            // Work adds to what must be written. Only work that a command waits for goes on.
+            // Work adds to the bytes that must be written. So only work that a command waits for is
+            // done.
             Backlog::Waiting | Backlog::Some if self.flushing.short_of().is_some() => return Ok(None),
-            // It is done soon, if no input arrives.
+            // The work is done soon, if no input arrives.
             Backlog::Waiting | Backlog::Some if !idle || began < due => return Ok(Some(due)),
             Backlog::Waiting | Backlog::Some => {}
             Backlog::Behind => {
@@ -60,7 +61,7 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
-    /// Handles a failure of background work: after a shortage, the work waits.
+    /// Handles a failure of background work: after a shortage, the work is postponed.
     pub(super) fn work_failed(&mut self, error: Error) -> Result<(), Error> {
         if error.kind() == ErrorKind::Exhausted { Ok(()) } else { self.failed(error) }
     }

@@ -39,7 +39,7 @@ impl StoredValue {
         &held[self.name_bytes()..]
     }
 
-    /// The value in its record's content, which is taken apart.
+    /// The value, taken out of the buffer with its record's content.
     pub(super) fn taken_from(&self, mut held: Vec<u8>) -> Vec<u8> {
         held.drain(..self.name_bytes());
         held

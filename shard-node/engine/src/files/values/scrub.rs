@@ -59,7 +59,7 @@ impl fmt::Debug for BegunRecord {
 
 impl ValueLog {
     /// Reads and checks about this many bytes of a segment whose last record ends at `end`; the
-    /// next call goes on from there. Returns the number of bytes read.
+    /// next call continues there. Returns the number of bytes read.
     pub(crate) fn scrub(&self, place: &mut ScrubPlace, end: u64, bytes: u64) -> Result<u64> {
         let segment = place.segment;
         let corrupted = |at: u64, what: &str| Error::corrupted(file_name(segment), Some(at), what);

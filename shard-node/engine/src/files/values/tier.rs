@@ -1,21 +1,21 @@
 //! The cold tier: old segments of the value log in a second directory, on a cheaper disk.
 //!
-//! Segments that take no more records are copied there while the engine goes on. The oldest goes
-//! first, until the remaining ones have at most [`crate::Options::hot_value_bytes_max`] bytes. A
-//! segment never comes back; a merge that appends a live value again writes it to the data
+//! Segments that take no more records are copied there while the engine keeps working. The oldest
+//! goes first, until the remaining ones have at most [`crate::Options::hot_value_bytes_max`] bytes.
+//! A segment never comes back; a merge that appends a live value again writes it to the data
 //! directory. No file says where a segment lies: a read looks in the data directory first, then in
 //! the cold one.
 //!
 //! Invariants: a segment has its final name in the cold directory only when it is complete and
 //! durable there, and it leaves the data directory only after that name is durable. If both
-//! directories have it, both copies are right, unless the cold one belonged to an earlier engine;
-//! the data directory counts. An engine that is created or received empties the cold directory
+//! directories have it, the data directory counts. Both copies are equal, unless the cold one
+//! belonged to an earlier engine. An engine that is created or received empties the cold directory
 //! first.
 //!
 //! A crash before the rename leaves a file with a temporary name. A crash between rename and
 //! removal leaves the segment in both directories. The next `open` removes the temporary file and
-//! the cold copy. The empty file [`MARKER_FILE`] is durable before the first segment leaves. With
-//! it, a segment that is in neither directory lies on a disk that is missing, and is not damage.
+//! the cold copy. The empty file [`MARKER_FILE`] is durable before the first segment leaves. If the
+//! marker exists, a segment that is in neither directory is on a missing disk, and is not damage.
 
 use std::{collections::BTreeSet, io::ErrorKind, sync::Arc};
 
@@ -27,7 +27,7 @@ use crate::{Error, Result, meta::Meta, place::refs::Segment};
 /// Marks a data directory whose segments may lie in the cold directory.
 pub(crate) const MARKER_FILE: &str = "cold";
 
-/// Most bytes in one read and write.
+/// Limit on the bytes in one read and write.
 const COPY_BYTES: usize = 256 << 10;
 
 fn temporary_name(segment: u32) -> String {
@@ -111,11 +111,11 @@ pub(crate) struct Tier {
 pub(crate) struct Moving {
     pub(crate) segment: u32,
     pub(crate) end: u64,
-    /// The copy is durable up to here.
+    /// The copy is durable up to this offset.
     pub(crate) at: u64,
-    /// A step is in progress.
+    /// Whether a step is in progress.
     pub(crate) out: bool,
-    /// Nothing needs the segment any more.
+    /// Whether the segment is no longer needed.
     dead: bool,
 }
 
@@ -169,8 +169,8 @@ impl Tier {
             None => {}
             Some(Ok(())) => moving.at = step.to,
             Some(Err(error)) => {
-                // The partial copy would take space, perhaps the last. The final name is removed
-                // only if the segment is still in the data directory.
+                // The partial copy would take space, perhaps the last that is free. The final name
+                // is removed only if the segment is still in the data directory.
                 let left: &[String] = match step.hot.open(&name, OpenMode::Existing) {
                     Err(lost) if lost.kind() == ErrorKind::NotFound => {
                         self.segments.insert(step.segment);
@@ -192,7 +192,7 @@ impl Tier {
         Ok(moved)
     }
 
-    /// Deletes what the cold directory has of a deleted segment.
+    /// Deletes the files of a deleted segment from the cold directory.
     pub(crate) fn delete(&mut self, segment: u32) -> Result<()> {
         let mut names = Vec::new();
         if self.segments.remove(&segment) {

@@ -190,8 +190,8 @@ fn every_flipped_bit_of_patch_and_base_is_found() {
         let mut patch = patch.clone();
         patch[at / 8] ^= 1 << (at % 8);
         let bookkeeping = (16..22).contains(&(at / 8)) || at / 8 < 16;
-        // `Store` checks the base's identity first. The rest of the head only determines when
-        // the next base is due.
+        // `Store` checks the base's identity first. The rest of the head only determines when a new
+        // base is made.
         assert!(bookkeeping || Node::patched(&patch, Some(&base), &child, 0).is_err(), "bit {at}");
     }
     let elsewhere = Child { pid: Pid::of_patch(5, 1), ..child };

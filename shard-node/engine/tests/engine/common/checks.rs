@@ -185,7 +185,7 @@ fn check_range_proof(view: &View<'_>, entry: &Entry, low: &[u8], high: Option<&[
     assert_eq!(found, live.collect::<Vec<_>>());
 }
 
-/// Expected changes of a key on the line of a version: what each version changed, and the value in
+/// Expected changes of a key on the line of a version: the change of each version, and the value in
 /// the oldest retained one.
 fn history_of(model: &Model, entry: &Entry, key: &[u8]) -> Vec<(coppice_types::Stamp, Option<Live>)> {
     let line = model.line(entry);

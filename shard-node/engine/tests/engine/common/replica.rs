@@ -189,10 +189,10 @@ impl Replica {
     }
 
     /// Pins a snapshot. If one was pinned some commands ago, sends it to an empty directory and
-    /// goes on there.
+    /// continues there.
     fn move_by_snapshot(&mut self, rng: &mut SimRng) {
         let Some(manifest) = self.pinned.take() else {
-            // Also during a flush.
+            // This also happens during a flush.
             if rng.below(2) == 0 {
                 self.flush().expect("flushes");
             }

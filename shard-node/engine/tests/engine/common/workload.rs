@@ -187,7 +187,7 @@ impl Generator {
         let deletes = [0, 200, 500, 900][pick(&mut self.rng, 4)];
         let mut changes = BTreeMap::new();
         if self.rng.chance(30) {
-            // Deletes all keys, or all from some key on.
+            // Deletes all keys, or all keys that are not below some key.
             let from = if self.rng.chance(500) { Vec::new() } else { self.any_key() };
             changes.extend(base.live.range(from..).map(|(key, _)| (key.clone(), Change::Delete)));
         }

@@ -490,7 +490,7 @@ impl Model {
         self.decoded.push(header);
     }
 
-    /// Applies to a recovered machine the commands that raft would replay.
+    /// Applies the commands that raft would replay to a recovered machine.
     pub fn replay(&self, root: &mut Root) {
         let from = root.applied_index();
         for (index, bytes, outcome) in self.raft.iter().filter(|(index, ..)| *index > from) {
@@ -503,7 +503,7 @@ impl Model {
     }
 }
 
-/// A hash of all that the machine shows, except the raft index.
+/// A hash of all answers of the machine, except for the raft index.
 pub fn fingerprint(root: &Root) -> String {
     let sessions: Vec<_> = root.sessions().collect();
     let pins: Vec<_> = root.pins(0).collect();
