@@ -29,7 +29,7 @@ COORDINATOR = "coordinator-1"
 # The number of polls in which a version's preparation or decision goes on: more than it has calls
 # to wait for.
 POLLS_OF_A_VERSION = 40
-# How often the leader checks whether a command is traced: when it is proposed, committed and
+# Number of checks by the leader whether a command is traced: when it is proposed, committed and
 # applied.
 LOOKS_AT_A_TRACE = 6
 SCRAPES = 100

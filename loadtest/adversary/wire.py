@@ -1,7 +1,7 @@
 """Handwritten frames of HTTP/2 and gRPC: an adversary sends frames that no library would send.
 
-The rules of the protocol are followed, and answers decoded, only as far as an attack needs it to be
-let in. Lengths are in bytes.
+An attack follows the protocol and decodes answers only where it would not be let in otherwise.
+Lengths are in bytes.
 """
 
 import socket

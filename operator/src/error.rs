@@ -17,7 +17,7 @@ pub enum Error {
     Blocked {
         /// A word in camel case, for conditions and events.
         reason: &'static str,
-        /// What is wrong, and what can be done.
+        /// The fault, and the remedy.
         message: String,
     },
     #[error(transparent)]

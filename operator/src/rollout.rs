@@ -36,7 +36,7 @@ pub enum State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     pub name: String,
-    /// Whether the pod was made from another template than the current one.
+    /// Whether the pod was made from a template other than the current one.
     pub outdated: bool,
     pub state: State,
 }
@@ -72,7 +72,7 @@ pub struct Group {
     pub ghosts: usize,
 }
 
-/// What was observed: the pods first, then the groups.
+/// The observed state: the pods were read first, then the groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fleet {
     pub members: Vec<Member>,
@@ -82,7 +82,7 @@ pub struct Fleet {
     pub unborn: bool,
 }
 
-/// What is to be done.
+/// The next step of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// All pods are current.

@@ -27,7 +27,7 @@ pub struct Failure {
     pub code: Code,
     /// The machine-readable cause, if the cluster gave one.
     pub reason: Option<Reason>,
-    /// What happened. If it is empty, nothing is printed.
+    /// A description of the failure. If it is empty, nothing is printed.
     pub message: String,
     /// What to do next.
     pub hint: Option<String>,

@@ -25,12 +25,12 @@ use crate::{
 
 pub use table::Table;
 
-/// How a command prints.
+/// The form of a command's output.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
     /// Whether to print JSON instead of lines for people.
     pub json: bool,
-    /// How to print bytes.
+    /// The form of bytes.
     pub encoding: Option<Encoding>,
     /// Whether standard output is a terminal.
     pub terminal: bool,

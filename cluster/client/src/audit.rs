@@ -38,19 +38,19 @@ use self::{
 };
 use crate::{Client, Error};
 
-/// What to audit.
+/// The range of versions to audit, and the key to trust.
 #[derive(Clone, Debug)]
 pub struct Audit {
     /// The ledger's public key.
     pub key: VerifierKey,
-    /// The first version to replay. The state of the version before it is trusted as far as its
-    /// header commits to it. 0 and 1 begin with the empty state of genesis.
+    /// The first version to replay. The state of the version before it is not replayed: it is
+    /// trusted because its header commits to it. 0 and 1 begin with the empty state of genesis.
     pub from: Version,
     /// The last version to replay; `None` means head.
     pub to: Option<Version>,
 }
 
-/// How far an audit has come.
+/// The progress of an audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The version that was replayed last.

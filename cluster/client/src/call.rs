@@ -24,11 +24,11 @@ use crate::{
 /// Longest first pause before a repetition; each pause is about twice the previous one.
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(20);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// How long the first attempt waits for one of several coordinators. Each attempt waits twice as
+/// Longest wait of the first attempt for one of several coordinators. Each attempt waits twice as
 /// long as the previous one.
 const SLOW: Duration = Duration::from_secs(2);
 
-/// What a repetition would do.
+/// The effect of a repetition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeat {
     /// A repetition is harmless: reads, and batches that are numbered.
@@ -37,7 +37,7 @@ pub(crate) enum Repeat {
     Unsafe,
 }
 
-/// How long a call waits.
+/// The time limits of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     /// Longest wait for the answer to one attempt.

@@ -30,7 +30,7 @@ use crate::{
 
 /// Memory that a record takes in addition to its key and value, in bytes.
 const RECORD_BYTES: usize = size_of::<v1::Record>();
-/// How many times in a row two proofs are requested that should end in one checkpoint.
+/// Most attempts to get two proofs that end in the same checkpoint.
 const GROWTH_TRIES: u32 = 5;
 
 /// A connection to a ledger; clones share it.

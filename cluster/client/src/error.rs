@@ -109,7 +109,7 @@ impl Error {
     /// effect.
     pub(crate) fn refused(status: &tonic::Status, outcome_unknown: bool) -> Self {
         let (reason, kind, message) = (status::reason(status), status::kind(status), describe(status));
-        // What the cluster says about the number itself holds for every attempt.
+        // A refusal because of the batch's number holds for every attempt.
         let outcome_unknown = outcome_unknown && !matches!(reason, Some(Reason::RolledBack | Reason::SessionMismatch));
         Self::Refused { reason, kind, message, outcome_unknown }
     }

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 use crate::Error;
 
-/// What was asked for: keys in any order, or a range.
+/// The subject of the question: keys in any order, or a range.
 pub(crate) enum Asked<'a> {
     Keys(&'a [bytes::Bytes]),
     /// `more` is part of the answer: whether records follow.
@@ -40,9 +40,10 @@ pub(crate) enum Asked<'a> {
     },
 }
 
-/// How long a log may grow before a proof is requested that it did nothing else.
+/// Time between proofs that the log only grew.
 const GROWTH_INTERVAL: Duration = Duration::from_secs(10);
-/// How long requests for that proof may fail. After that, no answer is accepted without it.
+/// Longest time for which requests for that proof may fail. After that, no answer is accepted
+/// without it.
 const GROWTH_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The ledger's keys, and the newest checkpoint that was seen under them.

@@ -20,7 +20,7 @@ use std::{
 
 use memmap2::{Advice, MmapMut};
 
-/// How [`Storage::open`] treats a file that exists, or does not exist.
+/// The treatment by [`Storage::open`] of a file that exists, or does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
     /// The file must exist; otherwise `NotFound`.
@@ -184,8 +184,8 @@ pub trait File: Send + Sync + Debug {
 /// memory must be multiples of it.
 pub(crate) const SECTOR_BYTES: usize = 512;
 
-/// What a processor can map as one page, if it and the system support it (x86-64, and ARM with
-/// pages of 4 KiB).
+/// Size of a huge page, if the processor and the system support it (x86-64, and ARM with pages of 4
+/// KiB).
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Memory that a disk can read from directly. It begins as zeroes.

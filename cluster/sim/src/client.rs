@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_millis(4000);
 /// One of this many clients uses the client library.
 const LIBRARY_EVERY: u64 = 3;
 
-/// What clients do in a part of the run.
+/// The behaviour of the clients in one part of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Random calls.

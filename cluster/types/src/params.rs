@@ -15,7 +15,7 @@ pub struct Params {
     pub batch_bytes_max: u32,
     /// Largest gRPC message, in bytes.
     pub message_bytes_max: u32,
-    /// How many of a session's last numbers are remembered.
+    /// Number of a session's last numbers that are remembered.
     pub session_window: u32,
     /// Number of entries at which the active tree is frozen.
     pub capacity: u32,

@@ -83,7 +83,7 @@ struct Run {
     /// An earlier `bench-report.json`: the run fails if our engine became worse.
     #[arg(long)]
     against: Option<PathBuf>,
-    /// How much worse a figure may be than in the earlier report, as a share of it.
+    /// The tolerated deterioration against the earlier report, as a share of the earlier figure.
     #[arg(long, default_value_t = 0.25)]
     tolerance: f64,
     /// The commit that was built, for the report.

@@ -30,11 +30,11 @@ pub struct Difference {
     pub after: Option<Vec<u8>>,
 }
 
-/// The location of a node: by name, or within its parent, if the structure does so for nodes
-/// shorter than a hash.
+/// The location of a node. Some structures store a node that is shorter than a hash within its
+/// parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// In the store.
+    /// The node's name in the store.
     Name(Digest),
     /// The node's bytes.
     Within(Vec<u8>),
@@ -89,7 +89,7 @@ pub trait Structure {
     /// `Malformed`.
     fn expand(&self, place: &[u8], node: &[u8]) -> Result<Vec<Item>>;
 
-    /// The distance of a node from the records, if that is equal for all nodes of a level.
+    /// The node's distance from the records. 0 if the structure does not keep its nodes in levels.
     fn level(&self, node: &[u8]) -> u8;
 }
 
@@ -197,7 +197,7 @@ impl Compare<'_> {
         }
     }
 
-    /// Goes on where the first place is on one side only.
+    /// Takes one item of one side: expands a node into its items, or reports a record as different.
     fn advance(&mut self, items: &mut Vec<Item>, side: Side) -> Result<()> {
         let Some(Item { place, part }) = items.pop() else { return Ok(()) };
         match (part, side) {
@@ -257,7 +257,7 @@ pub struct Merged {
     pub conflicts: Vec<Vec<u8>>,
 }
 
-/// Applies to `left` what `right` changed since `base`.
+/// Applies the changes from `base` to `right` to `left`.
 ///
 /// # Errors
 /// As [`Structure::get`].

@@ -1,4 +1,5 @@
-//! What both controllers share: clients, the clock, events, and when to look again.
+//! The context that both controllers share: clients, the clock, events, and the intervals between
+//! reconciliations.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +24,7 @@ pub(super) const AFTER_ERROR: Duration = Duration::from_secs(10);
 /// The longest note of an event, in characters.
 const NOTE_CHARACTERS_MAX: usize = 1000;
 
-/// What every reconciliation needs.
+/// The context of every reconciliation.
 pub struct Context {
     pub(super) client: Client,
     pub(super) recorder: Recorder,

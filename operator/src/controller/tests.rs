@@ -28,7 +28,7 @@ use crate::{
     rollout::{self, Fleet, Member, State},
 };
 
-/// What the chart's roles allow: group, resource, verb.
+/// The permissions of the chart's roles: group, resource, verb.
 fn rights() -> &'static BTreeSet<[String; 3]> {
     static RIGHTS: OnceLock<BTreeSet<[String; 3]>> = OnceLock::new();
     RIGHTS.get_or_init(|| {

@@ -57,7 +57,7 @@ pub fn verify(args: &args::Verify, output: Output) -> Result<(), Failure> {
     }
 }
 
-/// What the command line says that the proof must be about.
+/// The question that the proof must answer, from the command line.
 struct Expectation {
     keys: Vec<Vec<u8>>,
     range: Option<(Vec<u8>, Vec<u8>)>,

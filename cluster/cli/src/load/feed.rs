@@ -34,7 +34,7 @@ pub(super) enum Event {
     Ended(Ended),
 }
 
-/// How the input ended.
+/// The end of the input.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
     /// The error at the place that was reached.

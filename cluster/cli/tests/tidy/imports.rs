@@ -20,7 +20,7 @@ struct Crate {
 struct Module {
     /// The file without its comments, strings and tests.
     code: String,
-    /// What a `use` brings into the module: the name, and the path behind it.
+    /// An import of a `use`: the name in the module, and the path behind it.
     names: BTreeMap<String, Path>,
     globs: Vec<Path>,
 }

@@ -1,4 +1,4 @@
-//! What keeps the house in order: sizes, widths, and no loops of imports.
+//! Checks of the source tree: sizes of files, widths of lines, and loops of imports.
 //!
 //! Each message names the offender and the rule. `layering.rs` has the rules for packages.
 

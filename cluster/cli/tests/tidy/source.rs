@@ -40,7 +40,7 @@ impl Language {
         }
     }
 
-    /// What a line that is only a comment begins with.
+    /// The beginning of a line that is only a comment.
     fn comment(self) -> &'static str {
         match self {
             Self::Rust | Self::Go | Self::JavaScript => "//",

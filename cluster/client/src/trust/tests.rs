@@ -408,7 +408,7 @@ fn a_receipt_is_of_the_version_that_was_answered_and_of_the_batch_that_was_sent(
     assert!(matches!(check(&sent, &response), Err(Error::Unproven(_))));
 }
 
-/// What a client notes of an answer, if it knew the keys `asked` when it asked.
+/// Notes an answer in `trust`, for a client that knew the keys `asked` when it sent the question.
 fn answered(trust: &Trust, asked: &Keys, file: &ProofFile<'_>) -> Result<(), Error> {
     let bytes = file.encode().expect("a small file");
     let file = ProofFile::decode(&bytes).expect("a file");

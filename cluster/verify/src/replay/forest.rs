@@ -16,7 +16,7 @@ use crate::{
 pub enum Error {
     /// The inputs of a merge are not two or more neighbouring frozen trees.
     Inputs,
-    /// A merge gives another tree than the one that was recorded.
+    /// A merge gives a tree other than the recorded one.
     Output {
         /// The recorded digest.
         recorded: Digest,

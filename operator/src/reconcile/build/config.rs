@@ -129,7 +129,7 @@ fn tls_files(dir: &str) -> Value {
     json!({ "ca": format!("{dir}/ca.crt"), "cert": format!("{dir}/tls.crt"), "key": format!("{dir}/tls.key") })
 }
 
-/// How coordinators reach etcd.
+/// The coordinators' settings for etcd.
 fn metadata(facts: &Facts) -> Value {
     let mut metadata = match &facts.spec().etcd.external {
         Some(external) => json!({ "endpoints": external.endpoints, "prefix": external.prefix }),

@@ -3,7 +3,7 @@ use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 use super::*;
 use crate::failure::Code;
 
-/// Runs git as the maker of a repository does, without this machine's settings.
+/// Runs git without the settings of this machine.
 fn git(dir: &Path, arguments: &[&str]) -> String {
     let identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"];
     let mut command = Command::new("git");
@@ -262,7 +262,7 @@ fn no_program_of_the_repository_is_run() {
     }
 }
 
-/// Replacements, grafts and an environment change what git shows, but nothing that is read here.
+/// Replacements and grafts change what git shows, but not what a load reads.
 #[test]
 fn replacements_and_grafts_change_nothing() {
     let dir = repository();
