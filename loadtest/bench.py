@@ -207,7 +207,7 @@ def median(events, *path):
 
 
 def goals(cells, ceiling):
-    """(goal, what was reached, whether it holds), as far as it was measured."""
+    """(goal, measured value, whether the goal holds) for each goal that was measured."""
     def rate(system, what):
         events = cells.get(system, {}).get(what)
         return median(events, "records_per_second") if events else None

@@ -2,7 +2,7 @@
 
 use crate::reconcile::validate::Invalid;
 
-/// Why a step could not be done.
+/// The reason why a step could not be done.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The API server refused, or doesn't answer; it is tried again.

@@ -51,7 +51,7 @@ pub enum Part {
     Unknown,
     /// The member votes, but is far behind, or can't be read.
     Behind,
-    /// The member votes, and has what the leader has.
+    /// The member votes, and is not far behind the leader.
     Votes,
     /// The member leads.
     Leads,
@@ -93,7 +93,7 @@ pub enum Step {
     Restart {
         /// The pod's place among the members.
         member: usize,
-        /// Why this pod, and why now.
+        /// The reason to restart this pod now.
         why: &'static str,
     },
 }

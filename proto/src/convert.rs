@@ -75,7 +75,7 @@ pub fn to_path(hashes: &[Digest]) -> v1::HashPath {
 /// Reads a list of digests.
 ///
 /// # Errors
-/// `Length` if one of them is no digest.
+/// `Length` if one of them is not a digest.
 pub fn path(path: &v1::HashPath, field: &'static str) -> Result<Vec<Digest>> {
     path.hashes.iter().map(|hash| digest(hash, field)).collect()
 }
@@ -157,7 +157,7 @@ pub fn to_leaf(leaf: &StateLeaf) -> v1::StateLeaf {
 /// Reads a state leaf.
 ///
 /// # Errors
-/// As [`state`].
+/// Like [`state`].
 pub fn leaf(leaf: v1::StateLeaf) -> Result<StateLeaf> {
     let state = state(leaf.state.as_ref(), "leaf.state")?;
     Ok(StateLeaf {
@@ -267,7 +267,7 @@ pub fn to_session_batch(batch: &SessionBatch) -> v1::SessionBatch {
 /// Reads a session's batch that the root group remembers.
 ///
 /// # Errors
-/// `Length` if its hash is no digest.
+/// `Length` if its hash is not a digest.
 pub fn session_batch(batch: &v1::SessionBatch) -> Result<SessionBatch> {
     Ok(SessionBatch {
         number: batch.number,

@@ -80,7 +80,7 @@ impl Client {
     /// # Errors
     /// If the ledger keeps no journals, if its headers are not those of a signed checkpoint, if the
     /// state to begin with is pruned, or if the ledger does not answer. A version that differs is
-    /// no error: the report has it.
+    /// not an error: the report has it.
     pub async fn audit(&self, audit: &Audit, progress: impl FnMut(Progress)) -> Result<Report, Error> {
         // The proof of growth from genesis names all key changes.
         let answer = self.checkpoint(1).await?;

@@ -222,7 +222,7 @@ impl Client {
     /// Reads several keys of one version. The records are in the order of the keys.
     ///
     /// # Errors
-    /// As [`Client::get`].
+    /// Like [`Client::get`].
     pub async fn batch_get(&self, mut request: v1::BatchGetRequest) -> Result<v1::BatchGetResponse, Error> {
         let (options, seen) = self.want_proof(&mut request.read);
         let trusted = self.keys();
@@ -297,7 +297,7 @@ impl Client {
     /// follow, the request's limit cut the range short.
     ///
     /// # Errors
-    /// As [`Client::get`]. Also if the stream breaks off, or if the range has more than
+    /// Like [`Client::get`]. Also if the stream breaks off, or if the range has more than
     /// [`RANGE_BYTES_MAX`]: read it in parts then.
     pub async fn range_all(&self, mut request: v1::RangeRequest) -> Result<(Vec<v1::Record>, v1::RangeEnd), Error> {
         let (options, seen) = self.want_proof(&mut request.read);

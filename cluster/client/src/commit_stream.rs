@@ -75,7 +75,7 @@ impl<'a> CommitStream<'a> {
     /// to the oldest one, and returns it.
     ///
     /// # Errors
-    /// As [`CommitStream::next`]. The batch is not sent then.
+    /// Like [`CommitStream::next`]. The batch is not sent then.
     pub async fn push(&mut self, batch: v1::Batch) -> Result<Option<Answer>, Error> {
         let answer = if self.under_way.len() >= UNDER_WAY_MAX { self.next().await? } else { None };
         self.number = after(self.number)?;

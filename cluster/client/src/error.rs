@@ -8,7 +8,7 @@ use coppice_verify::check::{Cause, Failure, Step};
 
 use crate::bounds::RANGE_BYTES_MAX;
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An endpoint is malformed, or does not fit the TLS settings.

@@ -241,7 +241,7 @@ pub(crate) struct Read<'a> {
     pub seen: u64,
 }
 
-/// The size that the checkpoint of a proof claims, no matter who signed it. `None` if it is no
+/// The size that the checkpoint of a proof claims, no matter who signed it. `None` if it is not a
 /// checkpoint.
 pub(crate) fn claimed_size(proof: &[u8]) -> Option<u64> {
     let file = ProofFile::decode(proof).ok()?;

@@ -37,7 +37,7 @@ pub trait Storage: Send + Sync + Debug {
     /// Opens a file for reading and writing.
     ///
     /// # Errors
-    /// As [`OpenMode`] says, and `NotFound` if the directory is missing.
+    /// The errors of the [`OpenMode`], and `NotFound` if the directory is missing.
     fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn File>>;
 
     /// Opens a file whose pages are not worth keeping in the system's cache, because it is hardly

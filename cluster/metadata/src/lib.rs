@@ -106,7 +106,7 @@ pub enum Change {
     Leader(Option<Leader>),
 }
 
-/// Why a call failed. A call that failed has changed nothing, except that with
+/// The reason why a call failed. A call that failed has changed nothing, except that with
 /// [`Error::Unavailable`] it may have.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -8,7 +8,7 @@ use core::fmt;
 
 use crate::{Digest, Epoch, Stamp, Version};
 
-/// Why bytes could not be read.
+/// The reason why bytes could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The bytes end before the value does.

@@ -62,7 +62,7 @@ impl Checkpoint {
     /// The checkpoint in a note, without a check of its signatures.
     ///
     /// # Errors
-    /// If the bytes are no note, or its text is no checkpoint.
+    /// If the bytes are not a note, or its text is not a checkpoint.
     pub fn claimed(note: &[u8]) -> Result<Self, Error> {
         Self::parse(note::split_note(note)?.0)
     }

@@ -65,7 +65,7 @@ impl CosignerKey {
     /// it has not cosigned.
     ///
     /// # Errors
-    /// If the bytes are no note, or any line of this key does not verify.
+    /// If the bytes are not a note, or any line of this key does not verify.
     pub fn cosigned(&self, note: &[u8]) -> Result<Option<u64>, Error> {
         let (text, lines) = split_note(note)?;
         let mut newest = None;
@@ -101,7 +101,7 @@ pub fn request(old: u64, proof: &[Digest], note: &[u8]) -> Vec<u8> {
 /// The checkpoint with these cosignature lines after its own signature lines.
 ///
 /// # Errors
-/// If a line is no signature line, or the result is over the limits of a note.
+/// If a line is not a signature line, or the result is over the limits of a note.
 pub fn add_lines(note: &[u8], lines: &[String]) -> Result<Vec<u8>, Error> {
     let mut cosigned = note.to_vec();
     for line in lines {
@@ -218,7 +218,7 @@ mod tests {
         let mut identity = [0; 32];
         identity[0] = 1;
         assert_eq!(CosignerKey::new("x", &identity), Err(Error::WeakKey));
-        // The log's own signature is no cosignature, and is not taken for one.
+        // The log's own signature is not a cosignature, and is not taken for one.
         assert_eq!(member.verifier().cosigned(checkpoint().as_bytes()), Ok(None));
     }
 

@@ -195,7 +195,7 @@ pub fn metadata_hash(metadata: &[u8]) -> Digest {
 }
 
 /// Identity of a request in its session (section 8, tag `1d`): all operations, preconditions and
-/// metadata of the batch. It is no part of any proof.
+/// metadata of the batch. It is not part of any proof.
 ///
 /// # Panics
 /// If there are 2^32 operations or preconditions or more, or one value or the metadata has 4 GiB or
@@ -230,7 +230,7 @@ where
 }
 
 /// Checksum that ends a proof file, over all bytes before it (section 12, tag `1e`). It finds
-/// damage; it is no defence against lies.
+/// damage; it is not a defence against lies.
 #[must_use]
 pub fn file_checksum(bytes: &[u8]) -> u64 {
     let hash = Hasher::tagged(0x1e).raw(bytes).finish();

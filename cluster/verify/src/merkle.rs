@@ -1,7 +1,7 @@
 //! Merkle lists as RFC 6962 hashes them, their list proofs, and the log proofs of RFC 9162
 //! (`docs/verification.md` section 2).
 //!
-//! All functions take leaf *hashes*; what a leaf is, only the caller knows. Indices and sizes are
+//! All functions take leaf *hashes*; only the caller knows what a leaf is. Indices and sizes are
 //! `u64`. A size from outside never makes a loop longer than 64 steps or than the number of hashes
 //! at hand.
 
@@ -16,7 +16,7 @@ use crate::hash::{
     plan::{HashPlan, Planned},
 };
 
-/// Why a Merkle proof proves nothing.
+/// The reason why a Merkle proof proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The index is not below the size, or the smaller size is above the larger one.

@@ -30,7 +30,7 @@ pub trait System: Send + Sync {
     /// If the store fails.
     fn put(&mut self, batch: Vec<Record>) -> Result<()>;
 
-    /// Waits for the end of background work if the store has a call for that. It is no part of a
+    /// Waits for the end of background work if the store has a call for that. It is not part of a
     /// put.
     ///
     /// # Errors

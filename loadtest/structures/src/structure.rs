@@ -80,7 +80,7 @@ pub trait Structure {
     /// Makes the next version. Changes are in ascending order of keys, each key once.
     ///
     /// # Errors
-    /// As [`Structure::get`].
+    /// Like [`Structure::get`].
     fn apply(&self, store: &mut Store, root: &Digest, changes: &[Change]) -> Result<Digest>;
 
     /// The items of a node at this place, in order of places.
@@ -96,7 +96,7 @@ pub trait Structure {
 /// The nodes that prove a key's payload or its absence.
 ///
 /// # Errors
-/// As [`Structure::get`].
+/// Like [`Structure::get`].
 pub fn prove(structure: &dyn Structure, store: &Store, root: &Digest, key: &[u8]) -> Result<Proof> {
     let recorder = Recorder::new(store);
     structure.get(&recorder, root, key)?;
@@ -121,7 +121,7 @@ pub fn verify(
 /// them. `record` sees each record.
 ///
 /// # Errors
-/// As [`Structure::get`].
+/// Like [`Structure::get`].
 pub fn walk(
     structure: &dyn Structure,
     nodes: &dyn Nodes,
@@ -159,7 +159,7 @@ fn expand(structure: &dyn Structure, nodes: &dyn Nodes, place: &[u8], link: &Lin
 /// are not read.
 ///
 /// # Errors
-/// As [`Structure::get`].
+/// Like [`Structure::get`].
 pub fn diff(structure: &dyn Structure, nodes: &dyn Nodes, from: &Digest, to: &Digest) -> Result<Vec<Difference>> {
     let mut compare = Compare { structure, nodes, found: Vec::new() };
     compare.run(root_item(from), root_item(to))?;
@@ -260,7 +260,7 @@ pub struct Merged {
 /// Applies the changes from `base` to `right` to `left`.
 ///
 /// # Errors
-/// As [`Structure::get`].
+/// Like [`Structure::get`].
 pub fn merge(
     structure: &dyn Structure,
     store: &mut Store,

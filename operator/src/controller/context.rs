@@ -45,7 +45,7 @@ impl Context {
         timestamp(self.clock.as_ref())
     }
 
-    /// Publishes an event. A lost event is no reason to stop.
+    /// Publishes an event. A lost event is not a reason to stop.
     pub(super) async fn tell<K>(&self, about: &K, type_: EventType, reason: &str, note: &str)
     where
         K: Resource<DynamicType = ()>,

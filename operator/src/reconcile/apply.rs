@@ -86,8 +86,8 @@ pub(super) fn check_ours(kind: &str, there: Option<&impl ResourceExt>, cluster: 
 /// # Errors
 /// If the API server doesn't answer.
 pub async fn observe(client: &Client, facts: &Facts) -> Result<Observed, Error> {
-    // The sets are read first: if a revision is newer than the pods that were read, they count as
-    // outdated too late, not too early.
+    // The sets are read first. If a set's revision changes between the two reads, its old pods
+    // count as outdated only at the next look.
     let sets = list::<StatefulSet>(client, facts, "").await?;
     let pods = list::<Pod>(client, facts, "").await?;
     Ok(Observed { sets, pods })

@@ -134,7 +134,7 @@ fn conditions(cluster: &LedgerCluster, outcome: &Outcome<'_>, now: Timestamp) ->
     conditions
 }
 
-/// The first thing that is missing.
+/// The first reason why the cluster is not ready; `None` if it is ready.
 fn unready(outcome: &Outcome<'_>) -> Option<String> {
     let facts = &outcome.found.facts;
     for role in Role::ALL.into_iter().filter(|role| facts.count(*role) > 0) {

@@ -87,7 +87,7 @@ pub(super) async fn commit_batch(
 }
 
 /// The hash of the batch's journal entry, which `coppice verify --expect-batch` takes. `None` if
-/// the bytes are no receipt: the batch is committed all the same.
+/// the bytes are not a receipt: the batch is committed all the same.
 fn entry_hash(receipt: &[u8]) -> Option<Digest> {
     match ProofFile::decode(receipt).ok()?.proof {
         Proof::Receipt(proof) => Some(journal_leaf_hash(&proof.entry)),

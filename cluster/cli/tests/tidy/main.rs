@@ -22,7 +22,7 @@ const PROSE_COLUMNS_MAX: usize = 100;
 const LONG_FILES: &[(&str, &str)] =
     &[("cluster/verify/vectors/second.py", "one file that strangers copy to check proofs without this project")];
 
-/// Folders whose functions are scripted scenes, told from the first step to the last.
+/// Folders whose functions may be long scripts of steps.
 const SCENES: &[&str] = &["/tests/", "/tests.rs", "/benches/", "e2e/"];
 
 /// Returns a message for each breach of a rule below `root`.

@@ -49,7 +49,7 @@ impl Language {
         }
     }
 
-    /// Files of the language hold code, and their functions can be told by their indentation.
+    /// Whether files of the language hold code in which indentation shows the functions.
     pub fn is_code(self) -> bool {
         matches!(self, Self::Rust | Self::Python | Self::Go | Self::JavaScript)
     }

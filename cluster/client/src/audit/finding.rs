@@ -18,7 +18,7 @@ pub struct Difference {
     pub what: String,
 }
 
-/// Why a replay stops.
+/// The reason why a replay stops.
 pub(super) enum Stop {
     Failed(Error),
     Differs(Difference),

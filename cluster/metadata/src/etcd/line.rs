@@ -48,8 +48,8 @@ impl Keyspace {
         Err(Error::Exhausted("attempts to stand in line"))
     }
 
-    /// Waits until the candidate is the first in line. If etcd does not answer, the wait lasts for
-    /// `outage_max` more.
+    /// Waits until the candidate is the first in line. Fails if etcd does not answer for
+    /// `outage_max`.
     pub async fn first_in_line(&self, lease: LeaseId, token: Revision) -> Result<(), Error> {
         let line = self.keys.candidates();
         let mut stream: Option<WatchStream> = None;

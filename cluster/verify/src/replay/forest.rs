@@ -11,7 +11,8 @@ use crate::{
     rules::{self, Filter},
 };
 
-/// Why a Prepare does not apply to a state, or gathered parts of trees are no state.
+/// The reason why a Prepare does not apply to a state, or gathered parts of trees do not form a
+/// state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The inputs of a merge are not two or more neighbouring frozen trees.

@@ -32,7 +32,7 @@ impl Told {
 
 pub struct Liar {
     pub ledger: Ledger,
-    /// For each entry of the log, what the ledger keeps of it, without the header.
+    /// For each entry of the log, the parts that the ledger keeps in addition to the header.
     kept: Vec<Audited>,
 }
 

@@ -254,7 +254,7 @@ impl Worker {
         }
     }
 
-    /// Whether the load is over, and so is the time to learn the last outcomes.
+    /// Whether the load is over and the time to learn the last outcomes has passed.
     fn is_over(&mut self) -> bool {
         if self.deadline.is_none() && *self.stopped.borrow() {
             self.deadline = Some(Instant::now() + GRACE);
@@ -354,7 +354,8 @@ fn batch_of(write: &Write) -> Batch {
         key: keys[*key].clone(),
         condition: match seen.changed {
             None => Condition::Absent,
-            // Each value is written once, so it stands exactly while its stamp does.
+            // Each value is written only once, so a key has the value exactly as long as it has the
+            // stamp.
             Some(stamp) if *by_stamp => Condition::LastChanged(stamp),
             Some(_) => Condition::ValueHash(sha256(&values::value(&seen.token))),
         },
