@@ -73,8 +73,8 @@ class Target:
         connection = socket.socket(socket.AF_INET)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         connection.settimeout(limit)
-        # Without a certificate, the ledger counts by address. The adversary's is one that nobody
-        # else uses.
+        # Without a certificate, the ledger counts by address. No other client uses the adversary's
+        # address.
         connection.bind((ADDRESS, 0))
         connection.connect((self.host, self.port))
         return connection

@@ -116,8 +116,8 @@ impl Trust {
     /// is due.
     ///
     /// # Errors
-    /// If the log had another root at that size: the ledger was forked, and both checkpoints are
-    /// signed.
+    /// If the log had a different root at that size: the ledger was forked, and both checkpoints
+    /// are signed.
     pub(crate) fn note(&self, seen: Seen) -> Result<Option<Growth>, Error> {
         self.learn(&seen)?;
         let seen = seen.checkpoint;

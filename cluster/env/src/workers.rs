@@ -150,7 +150,7 @@ impl<T> Drop for OrderedQueue<T> {
 /// with [`Workers::Inline`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Workers {
-    /// The caller alone.
+    /// Only the caller's thread.
     #[default]
     Inline,
     /// The caller and this many threads, which live as long as their work.

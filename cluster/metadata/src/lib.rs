@@ -73,7 +73,7 @@ pub struct Member {
 pub struct Leader {
     pub name: String,
     /// The fencing token: the revision at which the process became a candidate. It is higher than
-    /// that of every leader before.
+    /// that of every earlier leader.
     pub token: Revision,
 }
 

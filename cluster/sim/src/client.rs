@@ -55,7 +55,7 @@ pub struct Client {
     head: Stamp,
     /// The largest log size that it was told of.
     log_size: u64,
-    /// The client library, if the client writes and reads through that alone.
+    /// The client library, if the client writes and reads only through it.
     library: Option<library::Library>,
     session: Option<writes::Session>,
     batches: u64,

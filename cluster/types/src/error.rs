@@ -1,6 +1,6 @@
 //! Error kinds, which say what a caller can do, and reasons, which say why a call was refused.
 //!
-//! The mapping from reasons to kinds is here alone; `coppice-proto` maps both to gRPC.
+//! Only this file maps reasons to kinds; `coppice-proto` maps both to gRPC.
 
 use alloc::string::{String, ToString};
 use core::{error::Error, fmt, iter};
@@ -110,7 +110,7 @@ reasons! {
     UnknownSession = "UNKNOWN_SESSION", Conflict;
     /// A queue or tree limit is full. Room becomes free later.
     ResourceExhausted = "RESOURCE_EXHAUSTED", Exhausted;
-    /// A quota is exhausted: the most that may exist at once, or the caller's share of it.
+    /// A quota is used up: the total for all callers, or the caller's share of it.
     QuotaExceeded = "QUOTA_EXCEEDED", Exhausted;
     /// A disk is full.
     DiskFull = "DISK_FULL", Exhausted;

@@ -126,7 +126,7 @@ impl Params {
     /// Reads what `encode` wrote, and checks it.
     ///
     /// # Errors
-    /// If the bytes are not parameters, have another protocol version, or are out of range.
+    /// If the bytes are not parameters, have a different protocol version, or are out of range.
     pub fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
         if input.u8()? != 1 {
             return Err(Error::Malformed("parameter format"));

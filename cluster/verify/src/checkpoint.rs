@@ -40,7 +40,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If they are not exactly the text that [`Checkpoint::text`] returns, the size is 2^63 or
-    /// more, or an empty log has another root than the empty list's.
+    /// more, or an empty log does not have the empty list's root.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let malformed = Error::Malformed("checkpoint");
         let mut lines = text.strip_suffix('\n').ok_or(malformed)?.split('\n');

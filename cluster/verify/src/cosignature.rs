@@ -3,7 +3,7 @@
 //!
 //! A cosignature says: at that time, this was the largest consistent tree of that log that the
 //! cosigner had seen. It says nothing about the entries. The signed message does not contain the
-//! cosigner's name, so a key is one cosigner's alone.
+//! cosigner's name, so each key must belong to only one cosigner.
 
 use alloc::{borrow::ToOwned, format, string::String, vec::Vec};
 #[cfg(feature = "sign")]

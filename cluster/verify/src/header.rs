@@ -85,8 +85,8 @@ pub enum Body {
     },
 }
 
-/// Numbers of the kinds that this code knows. A replica of the log can't proceed past a header of
-/// another kind.
+/// Numbers of the kinds that this code knows. A replica of the log can't proceed past a header of a
+/// different kind.
 pub const KINDS: [u8; 5] = [0, 1, 2, 3, 6];
 
 /// Body of the genesis header.

@@ -86,8 +86,8 @@ impl Entry {
     /// Decodes the canonical bytes.
     ///
     /// # Errors
-    /// If the bytes are not a journal entry: truncated, too long, of another kind, with a signature
-    /// or clues, with shards that do not ascend, or with fewer than two merge inputs.
+    /// If the bytes are not a journal entry: truncated, too long, of a different kind, with a
+    /// signature or clues, with shards that do not ascend, or with fewer than two merge inputs.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let mut input = Reader::new(bytes);
         let entry = match input.u8()? {

@@ -184,7 +184,7 @@ impl Keys {
         others.into_iter().any(|key| crate::note::open(note, key).is_ok())
     }
 
-    /// Trusts the newest known key alone, and those to come.
+    /// Trusts only the newest known key and its successors.
     #[must_use]
     pub fn advanced(mut self) -> Self {
         self.trusted = self.changes.len();

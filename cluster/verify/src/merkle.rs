@@ -27,7 +27,7 @@ pub enum Error {
     Short,
     /// The proof has more hashes than its shape needs.
     Long,
-    /// The hashes lead to another root.
+    /// The hashes lead to a different root.
     Mismatch,
 }
 
@@ -356,7 +356,7 @@ pub fn root_from_inclusion(index: u64, size: u64, leaf: &Digest, path: &[Digest]
 /// Checks that the leaf is number `index` of the list of `size` leaves with this root.
 ///
 /// # Errors
-/// Those of [`root_from_inclusion`], and [`Error::Mismatch`] if the path leads to another root.
+/// Those of [`root_from_inclusion`], and [`Error::Mismatch`] if the path leads to a different root.
 pub fn verify_inclusion(index: u64, size: u64, leaf: &Digest, path: &[Digest], root: &Digest) -> Result<(), Error> {
     if root_from_inclusion(index, size, leaf, path)? == *root { Ok(()) } else { Err(Error::Mismatch) }
 }
@@ -366,7 +366,7 @@ pub fn verify_inclusion(index: u64, size: u64, leaf: &Digest, path: &[Digest], r
 ///
 /// # Errors
 /// [`Error::OutOfRange`] if `old` is above `new`, [`Error::Short`] or [`Error::Long`] if hashes are
-/// missing or left over, [`Error::Mismatch`] if the path leads to another root.
+/// missing or left over, [`Error::Mismatch`] if the path leads to a different root.
 pub fn verify_consistency(
     old: u64,
     new: u64,

@@ -84,8 +84,8 @@ impl<const TYPE: u8> PublicKey<TYPE> {
     /// Parses a vkey, `name+hex(key id)+base64(type || public key)`.
     ///
     /// # Errors
-    /// If the text is not a vkey, its key is of another type, or its key id is not that of the key.
-    /// [`Error::PrivateKey`] if it is a private key.
+    /// If the text is not a vkey, its key is of a different type, or its key id is not that of the
+    /// key. [`Error::PrivateKey`] if it is a private key.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let (name, id, key) = split_key(text, TYPE)?;
         let key = Self::new(name, &key)?;
@@ -157,8 +157,8 @@ impl SignerKey {
     /// Parses the text of a private key, `PRIVATE+KEY+name+hex(key id)+base64(type || seed)`.
     ///
     /// # Errors
-    /// If the text is not a private key, its key is of another type, or its key id is not that of
-    /// the key.
+    /// If the text is not a private key, its key is of a different type, or its key id is not that
+    /// of the key.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let text = text.strip_prefix(PRIVATE).ok_or(Error::Malformed("private key"))?;
         let (name, id, seed) = split_key(text, TYPE_ED25519)?;

@@ -1,6 +1,6 @@
 //! Proof files and their parts, encoded and decoded (`docs/verification.md` section 12).
 //!
-//! Decoding checks the shape alone; [`crate::verify`] says what a file proves. Decoded parts borrow
+//! Decoding checks only the shape; [`crate::verify`] says what a file proves. Decoded parts borrow
 //! from the file. A decoded file takes at most about twenty times the file's length in memory, and
 //! far less if its records are puts, whatever counts it claims.
 
@@ -227,8 +227,8 @@ impl<'a> ProofFile<'a> {
     /// Decodes a file.
     ///
     /// # Errors
-    /// If the file is damaged, of another format or kind, over a limit of section 16, or not the
-    /// only encoding of its content.
+    /// If the file is damaged, of a different format or kind, over a limit of section 16, or not
+    /// the only encoding of its content.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Error> {
         if bytes.len() > FILE_BYTES_MAX {
             return Err(Error::Malformed("proof file length"));

@@ -252,7 +252,7 @@ fn used(observed: &Observed, name: &str) -> bool {
 /// Ignores that an object to delete or change is already gone.
 pub(super) fn gone_is_fine(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
     match result {
-        // 409: the pod of this name has another uid.
+        // 409: the pod of this name has a different uid.
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
         other => other,
     }

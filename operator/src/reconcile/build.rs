@@ -116,7 +116,7 @@ impl Object {
     /// Makes an object of kind `K`.
     ///
     /// # Panics
-    /// If the kind lacks a field of the body, or the field has another type: a mistake in this
+    /// If the kind lacks a field of the body, or the field has a different type: a mistake in this
     /// module.
     fn new<K: Resource<DynamicType = ()> + Serialize + DeserializeOwned>(mut body: Value) -> Self {
         body["apiVersion"] = json!(K::api_version(&()));

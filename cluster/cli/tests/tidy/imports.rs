@@ -88,7 +88,7 @@ impl Crate {
         loops
     }
 
-    /// Returns the module that holds what a path from the root of the crate names; `None` if that
+    /// Returns the module that holds the item of a path from the root of the crate; `None` if that
     /// lies in another crate.
     fn resolve(&self, path: &[String], depth: usize) -> Option<Path> {
         /// A chain of re-exports is never longer; one that is leads in a circle.
@@ -127,7 +127,7 @@ impl Crate {
     }
 }
 
-/// Stands before the path of an item of another crate.
+/// The first part of the path of an item in another crate.
 const OUTSIDE: &str = "";
 
 fn reachable<'e>(edges: &'e BTreeMap<Path, BTreeSet<Path>>, from: &'e Path) -> BTreeSet<&'e Path> {

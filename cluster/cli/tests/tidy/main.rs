@@ -77,7 +77,7 @@ fn the_house_is_tidy() {
     assert!(offences.is_empty(), "{} breaches of the rules:\n{}", offences.len(), offences.join("\n"));
 }
 
-/// Returns the offences of a tree that holds these files alone.
+/// Returns the offences of a tree that holds only these files.
 fn offences_of(files: &[(&str, &str)]) -> Vec<String> {
     let root = tempfile::tempdir().expect("a directory for the tree");
     for (path, text) in files {

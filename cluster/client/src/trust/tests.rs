@@ -193,7 +193,7 @@ async fn growth_that_stays_unproven_is_an_error_after_a_while() {
     let old = ledger.headers.len() as u64;
     ledger.commit(&[of_round(3)]).expect("a batch");
     let options = crate::Options { patience: Duration::ZERO, trust: Some(key), ..crate::Options::new("") };
-    // An address where nobody listens.
+    // An address without a listener.
     let nobody = tonic::transport::Endpoint::from_static("http://127.0.0.1:1").connect_lazy().into();
     let client = crate::Client::over(vec![("http://127.0.0.1:1".to_owned(), nobody)], 1, &options);
     let trust = client.trust.clone().expect("a key");

@@ -85,7 +85,7 @@ impl Liar {
         self.kept.push(Audited { journal: bytes, lists, ..Audited::default() });
     }
 
-    /// Appends a header of another kind.
+    /// Appends a header of a different kind.
     pub fn append(&mut self, header: impl FnOnce(&Ledger) -> Header) {
         let header = header(&self.ledger);
         self.ledger.append(header);

@@ -88,7 +88,7 @@ impl Stage {
 pub struct Standing {
     pub of: Realm,
     pub stage: Stage,
-    /// Whether clients have the files of the stage; true where nobody has to confirm that.
+    /// Whether clients have the files of the stage; true where no person has to confirm that.
     pub clients: bool,
     /// Whether a successor should be introduced, since certificates of this authority will end with
     /// it.
@@ -96,7 +96,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// The reason for which pods are being replaced.
+    /// The reason why pods are being replaced.
     #[must_use]
     pub fn words(self) -> &'static str {
         match (self.of, self.stage) {
