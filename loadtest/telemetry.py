@@ -74,7 +74,7 @@ class Run:
         subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
 
     def measure(self, clients, seconds):
-        """What was recorded during the load, and the processor time of the load and of one look at
+        """The metrics' growth during the load, and the processor time of the load and of one look at
         all metrics."""
         self.cluster.start(NODES[0])
         try:

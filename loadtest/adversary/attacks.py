@@ -146,7 +146,7 @@ def half_request(target):
 
 
 def half_handshake(target):
-    """Only the head of the first TLS record."""
+    """Sends only the head of the first TLS record."""
     return begun(target, b"\x16\x03\x01\x02\x00\x01")
 
 

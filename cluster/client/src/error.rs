@@ -16,7 +16,7 @@ pub enum Error {
     Endpoint {
         /// The endpoint, as it was given.
         endpoint: String,
-        /// What is wrong with it.
+        /// The reason why it is refused.
         message: String,
     },
     /// Authorities, certificates or keys are unreadable, or do not fit each other.
@@ -27,7 +27,7 @@ pub enum Error {
     Refused {
         /// The machine-readable cause; `None` if the server gave none.
         reason: Option<Reason>,
-        /// What the caller can do.
+        /// The kind of the error, which says what the caller can do.
         kind: ErrorKind,
         /// The cluster's words.
         message: String,
@@ -133,7 +133,8 @@ impl Error {
         }
     }
 
-    /// What the caller can do, for instance try again or change the request.
+    /// The kind of the error, which says what the caller can do: for instance try again or change
+    /// the request.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -153,7 +153,7 @@ impl Error {
         }
     }
 
-    /// What the caller can do.
+    /// The kind of the error, which says what the caller can do.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.reason().kind()

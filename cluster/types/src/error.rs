@@ -23,7 +23,7 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     line
 }
 
-/// What a caller can do about an error.
+/// The kind of an error, by what a caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The request is wrong, and repeating it does not help.
@@ -70,7 +70,7 @@ macro_rules! reasons {
                 match name { $($name => Some(Self::$variant),)* _ => None }
             }
 
-            /// The kind of the reason: what the caller can do.
+            /// The kind of errors with this reason.
             #[must_use]
             pub fn kind(self) -> ErrorKind {
                 match self { $(Self::$variant => ErrorKind::$kind,)* }

@@ -23,7 +23,7 @@ use crate::{
 
 /// Type of an Ed25519 key that cosigns.
 pub const TYPE_COSIGNATURE: u8 = 4;
-/// Bound that every time is below.
+/// Upper bound of all times, exclusive.
 const TIME_MAX: u64 = 1 << 63;
 
 /// A key that cosigns under its name.

@@ -174,7 +174,7 @@ impl Judge {
     }
 }
 
-/// Whether the answer came without a proof, and said so.
+/// Whether the only fault of the answer is a missing receipt.
 fn shows_nothing(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(coppice_client::Error::Refused { outcome_unknown: true, .. }))
 }
