@@ -18,7 +18,8 @@ NAMESPACE, LEDGER = "bank", "ledger"
 SYSTEM, OPERATOR = "coppice-system", "coppice-operator"
 IMAGE, K6_IMAGE = "coppice.local/coppice", "coppice.local/k6:1"
 # Longest time from a fault's end until every replica votes and every pod is ready. About 30 s were
-# measured; every limit here is at least 4 times the measured time, since a machine may have other things to do.
+# measured; every limit here is at least 4 times the measured time, since a machine may
+# be busy with other work.
 HEAL_SECONDS = 240
 
 

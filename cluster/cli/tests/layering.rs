@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-/// Which packages of the workspace each package may use, in its product code.
+/// The packages of the workspace that each package may use in its product code.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("coppice-types", &[]),
     ("coppice-protoc", &[]),

@@ -253,7 +253,7 @@ impl Client {
                 Err(error) => return Err(error),
             }
         }
-        // A later call asks for the proof again. The answer at hand is proven all the same.
+        // A later call asks for the proof again. The answer at hand is proven anyway.
         trust.unproven()
     }
 
@@ -373,7 +373,7 @@ impl Client {
         ask!(self, Repeat::Safe, get_checkpoint, v1::GetCheckpointRequest { old_size, cosigned: true })
     }
 
-    /// Drops the versions before one for good. The root log keeps who asked for it, and why.
+    /// Drops the versions before one permanently. The root log keeps who asked for it, and why.
     pub async fn prune(&self, request: v1::PruneRequest) -> Result<v1::AdminResponse, Error> {
         ask!(self, Repeat::Unsafe, prune, request)
     }

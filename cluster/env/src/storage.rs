@@ -5,7 +5,7 @@
 //! - A write is durable only after `sync_data` on its file. A new, renamed or removed name is
 //!   durable only after `sync_dir` on its directory. Until then, either may be lost, in part and in
 //!   any order.
-//! - A failed `sync_data` may lose the writes that it should have covered for good. A later sync
+//! - A failed `sync_data` may permanently lose the writes that it should have covered. A later sync
 //!   does not make up for it, so callers must not continue as if it did.
 //! - Reads see all earlier writes, synced or not.
 //! - Shortages have error kinds of their own, which [`crate::Shortage`] reads: `StorageFull` for

@@ -44,7 +44,7 @@ pub use crate::{
     peer::Peer,
 };
 
-/// Which calls are accepted: a part of every process's settings.
+/// The rules for accepting calls: a part of every process's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Access {

@@ -174,7 +174,7 @@ impl Client {
     /// Opens a signed checkpoint and records it.
     fn note_checkpoint(&self, note: &[u8], what: &str) {
         let next = shape::next_signing_key();
-        // Which of the two keys should have signed it is judged by the log at the end.
+        // At the end, the log shows which of the two keys should have signed it.
         let opened = [&self.verifier, next.verifier()].map(|key| Checkpoint::open(note, key).map(|it| (key, it)));
         let [first, second] = opened;
         match first.or(second) {

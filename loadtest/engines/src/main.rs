@@ -31,7 +31,7 @@ use coppice_measure::{
 };
 use tikv_jemallocator::Jemalloc;
 
-/// The allocator of a shard node. RocksDB is no Rust program and uses that of the C library.
+/// The allocator of a shard node. RocksDB is not a Rust program and uses the C library's allocator.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 
