@@ -127,7 +127,7 @@ pub struct ShardPart<'a> {
     pub shard: ShardId,
     /// Lowest key of the shard's range.
     pub low: Cow<'a, [u8]>,
-    /// The key above the shard's range; `None` for no upper bound.
+    /// The key above the shard's range; `None` means no upper bound.
     pub high: Option<Cow<'a, [u8]>>,
     /// The shard version in the state leaf.
     pub version: Version,

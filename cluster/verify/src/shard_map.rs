@@ -193,7 +193,7 @@ pub struct StateLeaf {
     pub shard: ShardId,
     /// Lowest key of the shard's range.
     pub low: Vec<u8>,
-    /// The key above the shard's range; `None` for no upper bound.
+    /// The key above the shard's range; `None` means no upper bound.
     pub high: Option<Vec<u8>>,
     /// The newest version, at or below that of the state, in which the shard received a Prepare; 0
     /// at genesis.

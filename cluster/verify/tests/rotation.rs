@@ -1,5 +1,5 @@
-//! A ledger that changes its key. Whoever knows one of its keys can follow to the others, and to no
-//! key that the ledger never had.
+//! A ledger that changes its key. A verifier that knows one of its keys can follow the changes to
+//! the others, but not to a foreign key.
 
 mod common;
 

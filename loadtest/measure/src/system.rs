@@ -24,7 +24,7 @@ pub struct Facts {
 
 /// An open store.
 pub trait System: Send + Sync {
-    /// Writes a batch atomically. Its keys are in no order, and each occurs once.
+    /// Writes a batch atomically. Its keys are unordered, and each occurs once.
     ///
     /// # Errors
     /// If the store fails.

@@ -300,7 +300,7 @@ fn histories_and_trees_that_go_round_end() {
         [b"40000 a\0".as_slice(), &[0x22; 20], b"40000 b\0", &[0x22; 20], b"100644 c\0", &[0x33; 20]].concat();
     forge(&tree, "tree", &entries);
     forge(&ancestor, "commit", commit(&format!("parent {ancestor}\n")).as_bytes());
-    // Git checks the hash of the commit that is checked out, and of no other.
+    // Git checks the hash of only one commit: the one that is checked out.
     let reference = dir.path().join(".git").join(git(dir.path(), &["symbolic-ref", "HEAD"]));
     let check_out = |content: String| {
         let file = dir.path().join("commit");
