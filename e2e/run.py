@@ -214,7 +214,7 @@ class Run(Steps):
         (folder / "ca.crt").write_text(self.secret(own)["ca.crt"])
 
         def answer(secret, request):
-            """What etcd answers to a request with the certificate in a secret."""
+            """etcd's answer to a request with the certificate in a secret."""
             for file, text in self.secret(secret).items():
                 if file != "ca.crt":
                     (folder / file).write_text(text)

@@ -17,8 +17,9 @@ from harness.history import longest_gap  # noqa: E402
 NAMESPACE, LEDGER = "bank", "ledger"
 SYSTEM, OPERATOR = "coppice-system", "coppice-operator"
 IMAGE, K6_IMAGE = "coppice.local/coppice", "coppice.local/k6:1"
-# From a fault's end until every replica votes and every pod is ready. It takes about 30 s; every
-# limit here is at least 4 times the measured time, since a machine may have other things to do.
+# Longest time from a fault's end until every replica votes and every pod is ready. About 30 s were
+# measured; every limit here is at least 4 times the measured time, since a machine may
+# be busy with other work.
 HEAL_SECONDS = 240
 
 

@@ -101,7 +101,7 @@ class Bench:
         settle_disk()
         try:
             system.start()
-            # A single client leaves no key out: these keys are read in the end.
+            # A single client writes every key of a range; these keys are read at the end.
             event = self.drive(system, clients=1, batch=1000, value_bytes=VALUES[0])
             first, keys = event["next_key"], event["next_key"] - 1000
             for value in VALUES:
@@ -145,7 +145,7 @@ class Bench:
         shutil.rmtree(system.directory, ignore_errors=True)
 
     def spread(self):
-        """Versions that touch one shard: of 2, and of 64."""
+        """Measures versions that touch one shard, in a ledger of 2 shards and in one of 64."""
         for shards in (2, 64):
             name = f"Coppice {shards} x 1"
             system = Coppice(self.fresh(f"coppice-{shards}-shards"), self.options.binaries, 1, shards=shards)
@@ -192,8 +192,8 @@ class Bench:
 
 
 def settle_disk():
-    """Waits until data is written that builds or the last system left behind, so that the disk
-    doesn't write it during the next measurement."""
+    """Waits until the disk has written the data that builds or the last system left behind, so that
+    it does not write during the next measurement."""
     os.sync()
 
 
@@ -207,7 +207,7 @@ def median(events, *path):
 
 
 def goals(cells, ceiling):
-    """(goal, what was reached, whether it holds), as far as it was measured."""
+    """(goal, measured value, whether the goal holds) for each goal that was measured."""
     def rate(system, what):
         events = cells.get(system, {}).get(what)
         return median(events, "records_per_second") if events else None

@@ -29,7 +29,7 @@ COORDINATOR = "coordinator-1"
 # The number of polls in which a version's preparation or decision goes on: more than it has calls
 # to wait for.
 POLLS_OF_A_VERSION = 40
-# How often the leader checks whether a command is traced: when it is proposed, committed and
+# Number of checks by the leader whether a command is traced: when it is proposed, committed and
 # applied.
 LOOKS_AT_A_TRACE = 6
 SCRAPES = 100
@@ -74,7 +74,7 @@ class Run:
         subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
 
     def measure(self, clients, seconds):
-        """What was recorded during the load, and the processor time of the load and of one look at
+        """The metrics' growth during the load, and the processor time of the load and of one look at
         all metrics."""
         self.cluster.start(NODES[0])
         try:

@@ -73,8 +73,8 @@ def api_server(pki, data, address, port, client_port, peer_port):
     """The arguments of an API server and its etcd."""
     client, peer = f"https://127.0.0.1:{client_port}", f"http://127.0.0.1:{peer_port}"
     return {
-        # A bed doesn't outlive the machine, so etcd need not sync; the disk is left to what is
-        # tested.
+        # A bed doesn't outlive the machine, so etcd need not sync; the disk is left to the
+        # processes under test.
         "etcd": {
             "name": "bed", "data-dir": data, "unsafe-no-fsync": "true", "log-level": "warn",
             "listen-client-urls": client, "advertise-client-urls": client, "listen-peer-urls": peer,

@@ -77,8 +77,8 @@ NETWORKS = {
 
 
 def unusable(directory):
-    """What this machine lacks for a bed in a directory; empty if it lacks nothing. Missing programs
-    of the system are installed."""
+    """The list of things that this machine lacks for a bed in a directory. Missing programs of the
+    system are installed."""
     lacks = []
     if os.geteuid() != 0:
         return ["root"]

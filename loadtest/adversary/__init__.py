@@ -1,2 +1,2 @@
-"""The parts of `adversaries.py`: handwritten HTTP/2, the attacks, and what is measured
-meanwhile."""
+"""The parts of `adversaries.py`: handwritten HTTP/2, the attacks, and the measurements
+during them."""

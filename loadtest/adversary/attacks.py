@@ -20,7 +20,7 @@ LEDGER = "/coppice.v1.Ledger/"
 
 @dataclasses.dataclass
 class Attack:
-    """The name of an attack, what it does, and what it targets."""
+    """An attack: its name, its description, and its target."""
 
     name: str
     about: str
@@ -124,7 +124,7 @@ def slow_messages(target, seconds):
 
 
 def keep_open(count, connect):
-    """An attack that makes up to `count` connections, and sends no more on them."""
+    """An attack that makes up to `count` connections, and sends nothing more on them."""
 
     def run(target, seconds):
         held = opened(count, lambda: connect(target))
@@ -135,7 +135,7 @@ def keep_open(count, connect):
 
 
 def begun(target, data):
-    """A TCP connection on which the beginning of something was sent."""
+    """A TCP connection on which the first bytes of a request or a handshake were sent."""
     connection = target.socket()
     connection.sendall(data)
     return connection
@@ -146,7 +146,7 @@ def half_request(target):
 
 
 def half_handshake(target):
-    """Only the head of the first TLS record."""
+    """Sends only the head of the first TLS record."""
     return begun(target, b"\x16\x03\x01\x02\x00\x01")
 
 

@@ -41,8 +41,8 @@ def _status(pid, name):
 
 
 class GoodClient:
-    """Another client, which goes on with its work: a commit, a read and a look at head, each by a
-    command of its own."""
+    """An honest client that continues its work during the attack: a commit, a read and a look at
+    head, each by its own command."""
 
     # A call that takes longer has been stopped by the attack.
     LIMIT_SECONDS = 20

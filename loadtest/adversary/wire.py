@@ -1,7 +1,7 @@
 """Handwritten frames of HTTP/2 and gRPC: an adversary sends frames that no library would send.
 
-The rules of the protocol are followed, and answers decoded, only as far as an attack needs it to be
-let in. Lengths are in bytes.
+An attack follows the protocol and decodes answers only where it would not be let in otherwise.
+Lengths are in bytes.
 """
 
 import socket
@@ -73,8 +73,8 @@ class Target:
         connection = socket.socket(socket.AF_INET)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         connection.settimeout(limit)
-        # Without a certificate, the ledger counts by address. The adversary's is one that nobody
-        # else uses.
+        # Without a certificate, the ledger counts by address. No other client uses the adversary's
+        # address.
         connection.bind((ADDRESS, 0))
         connection.connect((self.host, self.port))
         return connection

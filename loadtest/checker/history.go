@@ -23,8 +23,8 @@ type Operation struct {
 	// Outcome is "ok", "refused" (a precondition did not hold), or "unknown" (a write that may have
 	// been applied, or still be).
 	Outcome string `json:"outcome"`
-	// Values are those of a requested write, or of an answered read, by key. "" is no value; null
-	// leaves the key unchanged.
+	// Values are those of a requested write, or of an answered read, by key. "" is not a value;
+	// null leaves the key unchanged.
 	Values [2]*string `json:"values"`
 	// Condition of a write: the key at this index has this value ("" for none).
 	Condition *Condition `json:"condition,omitempty"`

@@ -66,7 +66,7 @@ func linearizable(operations []Operation, limit time.Duration) []string {
 	var faults []string
 	end := time.Now().Add(limit)
 	for _, name := range names {
-		// Porcupine takes 0 for no limit.
+		// For Porcupine, 0 means no limit.
 		left := max(time.Until(end), time.Millisecond)
 		switch porcupine.CheckOperationsTimeout(registers, groups[name], left) {
 		case porcupine.Ok:

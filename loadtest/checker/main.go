@@ -11,7 +11,7 @@
 //	versions      the ledger's versions agree with the order of the operations, and with the
 //	              values that were read at them
 //	once          the ledger's own list of changes has every acknowledged write once, at its
-//	              version, and nothing that nobody wrote
+//	              version, and only values that clients wrote
 //
 // It prints one JSON object. The exit code is 0 if all judgements hold, 1 if not, and 2 if it could
 // not judge.

@@ -2,9 +2,9 @@
 // loadtest/bench/src/drive.rs does in Rust what this package does in Go.
 //
 // A closed loop has a number of clients, each of which sends its next batch when the last one is
-// answered. An open loop sends batches at fixed times, whatever the answers do, and counts latency
-// from the time at which a batch was due. Reads are closed loops over keys that were written
-// before.
+// answered. An open loop sends batches at fixed times, without waiting for answers, and counts
+// latency from the time at which a batch was due. Reads are closed loops over keys that were
+// written before.
 package drive
 
 import (

@@ -46,7 +46,7 @@ func (client client) Read(ctx context.Context, key []byte) error {
 
 func main() {
 	drive.Main("etcd", func(_ context.Context, options drive.Options, index int) (drive.Client, error) {
-		// Each client begins with another member.
+		// Each client begins with a different member.
 		endpoints := append([]string{}, options.Endpoints[index%len(options.Endpoints):]...)
 		endpoints = append(endpoints, options.Endpoints[:index%len(options.Endpoints)]...)
 		etcd, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: 5 * time.Second})

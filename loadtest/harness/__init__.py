@@ -1,2 +1,2 @@
-"""What the chaos test and the comparison share: processes, networks, clocks, and clusters made of
+"""Helpers of the chaos test and the comparison: processes, networks, clocks, and clusters made of
 them."""

@@ -31,7 +31,7 @@ def bars(title, unit, rows):
 
 
 def write(directory, cells):
-    """Writes one chart for each kind of load, and for the latency at half of it."""
+    """Writes one chart for each kind of figures: rates, latencies at half load, or a gap."""
     whats = []
     for figures in cells.values():
         whats += [what for what in figures if what not in whats]

@@ -25,7 +25,7 @@ import load  # noqa: E402
 BINARIES = load.ROOT / "target" / "debug"
 # The beginning of a proof file, and the type of an HTTP/2 frame that carries an answer.
 MAGIC, DATA = b"coppice-proof", 0
-# Levels that hold on a busy machine: these runs check what is done, and not how fast.
+# Levels that hold on a busy machine: these runs check results, not speed.
 SLOW = {"READ_P95": "20s", "WRITE_P95": "20s", "DURATION": "2s"}
 SMALL = {"RECORDS": "500", "VALUE_BYTES": "100", "PROOF_SHARE": "20%"}
 SCENARIOS = {

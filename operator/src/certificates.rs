@@ -32,7 +32,7 @@ const DAY_SECONDS: i64 = 86_400;
 /// Certificates begin this long before they are made, because clocks differ.
 const BACKDATED_SECONDS: i64 = 3600;
 
-/// Why a certificate could not be made.
+/// The reason why a certificate could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A host name or the authority's key is invalid.
@@ -62,7 +62,7 @@ impl std::fmt::Debug for Pair {
 /// Makes an authority for the cluster of this name; `now` is in seconds since 1970.
 ///
 /// # Errors
-/// If the time is no date.
+/// If the time is not a date.
 pub fn authority(cluster: &str, now: i64) -> Result<Pair, Error> {
     let key = KeyPair::generate()?;
     let mut params = authority_params(cluster);

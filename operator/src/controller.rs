@@ -44,7 +44,7 @@ use crate::{
     reconcile::build::MANAGER,
 };
 
-/// How the operator runs.
+/// The settings of the operator.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The watched namespace; `None` watches all.

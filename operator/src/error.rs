@@ -2,7 +2,7 @@
 
 use crate::reconcile::validate::Invalid;
 
-/// Why a step could not be done.
+/// The reason why a step could not be done.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The API server refused, or doesn't answer; it is tried again.
@@ -17,7 +17,7 @@ pub enum Error {
     Blocked {
         /// A word in camel case, for conditions and events.
         reason: &'static str,
-        /// What is wrong, and what can be done.
+        /// The fault, and the remedy.
         message: String,
     },
     #[error(transparent)]

@@ -71,7 +71,7 @@ pub struct Operator<'a> {
     pub principal: &'a str,
     /// The creator of the resource, if an annotation names one.
     pub creator: Option<&'a str>,
-    /// How long the ledger may take to report its status.
+    /// Longest wait for the ledger's status.
     pub patience: Duration,
 }
 

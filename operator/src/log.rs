@@ -17,7 +17,7 @@ use tracing_subscriber::{
 /// If the filter is invalid.
 pub fn start(filter: &str) -> Result<(), String> {
     let filter = EnvFilter::try_new(filter).map_err(|error| format!("--log {filter}: {error}"))?;
-    // A closed standard error is no reason to panic.
+    // A closed standard error is not a reason to panic.
     let lines = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false).with_writer(io::stderr);
     lines.json().map_event_format(Guarded).init();
     Ok(())

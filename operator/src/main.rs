@@ -29,7 +29,7 @@ enum Command {
         /// A name that no other operator has: the pod's name
         #[arg(long, value_name = "NAME", env = "POD_NAME")]
         identity: String,
-        /// What is logged: a level, or a filter like `info,kube=warn`
+        /// The log filter: a level, or a filter like `info,kube=warn`
         #[arg(long, value_name = "FILTER", default_value = "info")]
         log: String,
     },

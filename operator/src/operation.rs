@@ -1,4 +1,4 @@
-//! What a `LedgerOperation` does next, as a pure function: each operation is carried out once,
+//! The next step of a `LedgerOperation`, as a pure function. Each operation is carried out once,
 //! however often the operator restarts.
 //!
 //! Before the ledger is asked, the resource's status is set to `Running` and records the size of
@@ -17,7 +17,7 @@ use coppice_verify::{
 
 use crate::crd::{LedgerOperationSpec, LedgerOperationStatus, Phase};
 
-/// What a ledger says about itself.
+/// The ledger's position, as the ledger reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub epoch: i64,

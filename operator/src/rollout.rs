@@ -36,7 +36,7 @@ pub enum State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     pub name: String,
-    /// Whether the pod was made from another template than the current one.
+    /// Whether the pod was made from a template other than the current one.
     pub outdated: bool,
     pub state: State,
 }
@@ -51,7 +51,7 @@ pub enum Part {
     Unknown,
     /// The member votes, but is far behind, or can't be read.
     Behind,
-    /// The member votes, and has what the leader has.
+    /// The member votes, and is not far behind the leader.
     Votes,
     /// The member leads.
     Leads,
@@ -72,7 +72,7 @@ pub struct Group {
     pub ghosts: usize,
 }
 
-/// What was observed: the pods first, then the groups.
+/// The observed state: the pods were read first, then the groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fleet {
     pub members: Vec<Member>,
@@ -82,7 +82,7 @@ pub struct Fleet {
     pub unborn: bool,
 }
 
-/// What is to be done.
+/// The next step of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// All pods are current.
@@ -93,7 +93,7 @@ pub enum Step {
     Restart {
         /// The pod's place among the members.
         member: usize,
-        /// Why this pod, and why now.
+        /// The reason to restart this pod now.
         why: &'static str,
     },
 }

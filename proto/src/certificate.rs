@@ -1,4 +1,4 @@
-//! What a certificate says about its holder: its roles, and the process that it is for.
+//! A certificate's statement about its holder: the roles, and the process that it is for.
 //!
 //! Both are URIs among the subject's alternative names: [`ROLE_URI`] followed by a role's name,
 //! once for each role, and [`NAME_URI`] followed by the name of a node or coordinator. A
@@ -90,7 +90,7 @@ impl fmt::Display for Roles {
     }
 }
 
-/// The content of a certificate, as far as Coppice uses it.
+/// The fields of a certificate that Coppice uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
     /// The subject's name, cut off if it is long.

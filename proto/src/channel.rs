@@ -40,8 +40,8 @@ impl Channel {
 }
 
 impl Channel {
-    /// The same channel, with a time limit on its calls. A call that has no `grpc-timeout` of its
-    /// own says that its answer is of use for `limit` only, so the server may stop after that.
+    /// The same channel, with a time limit on its calls. A call without a `grpc-timeout` gets one
+    /// of `limit`, so the server may stop work on it after that.
     #[must_use]
     pub fn within(&self, limit: Duration) -> Self {
         Self::new(self.clone().map_request(move |mut request: HttpRequest| {

@@ -19,11 +19,11 @@ use crate::v1;
 pub enum Malformed {
     /// The field is not there.
     Missing(&'static str),
-    /// The field has another number of bytes than its type.
+    /// The field's number of bytes is not that of its type.
     Length {
         /// The field.
         field: &'static str,
-        /// What it should be.
+        /// A description of the expected length.
         expected: &'static str,
     },
     /// The field has a value that it may not have.
@@ -61,7 +61,7 @@ pub fn to_digest(digest: &Digest) -> Bytes {
 /// Reads a digest.
 ///
 /// # Errors
-/// `Length` if the field has another length than 32 bytes.
+/// `Length` if the field's length is not 32 bytes.
 pub fn digest(bytes: &[u8], field: &'static str) -> Result<Digest> {
     Digest::from_slice(bytes).ok_or(Malformed::Length { field, expected: "a digest of 32 bytes" })
 }
@@ -75,7 +75,7 @@ pub fn to_path(hashes: &[Digest]) -> v1::HashPath {
 /// Reads a list of digests.
 ///
 /// # Errors
-/// `Length` if one of them is no digest.
+/// `Length` if one of them is not a digest.
 pub fn path(path: &v1::HashPath, field: &'static str) -> Result<Vec<Digest>> {
     path.hashes.iter().map(|hash| digest(hash, field)).collect()
 }
@@ -89,7 +89,7 @@ pub fn to_session_id(session: SessionId) -> Bytes {
 /// Reads the name of a session.
 ///
 /// # Errors
-/// `Length` if the field has another length than 16 bytes.
+/// `Length` if the field's length is not 16 bytes.
 pub fn session_id(bytes: &[u8]) -> Result<SessionId> {
     SessionId::from_slice(bytes).ok_or(Malformed::Length { field: "session_id", expected: "16 bytes long" })
 }
@@ -103,7 +103,7 @@ pub fn to_pin_id(pin: PinId) -> Bytes {
 /// Reads the name of a pin.
 ///
 /// # Errors
-/// `Length` if the field has another length than 16 bytes.
+/// `Length` if the field's length is not 16 bytes.
 pub fn pin_id(bytes: &[u8]) -> Result<PinId> {
     PinId::from_slice(bytes).ok_or(Malformed::Length { field: "pin_id", expected: "16 bytes long" })
 }
@@ -157,7 +157,7 @@ pub fn to_leaf(leaf: &StateLeaf) -> v1::StateLeaf {
 /// Reads a state leaf.
 ///
 /// # Errors
-/// As [`state`].
+/// Like [`state`].
 pub fn leaf(leaf: v1::StateLeaf) -> Result<StateLeaf> {
     let state = state(leaf.state.as_ref(), "leaf.state")?;
     Ok(StateLeaf {
@@ -242,7 +242,7 @@ pub fn to_session_commit(commit: &SessionCommit) -> v1::SessionCommit {
 /// Reads a session's batch that is committed.
 ///
 /// # Errors
-/// `Length` if its session or its hash has another length than it should.
+/// `Length` if its session or its hash has a wrong length.
 pub fn session_commit(commit: &v1::SessionCommit) -> Result<SessionCommit> {
     Ok(SessionCommit {
         session: session_id(&commit.session_id)?,
@@ -267,7 +267,7 @@ pub fn to_session_batch(batch: &SessionBatch) -> v1::SessionBatch {
 /// Reads a session's batch that the root group remembers.
 ///
 /// # Errors
-/// `Length` if its hash is no digest.
+/// `Length` if its hash is not a digest.
 pub fn session_batch(batch: &v1::SessionBatch) -> Result<SessionBatch> {
     Ok(SessionBatch {
         number: batch.number,

@@ -13,7 +13,7 @@ use std::{
 
 use tokio::sync::watch;
 
-/// How often the files are read.
+/// The pause between two reads of the files.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// Largest file that is accepted.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -23,7 +23,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 pub struct Unreadable {
     /// The path of the file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The reason why it can't be read.
     pub why: String,
 }
 
@@ -94,7 +94,7 @@ impl<T: Send + Sync + 'static> Live<T> {
         self.now.borrow_and_update().clone()
     }
 
-    /// Waits until another value is in force than the one that was taken last.
+    /// Waits until the value in force is no longer the one that was taken last.
     pub async fn changed(&mut self) {
         if self.now.changed().await.is_err() {
             // The task that reads the files has ended, so no change will come.

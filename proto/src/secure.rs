@@ -65,7 +65,7 @@ impl Expected {
     }
 }
 
-/// Why a certificate is refused although the authority signed it.
+/// The reason why a certificate is refused although the authority signed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused(pub String);
 

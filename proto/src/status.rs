@@ -77,7 +77,7 @@ pub fn metadata(status: &Status, name: &str) -> Option<String> {
     if info.domain == DOMAIN { info.metadata.get(name).cloned() } else { None }
 }
 
-/// What the caller can do, by the reason or else by the code.
+/// The kind of an error, by its reason or else by its code.
 #[must_use]
 pub fn kind(status: &Status) -> ErrorKind {
     if let Some(reason) = reason(status) {

@@ -1,5 +1,5 @@
-//! How long a call's answer is of use to its caller, in gRPC's notation: up to eight digits and a
-//! unit.
+//! The time for which a call's answer is of use to its caller, in gRPC's notation: up to eight
+//! digits and a unit.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const DIGITS_MAX: usize = 8;
 /// The largest number with that many digits.
 const MS_MAX: u64 = 99_999_999;
 
-/// How long the caller waits; `None` if it does not say.
+/// The time that the caller waits; `None` if it does not say.
 #[must_use]
 pub fn asked(metadata: &MetadataMap) -> Option<Duration> {
     parse(metadata.get(HEADER)?.to_str().ok()?)

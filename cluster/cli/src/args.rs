@@ -257,7 +257,7 @@ pub struct Commit {
     /// The epoch of --expect-version [default: head's].
     #[arg(long, value_name = "EPOCH", requires = "expect_version")]
     pub expect_epoch: Option<u64>,
-    /// Bytes to which the ledger commits by hash, with the batch.
+    /// Bytes that the ledger commits to by their hash, together with the batch.
     #[arg(long, value_name = "VALUE")]
     pub metadata: Option<String>,
     /// Write a receipt, a proof that the batch was committed.
@@ -335,7 +335,7 @@ pub struct Consent {
     /// Say what would happen, and do nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not ask. Without a terminal, there is no question either.
+    /// Do not ask for confirmation; without a terminal, none is asked for.
     #[arg(long, conflicts_with = "dry_run")]
     pub yes: bool,
 }
@@ -396,7 +396,7 @@ pub struct Lead {
     /// The group, as `coppice status` names it: `root`, or `shard-N`.
     #[arg(value_name = "GROUP")]
     pub group: String,
-    /// The node whose replica is to lead.
+    /// The node whose replica should lead.
     #[arg(value_name = "NODE")]
     pub node: String,
 }

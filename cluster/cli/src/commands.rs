@@ -61,7 +61,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Verify(args) => verify::verify(args, output),
         Command::Keygen(args) => keygen::keygen(args, output),
         Command::Completions { shell } => {
-            // The script goes into memory first: a reader that goes away early is no error.
+            // The script goes into memory first: a reader that goes away early is not an error.
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut args::command(), "coppice", &mut script);
             raw(&script)

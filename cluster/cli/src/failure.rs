@@ -9,7 +9,7 @@ use crate::text;
 /// Exit codes of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// Done; only for a command whose reader has gone away before the end.
+    /// Success; used only if the reader of the command's output goes away before the end.
     Done = 0,
     /// Not found, a proof or an answer that does not hold, or a merge in conflict.
     NotFound = 1,
@@ -21,15 +21,15 @@ pub enum Code {
     Unavailable = 4,
 }
 
-/// Why a command ended without doing its work.
+/// The reason why a command ended without doing its work.
 #[derive(Debug)]
 pub struct Failure {
     pub code: Code,
     /// The machine-readable cause, if the cluster gave one.
     pub reason: Option<Reason>,
-    /// What happened. If it is empty, nothing is printed.
+    /// A description of the failure. If it is empty, nothing is printed.
     pub message: String,
-    /// What to do next.
+    /// Advice for the user.
     pub hint: Option<String>,
 }
 
@@ -38,30 +38,30 @@ impl Failure {
         Self { code, reason: None, message: message.into(), hint: None }
     }
 
-    /// The command line, or a file that it names, is wrong.
+    /// A failure because the command line, or a file that it names, is wrong.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Code::Usage, message)
     }
 
-    /// Adds what to do next.
+    /// Adds advice for the user.
     #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// Puts in front what the command was doing.
+    /// Puts the step that failed in front of the message.
     #[must_use]
     pub fn during(self, what: &str) -> Self {
         Self { message: format!("{what}: {}", self.message), ..self }
     }
 
-    /// Drops the message, because it was told already. Only the exit code is left.
+    /// Drops the message, because it was printed already. Only the exit code is left.
     #[must_use]
     pub fn silent(self) -> Self {
         Self { message: String::new(), ..self }
     }
 
-    /// A file could not be read or written.
+    /// A failure because a file could not be read or written.
     #[must_use]
     pub fn file(path: &std::path::Path, error: &std::io::Error) -> Self {
         Self::usage(format!("{}: {error}", text::path(path)))
@@ -108,7 +108,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let reason = error.reason();
         let code = match (&error, reason, error.kind()) {
-            // Trying again would not help: what was shown does not hold.
+            // Another attempt would not help: the server's proof or answer is wrong.
             (Error::Unproven(_) | Error::Untrusted(_) | Error::Malformed(_), _, _) => Code::NotFound,
             (_, Some(Reason::LimitExceeded | Reason::WrongCluster), _) => Code::Refused,
             (_, _, ErrorKind::Invalid) => Code::Usage,
@@ -123,7 +123,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// What to do next. Writes add whether something was written.
+/// Advice for the user. Writes add whether something was written.
 fn reason_hint(reason: Reason) -> Option<&'static str> {
     Some(match reason {
         Reason::Denied => {

@@ -37,7 +37,7 @@ const UNDER_WAY_BYTES_MAX: usize = 32 << 20;
 /// Advice after a load that stopped on the way.
 const AGAIN: &str = "Load the same input again: it goes on where it stopped, and applies nothing twice.";
 
-/// Loads an input, and tells how far it came, however it ends.
+/// Loads an input. Prints the number of applied batches even after a failure.
 pub async fn load(client: &Client, args: &args::Load, output: Output) -> Result<(), Failure> {
     let interrupted = interrupted()?;
     let genesis = genesis(client).await?;

@@ -25,12 +25,12 @@ use crate::{
 
 pub use table::Table;
 
-/// How a command prints.
+/// The form of a command's output.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
     /// Whether to print JSON instead of lines for people.
     pub json: bool,
-    /// How to print bytes.
+    /// The form of bytes.
     pub encoding: Option<Encoding>,
     /// Whether standard output is a terminal.
     pub terminal: bool,
@@ -80,7 +80,7 @@ impl Output {
     /// Bytes for people, on one line.
     ///
     /// # Errors
-    /// As [`Output::bytes`].
+    /// Like [`Output::bytes`].
     pub fn text(&self, bytes: &[u8]) -> Result<String, Failure> {
         bytes::show(bytes, self.encoding)
     }
@@ -91,7 +91,7 @@ impl Output {
         Ok(if self.terminal { text::shorten(&text, chars) } else { text })
     }
 
-    /// Prints a note, which is no result, to standard error.
+    /// Prints a note, which is not a result, to standard error.
     pub fn note(&self, object: &Value, people: impl FnOnce() -> String) {
         if self.json { tell(&json(object)) } else { tell(&guard_but(&people(), &['\n', '\t'])) }
     }

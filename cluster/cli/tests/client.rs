@@ -55,7 +55,7 @@ async fn listen() -> (TcpListener, String) {
     (listener, address)
 }
 
-/// An address at which nobody listens.
+/// An address without a listener.
 async fn dead() -> String {
     listen().await.1
 }
@@ -75,7 +75,7 @@ async fn slow() -> (String, Arc<AtomicUsize>) {
     (address, taken)
 }
 
-/// A proxy to the ledger that breaks its connections whenever the sender changes.
+/// A proxy to the ledger that breaks its connections whenever a value is sent through the channel.
 async fn cut_off(endpoint: &str) -> (String, watch::Sender<u64>) {
     let (listener, address) = listen().await;
     let to = endpoint.trim_start_matches("http://").to_owned();

@@ -16,7 +16,7 @@ const GIVE_UP: Duration = Duration::from_secs(15);
 
 struct Round {
     dir: tempfile::TempDir,
-    /// The root log as it was seen, header by header.
+    /// The headers of the root log when it was last read.
     log: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ impl Round {
         Dev::start(&self.data(), &common::small_shape("EIPS/eip-4"))
     }
 
-    /// Checks that the log extends the one that was seen before.
+    /// Checks that the log extends the one that was read last.
     fn compare(&mut self, dev: &Dev) {
         let log: Vec<String> = dev.run(&["log", "--json"]).expect(0).stdout.lines().map(str::to_owned).collect();
         assert!(
@@ -76,8 +76,8 @@ fn nothing_acknowledged_is_lost_when_the_server_is_killed_in_a_load() {
             continue;
         }
         let load = dev.spawn(&["load", &input]);
-        // The kill comes at a version that this load makes, wherever that is by then. A fast load
-        // may end before it.
+        // The server is killed at one of the versions that this load makes. A fast load may end
+        // before that.
         let at = before + 1 + rng.below(total - before);
         while dev.version() < at {}
         round.compare(&dev);

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-/// Which packages of the workspace each package may use, in its product code.
+/// The packages of the workspace that each package may use in its product code.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("coppice-types", &[]),
     ("coppice-protoc", &[]),
@@ -45,7 +45,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What else tests may use: a coordinator is tested against real groups.
+/// Additional dependencies of tests: a coordinator is tested against real groups.
 const ALLOWED_IN_TESTS: &[(&str, &[&str])] = &[
     ("coppice-coordinator", &["shard-node", "client"]),
     ("coppice-shard-node", &["client"]),
@@ -56,7 +56,7 @@ const ALLOWED_IN_TESTS: &[(&str, &[&str])] = &[
 const SYNCHRONOUS: &[&str] =
     &["coppice-types", "coppice-verify", "coppice-env", "coppice-engine", "coppice-root", "coppice-consensus"];
 
-/// Dependencies that one package alone may have.
+/// Dependencies that only one package may have.
 const SOLE_USERS: &[(&str, &[&str])] = &[
     ("raft", &["coppice-consensus"]),
     ("etcd-client", &["coppice-metadata"]),

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest time for any step on a machine that is not stuck.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Time until a request is repeated that the ledger could not serve yet.
+/// Pause before a request that the ledger could not serve yet is repeated.
 const LATER: Duration = Duration::from_millis(200);
 
 async fn cluster(replicas: u32) -> Cluster {

@@ -1,6 +1,6 @@
-//! Text that people see and type. Nothing that others wrote drives a terminal or forges a line.
-//! Pipes get whole values, and advice is true. A reader that goes away is no error, and commands
-//! that can't be undone ask first.
+//! Text that people see and type. Text from others can't drive a terminal or forge a line. Pipes
+//! get whole values, and advice is true. A reader that goes away is not an error, and commands that
+//! can't be undone ask first.
 
 mod common;
 
@@ -150,7 +150,7 @@ fn a_reader_that_goes_away_is_no_error() {
         let done = shell(&format!("\"$COPPICE\" {words} | true; exit ${{PIPESTATUS[0]}}"), &dev);
         assert_eq!((done.code, done.stderr.contains("panicked")), (0, false), "{words}: {done:?}");
     }
-    // A missing reader of standard error is no error either.
+    // A missing reader of standard error is not an error either.
     for (words, code) in [("get nothing", 1), ("range '' ''", 0), ("get ''", 2), ("prune --before 99 --reason r", 3)] {
         let done = shell(&format!("\"$COPPICE\" {words} 2> /dev/full > /dev/null"), &dev);
         assert_eq!(done.code, code, "{words}");
@@ -193,7 +193,7 @@ fn advice_is_about_what_happened() {
     assert!(dev.run(&["history", "b"]).expect(0).stderr.contains("were pruned"));
     assert_eq!(dev.run(&["history", "a"]).expect(0).stderr, "");
 
-    // More than fits in a message has nothing to do with disks, and asking again does not help.
+    // If the answer is too large for a message, the advice names neither disks nor another attempt.
     let value = work.path().join("value");
     fs::write(&value, "x".repeat(1 << 20)).expect("a file can be written");
     for number in 0..14 {

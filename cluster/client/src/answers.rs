@@ -1,5 +1,4 @@
-//! Checks of answers that somebody else received, for programs that ask by other means or that keep
-//! what they were told.
+//! Checks of answers that were not received by this library, or that a program has kept.
 //!
 //! The checks are those of a [`Client`](crate::Client) that trusts a key, except for one: a client
 //! also remembers how far the log had grown before it asked, and these functions do not.

@@ -38,19 +38,19 @@ use self::{
 };
 use crate::{Client, Error};
 
-/// What to audit.
+/// The range of versions to audit, and the key to trust.
 #[derive(Clone, Debug)]
 pub struct Audit {
     /// The ledger's public key.
     pub key: VerifierKey,
-    /// The first version to replay. The state of the version before it is trusted as far as its
-    /// header commits to it. 0 and 1 begin with the empty state of genesis.
+    /// The first version to replay. The state of the version before it is not replayed: it is
+    /// trusted because its header commits to it. 0 and 1 begin with the empty state of genesis.
     pub from: Version,
     /// The last version to replay; `None` means head.
     pub to: Option<Version>,
 }
 
-/// How far an audit has come.
+/// The progress of an audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The version that was replayed last.
@@ -80,7 +80,7 @@ impl Client {
     /// # Errors
     /// If the ledger keeps no journals, if its headers are not those of a signed checkpoint, if the
     /// state to begin with is pruned, or if the ledger does not answer. A version that differs is
-    /// no error: the report has it.
+    /// not an error: the report has it.
     pub async fn audit(&self, audit: &Audit, progress: impl FnMut(Progress)) -> Result<Report, Error> {
         // The proof of growth from genesis names all key changes.
         let answer = self.checkpoint(1).await?;

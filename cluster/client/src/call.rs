@@ -1,6 +1,6 @@
 //! One call: attempts with a deadline each, repeated by kind of error until patience ends.
 //!
-//! A coordinator that does not answer, or says that it can't, is left alone for a while, and
+//! A coordinator that does not answer, or says that it can't, is not called for a while, and
 //! another one is asked. A call that may be repeated waits only briefly for a slow coordinator if
 //! there are several.
 
@@ -24,11 +24,11 @@ use crate::{
 /// Longest first pause before a repetition; each pause is about twice the previous one.
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(20);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// How long the first attempt waits for one of several coordinators. Each attempt waits twice as
+/// Longest wait of the first attempt for one of several coordinators. Each attempt waits twice as
 /// long as the previous one.
 const SLOW: Duration = Duration::from_secs(2);
 
-/// What a repetition would do.
+/// The effect of a repetition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeat {
     /// A repetition is harmless: reads, and batches that are numbered.
@@ -37,7 +37,7 @@ pub(crate) enum Repeat {
     Unsafe,
 }
 
-/// How long a call waits.
+/// The time limits of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     /// Longest wait for the answer to one attempt.
@@ -245,7 +245,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_write_that_never_left_had_no_effect_whatever_kept_it_back() {
-        // An address where nobody listens, and a host that does not exist.
+        // An address without a listener, and a host that does not exist.
         for endpoint in ["http://127.0.0.1:1", "http://no-such-host.invalid:1"] {
             let channel = tonic::transport::Endpoint::from_static(endpoint).connect_lazy();
             let mut ledger = coppice_proto::v1::ledger_client::LedgerClient::new(channel);

@@ -30,7 +30,7 @@ use crate::{
 
 /// Memory that a record takes in addition to its key and value, in bytes.
 const RECORD_BYTES: usize = size_of::<v1::Record>();
-/// How many times in a row two proofs are requested that should end in one checkpoint.
+/// Most attempts to get two proofs that end in the same checkpoint.
 const GROWTH_TRIES: u32 = 5;
 
 /// A connection to a ledger; clones share it.
@@ -222,7 +222,7 @@ impl Client {
     /// Reads several keys of one version. The records are in the order of the keys.
     ///
     /// # Errors
-    /// As [`Client::get`].
+    /// Like [`Client::get`].
     pub async fn batch_get(&self, mut request: v1::BatchGetRequest) -> Result<v1::BatchGetResponse, Error> {
         let (options, seen) = self.want_proof(&mut request.read);
         let trusted = self.keys();
@@ -253,7 +253,7 @@ impl Client {
                 Err(error) => return Err(error),
             }
         }
-        // A later call asks for the proof again. The answer at hand is proven all the same.
+        // A later call asks for the proof again. The answer at hand is proven anyway.
         trust.unproven()
     }
 
@@ -297,7 +297,7 @@ impl Client {
     /// follow, the request's limit cut the range short.
     ///
     /// # Errors
-    /// As [`Client::get`]. Also if the stream breaks off, or if the range has more than
+    /// Like [`Client::get`]. Also if the stream breaks off, or if the range has more than
     /// [`RANGE_BYTES_MAX`]: read it in parts then.
     pub async fn range_all(&self, mut request: v1::RangeRequest) -> Result<(Vec<v1::Record>, v1::RangeEnd), Error> {
         let (options, seen) = self.want_proof(&mut request.read);
@@ -373,7 +373,7 @@ impl Client {
         ask!(self, Repeat::Safe, get_checkpoint, v1::GetCheckpointRequest { old_size, cosigned: true })
     }
 
-    /// Drops the versions before one for good. The root log keeps who asked for it, and why.
+    /// Drops the versions before one permanently. The root log keeps who asked for it, and why.
     pub async fn prune(&self, request: v1::PruneRequest) -> Result<v1::AdminResponse, Error> {
         ask!(self, Repeat::Unsafe, prune, request)
     }

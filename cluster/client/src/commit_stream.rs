@@ -75,7 +75,7 @@ impl<'a> CommitStream<'a> {
     /// to the oldest one, and returns it.
     ///
     /// # Errors
-    /// As [`CommitStream::next`]. The batch is not sent then.
+    /// Like [`CommitStream::next`]. The batch is not sent then.
     pub async fn push(&mut self, batch: v1::Batch) -> Result<Option<Answer>, Error> {
         let answer = if self.under_way.len() >= UNDER_WAY_MAX { self.next().await? } else { None };
         self.number = after(self.number)?;
@@ -129,8 +129,8 @@ impl<'a> CommitStream<'a> {
             let pick = live.map(|live| live.pick);
             match status::kind(&status) {
                 ErrorKind::Unavailable | ErrorKind::Fenced | ErrorKind::Exhausted => {}
-                // The refusal may be of another batch than the oldest, or have its cause in an
-                // earlier one.
+                // The refused batch may not be the oldest one, or the cause may lie in an earlier
+                // batch.
                 _ => {
                     let (reason, kind, message) = (status::reason(&status), status::kind(&status), describe(&status));
                     return Err(Error::Refused { reason, kind, message, outcome_unknown: true });

@@ -8,7 +8,7 @@ use crate::Error;
 /// Decodes a header from an answer, in canonical bytes.
 ///
 /// # Errors
-/// [`Error::Malformed`] if the bytes are no header.
+/// [`Error::Malformed`] if the bytes are not a header.
 pub fn header(bytes: &[u8]) -> Result<Header, Error> {
     Header::decode(bytes).map_err(|error| match error {
         codec::Error::Malformed(what) => Error::Malformed(what),

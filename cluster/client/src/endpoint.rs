@@ -11,7 +11,7 @@ use crate::{
     tls::{self, CONNECT_TIMEOUT, Expected},
 };
 
-/// How often a connection with open calls is probed, and how long the answer may take.
+/// The pause between probes of a connection with open calls, and the longest wait for the answer.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of one answer that are received before the caller reads them.
@@ -19,10 +19,10 @@ const STREAM_WINDOW_BYTES: u32 = 2 << 20;
 /// The largest window of HTTP/2: an unread stream must not block other calls on its connection.
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 
-/// How TLS connections are made.
+/// The settings of TLS connections, and the peer to expect.
 pub(crate) type Secure = (Live<secure::Client>, Expected);
 
-/// Parses an endpoint. Returns how to connect to it, TLS aside, and its full address.
+/// Parses an endpoint. Returns its settings without those of TLS, and its full address.
 fn parse(endpoint: &str, has_tls: bool) -> Result<(Endpoint, String), String> {
     let address = match (endpoint.split_once("://"), has_tls) {
         (None, false) => format!("http://{endpoint}"),

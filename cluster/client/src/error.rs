@@ -8,7 +8,7 @@ use coppice_verify::check::{Cause, Failure, Step};
 
 use crate::bounds::RANGE_BYTES_MAX;
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An endpoint is malformed, or does not fit the TLS settings.
@@ -16,7 +16,7 @@ pub enum Error {
     Endpoint {
         /// The endpoint, as it was given.
         endpoint: String,
-        /// What is wrong with it.
+        /// The reason why it is refused.
         message: String,
     },
     /// Authorities, certificates or keys are unreadable, or do not fit each other.
@@ -27,7 +27,7 @@ pub enum Error {
     Refused {
         /// The machine-readable cause; `None` if the server gave none.
         reason: Option<Reason>,
-        /// What the caller can do.
+        /// The kind of the error, which says what the caller can do.
         kind: ErrorKind,
         /// The cluster's words.
         message: String,
@@ -109,7 +109,7 @@ impl Error {
     /// effect.
     pub(crate) fn refused(status: &tonic::Status, outcome_unknown: bool) -> Self {
         let (reason, kind, message) = (status::reason(status), status::kind(status), describe(status));
-        // What the cluster says about the number itself holds for every attempt.
+        // A refusal because of the batch's number holds for every attempt.
         let outcome_unknown = outcome_unknown && !matches!(reason, Some(Reason::RolledBack | Reason::SessionMismatch));
         Self::Refused { reason, kind, message, outcome_unknown }
     }
@@ -133,7 +133,8 @@ impl Error {
         }
     }
 
-    /// What the caller can do, for instance try again or change the request.
+    /// The kind of the error, which says what the caller can do: for instance try again or change
+    /// the request.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -16,7 +16,7 @@ pub struct Options {
     /// Certificates for `https`. With [`Tls::Files`], the client must be made within a tokio
     /// runtime.
     pub tls: Option<Tls>,
-    /// Which process must answer, by its certificate: a coordinator by default.
+    /// The process that must answer, by its certificate: a coordinator by default.
     /// [`Expected::Anybody`] is for a proxy that ends TLS itself, or for a server with a
     /// certificate of a public authority. Then any holder of a certificate that names the host and
     /// comes from the authorities in [`tls`](Self::tls) can pose as the server.

@@ -64,7 +64,7 @@ impl Session {
     /// receipt.
     ///
     /// # Errors
-    /// As [`Client::commit`]. [`Error::outcome_unknown`] tells whether the batch must be sent
+    /// Like [`Client::commit`]. [`Error::outcome_unknown`] tells whether the batch must be sent
     /// again.
     pub async fn commit(&mut self, batch: v1::Batch, want_receipt: bool) -> Result<v1::CommitResponse, Error> {
         let number = after(self.highest)?;
@@ -80,7 +80,7 @@ impl Session {
     /// before.
     ///
     /// # Errors
-    /// As [`Session::commit`].
+    /// Like [`Session::commit`].
     pub async fn commit_as(
         &self,
         number: u64,

@@ -34,7 +34,7 @@ impl<T> Stream<T> {
     /// Waits for the next message; `None` at the end of the stream.
     ///
     /// # Errors
-    /// If the server refuses to go on, sends a message that can't follow on the ones before, or
+    /// If the server refuses to go on, sends a message that can't follow the previous ones, or
     /// sends nothing in time, or if the connection breaks. The stream is then over.
     pub async fn next(&mut self) -> Result<Option<T>, Error> {
         let next = self.inner.message();

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 use crate::Error;
 
-/// What was asked for: keys in any order, or a range.
+/// The subject of the question: keys in any order, or a range.
 pub(crate) enum Asked<'a> {
     Keys(&'a [bytes::Bytes]),
     /// `more` is part of the answer: whether records follow.
@@ -40,9 +40,10 @@ pub(crate) enum Asked<'a> {
     },
 }
 
-/// How long a log may grow before a proof is requested that it did nothing else.
+/// Time between proofs that the log only grew.
 const GROWTH_INTERVAL: Duration = Duration::from_secs(10);
-/// How long requests for that proof may fail. After that, no answer is accepted without it.
+/// Longest time for which requests for that proof may fail. After that, no answer is accepted
+/// without it.
 const GROWTH_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The ledger's keys, and the newest checkpoint that was seen under them.
@@ -115,8 +116,8 @@ impl Trust {
     /// is due.
     ///
     /// # Errors
-    /// If the log had another root at that size: the ledger was forked, and both checkpoints are
-    /// signed.
+    /// If the log had a different root at that size: the ledger was forked, and both checkpoints
+    /// are signed.
     pub(crate) fn note(&self, seen: Seen) -> Result<Option<Growth>, Error> {
         self.learn(&seen)?;
         let seen = seen.checkpoint;
@@ -240,7 +241,7 @@ pub(crate) struct Read<'a> {
     pub seen: u64,
 }
 
-/// The size that the checkpoint of a proof claims, no matter who signed it. `None` if it is no
+/// The size that the checkpoint of a proof claims, no matter who signed it. `None` if it is not a
 /// checkpoint.
 pub(crate) fn claimed_size(proof: &[u8]) -> Option<u64> {
     let file = ProofFile::decode(proof).ok()?;

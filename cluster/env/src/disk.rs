@@ -1,6 +1,6 @@
 //! The real file system below one directory.
 //!
-//! Directories and files are created for their owner alone, whatever the umask allows, because a
+//! Directories and files are accessible only to their owner, whatever the umask allows, because a
 //! ledger's data is private.
 
 use std::{
@@ -199,7 +199,7 @@ impl DiskFile {
     /// Writes whole sectors from memory that is aligned for a disk.
     fn write_sectors(&self, direct: &fs::File, sectors: &[u8], offset: u64) -> io::Result<()> {
         match direct.write_all_at(sectors, offset) {
-            // This disk has larger sectors, or it requires another alignment in memory.
+            // This disk has larger sectors, or it requires a different alignment in memory.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => self.file.write_all_at(sectors, offset),
             written => written,
         }

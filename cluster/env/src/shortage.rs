@@ -58,7 +58,7 @@ impl fmt::Display for Shortage {
     }
 }
 
-/// The kind of a system error that tells a shortage. The kinds of `std` don't do so for all of
+/// The kind of a system error that means a shortage. The kinds of `std` don't do so for all of
 /// them.
 pub(crate) fn kind(error: &io::Error) -> ErrorKind {
     match Shortage::of(error) {

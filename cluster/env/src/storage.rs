@@ -5,7 +5,7 @@
 //! - A write is durable only after `sync_data` on its file. A new, renamed or removed name is
 //!   durable only after `sync_dir` on its directory. Until then, either may be lost, in part and in
 //!   any order.
-//! - A failed `sync_data` may lose the writes that it should have covered for good. A later sync
+//! - A failed `sync_data` may permanently lose the writes that it should have covered. A later sync
 //!   does not make up for it, so callers must not continue as if it did.
 //! - Reads see all earlier writes, synced or not.
 //! - Shortages have error kinds of their own, which [`crate::Shortage`] reads: `StorageFull` for
@@ -20,7 +20,7 @@ use std::{
 
 use memmap2::{Advice, MmapMut};
 
-/// How [`Storage::open`] treats a file that exists, or does not exist.
+/// The treatment by [`Storage::open`] of a file that exists, or does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
     /// The file must exist; otherwise `NotFound`.
@@ -37,7 +37,7 @@ pub trait Storage: Send + Sync + Debug {
     /// Opens a file for reading and writing.
     ///
     /// # Errors
-    /// As [`OpenMode`] says, and `NotFound` if the directory is missing.
+    /// The errors of the [`OpenMode`], and `NotFound` if the directory is missing.
     fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn File>>;
 
     /// Opens a file whose pages are not worth keeping in the system's cache, because it is hardly
@@ -184,8 +184,8 @@ pub trait File: Send + Sync + Debug {
 /// memory must be multiples of it.
 pub(crate) const SECTOR_BYTES: usize = 512;
 
-/// What a processor can map as one page, if it and the system support it (x86-64, and ARM with
-/// pages of 4 KiB).
+/// Size of a huge page, if the processor and the system support it (x86-64, and ARM with pages of 4
+/// KiB).
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Memory that a disk can read from directly. It begins as zeroes.

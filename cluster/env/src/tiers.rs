@@ -1,4 +1,4 @@
-//! A storage with a second, cheaper storage beside it.
+//! A storage together with a second, cheaper one.
 
 use std::{io, sync::Arc};
 

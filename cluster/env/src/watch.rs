@@ -239,7 +239,7 @@ impl<T> Receiver<T> {
     }
 }
 
-/// Waits for another version than the one that was seen.
+/// Waits until the version is no longer the one that was seen.
 struct Change<'a, T> {
     shared: &'a Shared<T>,
     seen: u64,

@@ -16,8 +16,8 @@ const HELPERS_MAX: usize = 3;
 
 type Work<T> = Box<dyn FnOnce() -> T + Send>;
 
-/// Work that is done beside its owner. The owner takes the outcomes in the order in which the work
-/// was pushed.
+/// Work that is done while its owner does something else. The owner takes the outcomes in the order
+/// in which the work was pushed.
 ///
 /// A thread lives as long as work is waiting. The owner does waiting work itself if there are no
 /// threads, or if it wants an outcome that is not there yet. Work that has not begun when the queue
@@ -150,7 +150,7 @@ impl<T> Drop for OrderedQueue<T> {
 /// with [`Workers::Inline`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Workers {
-    /// The caller alone.
+    /// Only the caller's thread.
     #[default]
     Inline,
     /// The caller and this many threads, which live as long as their work.

@@ -31,7 +31,7 @@ const LOCK: &str = "lock";
 const MAGIC: &[u8; 8] = b"copmet01";
 /// Largest file that is read.
 const FILE_BYTES_MAX: u64 = 16 << 20;
-/// How often waiting calls check whether a lease has ended.
+/// The pause between two checks by a waiting call whether a lease has ended.
 const EXPIRY_CHECK: Duration = Duration::from_millis(10);
 
 /// The store. Clones share it.

@@ -2,12 +2,12 @@
 //!
 //! Every entry is a key that is bound to a lease (`keys`), and every change is one transaction. The
 //! line of candidates is ordered by the revisions at which their keys were created. This is the
-//! recipe of etcd's own election, but with calls that end.
+//! recipe of etcd's own election, but every call has a time limit.
 //!
-//! A restarted process needs nothing from before, and etcd need not keep anything either. If etcd
-//! is wiped or set back to an older state, all leases end, and every living process registers and
-//! campaigns again. etcd's revisions go back then, and with them the fencing tokens. That is why
-//! terms come from the root group and not from here.
+//! A restarted process needs no earlier state, and etcd may lose everything. If etcd is wiped or
+//! set back to an older state, all leases end, and every living process registers and campaigns
+//! again. etcd's revisions go back then, and with them the fencing tokens. That is why terms come
+//! from the root group and not from here.
 //!
 //! etcd counts leases in whole seconds and has a minimum: three halves of its election timeout, so
 //! 2 s by default. A lease may last longer than asked for, but never shorter.

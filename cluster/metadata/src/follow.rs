@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::{Metadata, Revision, Snapshot};
 
-/// How often the store is read even if the watch reports nothing.
+/// The pause between two reads of the store if the watch reports nothing.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Pause after a call to the store failed.
 const PAUSE: Duration = Duration::from_millis(100);

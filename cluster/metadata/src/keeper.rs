@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use crate::{Error, Leader, LeaseId, Member, Metadata, Revision};
 
-/// How often a lease is kept alive within its time.
+/// Number of times that a lease is renewed within its time.
 const KEEP_ALIVES_PER_TTL: u32 = 3;
 
 /// Campaigns under leases that it keeps alive.

@@ -73,7 +73,7 @@ pub struct Member {
 pub struct Leader {
     pub name: String,
     /// The fencing token: the revision at which the process became a candidate. It is higher than
-    /// that of every leader before.
+    /// that of every earlier leader.
     pub token: Revision,
 }
 
@@ -106,7 +106,7 @@ pub enum Change {
     Leader(Option<Leader>),
 }
 
-/// Why a call failed. A call that failed has changed nothing, except that with
+/// The reason why a call failed. A call that failed has changed nothing, except that with
 /// [`Error::Unavailable`] it may have.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -153,7 +153,7 @@ impl Error {
         }
     }
 
-    /// What the caller can do.
+    /// The kind of the error, which says what the caller can do.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.reason().kind()

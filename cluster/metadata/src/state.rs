@@ -21,7 +21,7 @@ pub const LEASES_MAX: usize = 4096;
 pub const MEMBERS_MAX: usize = 4096;
 /// Most candidates in line.
 pub const CANDIDATES_MAX: usize = 256;
-/// How many of the last revisions are kept for watches.
+/// Number of the last revisions that are kept for watches.
 pub const HISTORY_MAX: usize = 1024;
 
 /// The first byte of the encoding.

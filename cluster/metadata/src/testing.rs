@@ -16,7 +16,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How often a starting member is asked whether it is healthy, and how often at most.
+/// The pause between checks whether a starting member is healthy, and the most checks.
 const LOOK: Duration = Duration::from_millis(20);
 const LOOKS_MAX: u32 = 3000;
 /// The ports for clients, and for members among themselves.

@@ -44,7 +44,7 @@ pub use crate::{
     peer::Peer,
 };
 
-/// Which calls are accepted: a part of every process's settings.
+/// The rules for accepting calls: a part of every process's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Access {
@@ -80,8 +80,8 @@ impl Access {
         Err(failure.hint("Give certificates by [tls], listen on 127.0.0.1, or set access.plaintext = true."))
     }
 
-    /// What a process of this role and name must show in its own certificate: nothing, if roles are
-    /// ignored.
+    /// The required content of the own certificate of a process with this role and name. Anything
+    /// is accepted if roles are ignored.
     #[must_use]
     pub fn expects(&self, role: Role, name: &str) -> Expected {
         match self.roles {

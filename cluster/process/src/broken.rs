@@ -1,4 +1,5 @@
-//! Whether this process has to start again, because something failed that it can't repair itself.
+//! The mark of a process that must be restarted, because something failed that it can't repair
+//! itself.
 
 use std::{panic, sync::OnceLock};
 

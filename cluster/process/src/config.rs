@@ -70,7 +70,7 @@ impl Sources {
         all.filter(move |(name, value)| ours(name) && !value.is_empty())
     }
 
-    /// Adds the source of the wrong key to an error, as far as its name tells.
+    /// Adds the source of the wrong key to an error, if the key's name shows it.
     fn blame(&self, error: &str) -> Failure {
         let named = error.split('`').nth(1).or_else(|| error.split('"').nth(1)).unwrap_or_default();
         let key = named.rsplit('.').next().unwrap_or_default();

@@ -28,7 +28,7 @@ pub enum Connection {
 pub struct Secured<IO> {
     stream: TlsStream<IO>,
     watch: Watch,
-    /// Why the peer is no longer believed; `None` as long as it is.
+    /// The reason why the peer is no longer believed; `None` as long as it is.
     ended: Option<String>,
 }
 

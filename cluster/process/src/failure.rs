@@ -15,12 +15,12 @@ pub enum Code {
     Unavailable = 4,
 }
 
-/// Why a process ended.
+/// The reason why a process ended.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure {
     pub code: Code,
     pub message: String,
-    /// What to do next.
+    /// Advice for the user.
     pub hint: Option<String>,
 }
 

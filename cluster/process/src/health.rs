@@ -68,7 +68,7 @@ impl From<Result<(), String>> for Health {
     }
 }
 
-/// Answers as long as this value lives.
+/// A running health server, which stops when the value is dropped.
 #[derive(Debug)]
 pub struct Server {
     task: AbortHandle,
@@ -82,8 +82,8 @@ impl Drop for Server {
 
 type Look = Arc<dyn Fn() -> Health + Send + Sync>;
 
-/// Answers on `listener` what `look` returns, which must be quick. Once `stop` is asked for, the
-/// process is not ready.
+/// Serves the health that `look` returns on `listener`; `look` must be quick. Once `stop` is asked
+/// for, the process is not ready.
 pub fn serve(listener: TcpListener, stop: Stop, look: impl Fn() -> Health + Send + Sync + 'static) -> Server {
     let look = move || match broken::why().map_or_else(&look, Health::Broken) {
         Health::Ready if stop.is_asked() => Health::NotReady("stopping".to_owned()),

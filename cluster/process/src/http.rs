@@ -24,9 +24,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The bounds of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// How long a client may take to send the head of a request, including the idle time before it.
+    /// Longest time for a client to send the head of a request, including the idle time before it.
     pub head_timeout: Duration,
-    /// How long a connection may last, however busy it is.
+    /// Longest life of a connection, however busy it is.
     pub connection_age_max: Duration,
 }
 

@@ -62,7 +62,8 @@ pub fn check_nodes(nodes: &Nodes) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The founding of a new ledger. All processes must have the same settings, for good.
+/// The founding of a new ledger. All processes must have the same settings, and the settings can
+/// never change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Ledger {

@@ -4,8 +4,8 @@
 //! A connection is made at its first use, and again whenever it breaks, with the address and
 //! certificates of that moment. Callers pause between their attempts.
 //!
-//! The dialing end says which process it expects to answer. An address is only a hint where that
-//! process may be: by TLS, nothing is sent until the other end has shown that it is the expected
+//! The dialing end says which process it expects to answer. An address is only a hint at the place
+//! of that process: with TLS, nothing is sent until the other end has shown that it is the expected
 //! process.
 
 mod address;

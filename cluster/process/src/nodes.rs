@@ -1,12 +1,13 @@
-//! Channels to the nodes of a cluster, wherever they are.
+//! Channels to the nodes of a cluster, whose addresses may change.
 //!
 //! The configuration states a node's address, and so may the metadata store, where the node
 //! registers itself. The last registered address stays in use, even when the store is silent or
 //! wiped, or the node's lease ends.
 //!
-//! Both addresses are hints: the answering process has to prove that it is the node. So somebody
-//! who can write into the store can't speak for a node. Nor can they keep a node away that is at
-//! its configured address: after a failure at one address, the next connection goes to the other.
+//! Both addresses are hints: the answering process has to prove that it is the node. So an attacker
+//! who can write into the store can't speak for a node. The attacker can't make a node at its
+//! configured address unreachable either: after a failure at one address, the next connection goes
+//! to the other.
 
 use std::{
     collections::BTreeMap,
@@ -31,7 +32,7 @@ const NOWHERE: &str = "unknown-node.invalid:1";
 #[derive(Clone, Debug)]
 pub struct Ways {
     dialer: Dialer,
-    /// By name of the node.
+    /// The addresses, by the node's name.
     places: Arc<RwLock<BTreeMap<String, Places>>>,
 }
 

@@ -31,7 +31,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
 use crate::{Code, Failure, Program, config::read_text, net::check_address};
 
-/// How long a process that stops waits for unsent data.
+/// Longest wait for unsent data when a process stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     let filter = std::env::var("COPPICE_LOG").unwrap_or_else(|_| "off".to_owned());
     tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false).init();
     let numbers: Option<Vec<u64>> = std::env::args().skip(1).map(|text| text.parse().ok()).collect();
-    // An argument that is no number, or no seeds at all, would be a run that finds nothing.
+    // An argument that is not a number, or no seeds at all, would be a run that finds nothing.
     let Some(numbers) = numbers.filter(|numbers| numbers.get(1) != Some(&0)) else {
         return usage();
     };

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_millis(4000);
 /// One of this many clients uses the client library.
 const LIBRARY_EVERY: u64 = 3;
 
-/// What clients do in a part of the run.
+/// The behaviour of the clients in one part of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Random calls.
@@ -55,7 +55,7 @@ pub struct Client {
     head: Stamp,
     /// The largest log size that it was told of.
     log_size: u64,
-    /// The client library, if the client writes and reads through that alone.
+    /// The client library, if the client writes and reads only through it.
     library: Option<library::Library>,
     session: Option<writes::Session>,
     batches: u64,
@@ -174,7 +174,7 @@ impl Client {
     /// Opens a signed checkpoint and records it.
     fn note_checkpoint(&self, note: &[u8], what: &str) {
         let next = shape::next_signing_key();
-        // Which of the two keys should have signed it is judged by the log at the end.
+        // At the end, the log shows which of the two keys should have signed it.
         let opened = [&self.verifier, next.verifier()].map(|key| Checkpoint::open(note, key).map(|it| (key, it)));
         let [first, second] = opened;
         match first.or(second) {

@@ -138,7 +138,7 @@ pub struct History {
     /// The state of each shard at each version, wherever it was seen: by group, number of executed
     /// admin operations, and version.
     states: BTreeMap<(GroupId, u64, Version), ShardState>,
-    /// Leaf hashes of the root log, as far as any replica had it.
+    /// Leaf hashes of the longest root log that any replica has had.
     log: Vec<Digest>,
     /// The first finding.
     pub wrong: Option<Finding>,

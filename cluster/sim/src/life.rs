@@ -16,7 +16,7 @@ use std::{
 use coppice_env::{Clock, SimStorage, watch};
 use tokio::time::Instant;
 
-/// Stands for no fuse.
+/// The value without a fuse.
 const NEVER: u64 = u64::MAX;
 
 /// One run of a process. Clones are of the same run.

@@ -214,8 +214,8 @@ impl Machine {
         });
     }
 
-    /// Stops the machine at once: with `power`, by a loss of power with this seed, else the process
-    /// alone.
+    /// Stops the machine at once: by a loss of power with the seed `power`; without one, only the
+    /// process ends.
     pub fn crash(&mut self, site: &Site, power: Option<u64>) {
         let ios = self.disk.io_count();
         let what = if power.is_some() { "loses power" } else { "is killed" };

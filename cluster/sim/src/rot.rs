@@ -59,7 +59,8 @@ fn is_leftover(image: &SimStorage, directory: &str, state: &str) -> bool {
     names.iter().any(|name| name.starts_with("state-") && name != state)
 }
 
-/// The content of a raft log, as far as its checksums leave it open: where it begins and ends.
+/// The properties of a raft log that its checksums do not fix: the positions of its beginning and
+/// end.
 fn log(image: &SimStorage, group: GroupId) -> Result<String, Finding> {
     let image = image.process_loss();
     let failed = |what: String| format!("rot: the log of {group}: {what}");

@@ -40,7 +40,7 @@ pub struct Verdict {
     pub wrong: Option<String>,
 }
 
-/// How a seed is run.
+/// The settings of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
     /// Whether the trace is printed to the standard output.

@@ -74,7 +74,7 @@ pub struct Shape {
     pub map: ShardMap,
     /// The genesis parameters.
     pub params: Params,
-    /// How long the faults last.
+    /// The duration of the faults.
     pub chaos: Duration,
     /// The kinds of faults.
     pub faults: Faults,

@@ -8,7 +8,7 @@ use core::fmt;
 
 use crate::{Digest, Epoch, Stamp, Version};
 
-/// Why bytes could not be read.
+/// The reason why bytes could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The bytes end before the value does.
@@ -130,7 +130,7 @@ impl<'a> Reader<'a> {
     /// Reads a byte that must be 0 or 1.
     ///
     /// # Errors
-    /// If the byte is missing or has another value.
+    /// If the byte is missing or has a different value.
     pub fn flag(&mut self, field: &'static str) -> Result<bool, Error> {
         match self.u8()? {
             0 => Ok(false),

@@ -1,6 +1,6 @@
 //! Error kinds, which say what a caller can do, and reasons, which say why a call was refused.
 //!
-//! The mapping from reasons to kinds is here alone; `coppice-proto` maps both to gRPC.
+//! Only this file maps reasons to kinds; `coppice-proto` maps both to gRPC.
 
 use alloc::string::{String, ToString};
 use core::{error::Error, fmt, iter};
@@ -23,7 +23,7 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     line
 }
 
-/// What a caller can do about an error.
+/// The kind of an error, by what a caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The request is wrong, and repeating it does not help.
@@ -70,7 +70,7 @@ macro_rules! reasons {
                 match name { $($name => Some(Self::$variant),)* _ => None }
             }
 
-            /// The kind of the reason: what the caller can do.
+            /// The kind of errors with this reason.
             #[must_use]
             pub fn kind(self) -> ErrorKind {
                 match self { $(Self::$variant => ErrorKind::$kind,)* }
@@ -110,7 +110,7 @@ reasons! {
     UnknownSession = "UNKNOWN_SESSION", Conflict;
     /// A queue or tree limit is full. Room becomes free later.
     ResourceExhausted = "RESOURCE_EXHAUSTED", Exhausted;
-    /// A quota is exhausted: the most that may exist at once, or the caller's share of it.
+    /// A quota is used up: the total for all callers, or the caller's share of it.
     QuotaExceeded = "QUOTA_EXCEEDED", Exhausted;
     /// A disk is full.
     DiskFull = "DISK_FULL", Exhausted;

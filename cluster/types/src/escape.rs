@@ -130,7 +130,7 @@ pub fn unescape(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Accepts hex digits alone, because parsing a number would also accept a sign.
+/// Accepts only hex digits, because parsing a number would also accept a sign.
 fn digits(text: &str) -> Option<&str> {
     text.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(text)
 }

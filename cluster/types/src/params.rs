@@ -15,7 +15,7 @@ pub struct Params {
     pub batch_bytes_max: u32,
     /// Largest gRPC message, in bytes.
     pub message_bytes_max: u32,
-    /// How many of a session's last numbers are remembered.
+    /// Number of a session's last numbers that are remembered.
     pub session_window: u32,
     /// Number of entries at which the active tree is frozen.
     pub capacity: u32,
@@ -126,7 +126,7 @@ impl Params {
     /// Reads what `encode` wrote, and checks it.
     ///
     /// # Errors
-    /// If the bytes are not parameters, have another protocol version, or are out of range.
+    /// If the bytes are not parameters, have a different protocol version, or are out of range.
     pub fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
         if input.u8()? != 1 {
             return Err(Error::Malformed("parameter format"));

@@ -40,7 +40,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If they are not exactly the text that [`Checkpoint::text`] returns, the size is 2^63 or
-    /// more, or an empty log has another root than the empty list's.
+    /// more, or an empty log does not have the empty list's root.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let malformed = Error::Malformed("checkpoint");
         let mut lines = text.strip_suffix('\n').ok_or(malformed)?.split('\n');
@@ -62,7 +62,7 @@ impl Checkpoint {
     /// The checkpoint in a note, without a check of its signatures.
     ///
     /// # Errors
-    /// If the bytes are no note, or its text is no checkpoint.
+    /// If the bytes are not a note, or its text is not a checkpoint.
     pub fn claimed(note: &[u8]) -> Result<Self, Error> {
         Self::parse(note::split_note(note)?.0)
     }

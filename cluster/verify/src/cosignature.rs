@@ -3,7 +3,7 @@
 //!
 //! A cosignature says: at that time, this was the largest consistent tree of that log that the
 //! cosigner had seen. It says nothing about the entries. The signed message does not contain the
-//! cosigner's name, so a key is one cosigner's alone.
+//! cosigner's name, so each key must belong to only one cosigner.
 
 use alloc::{borrow::ToOwned, format, string::String, vec::Vec};
 #[cfg(feature = "sign")]
@@ -23,7 +23,7 @@ use crate::{
 
 /// Type of an Ed25519 key that cosigns.
 pub const TYPE_COSIGNATURE: u8 = 4;
-/// Bound that every time is below.
+/// Upper bound of all times, exclusive.
 const TIME_MAX: u64 = 1 << 63;
 
 /// A key that cosigns under its name.
@@ -65,7 +65,7 @@ impl CosignerKey {
     /// it has not cosigned.
     ///
     /// # Errors
-    /// If the bytes are no note, or any line of this key does not verify.
+    /// If the bytes are not a note, or any line of this key does not verify.
     pub fn cosigned(&self, note: &[u8]) -> Result<Option<u64>, Error> {
         let (text, lines) = split_note(note)?;
         let mut newest = None;
@@ -101,7 +101,7 @@ pub fn request(old: u64, proof: &[Digest], note: &[u8]) -> Vec<u8> {
 /// The checkpoint with these cosignature lines after its own signature lines.
 ///
 /// # Errors
-/// If a line is no signature line, or the result is over the limits of a note.
+/// If a line is not a signature line, or the result is over the limits of a note.
 pub fn add_lines(note: &[u8], lines: &[String]) -> Result<Vec<u8>, Error> {
     let mut cosigned = note.to_vec();
     for line in lines {
@@ -218,7 +218,7 @@ mod tests {
         let mut identity = [0; 32];
         identity[0] = 1;
         assert_eq!(CosignerKey::new("x", &identity), Err(Error::WeakKey));
-        // The log's own signature is no cosignature, and is not taken for one.
+        // The log's own signature is not a cosignature, and is not taken for one.
         assert_eq!(member.verifier().cosigned(checkpoint().as_bytes()), Ok(None));
     }
 

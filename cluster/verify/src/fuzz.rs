@@ -58,8 +58,8 @@ pub fn proof_file(bytes: &[u8]) {
     assert!(check::verify_file(&file, &key, Some(&sealed)).is_err() || matches!(file.proof, Proof::Standing(_)));
 }
 
-/// Answers a query from trees as if they had led to the state root. So mutated trees get as far as
-/// the answer.
+/// Answers a query from trees as if they had led to the state root. So mutated trees reach the code
+/// that reads the answer.
 pub fn answer(bytes: &[u8]) {
     let Some((content, _)) = bytes.split_last_chunk::<8>() else { return };
     let mut sealed = content.to_vec();

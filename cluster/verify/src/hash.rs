@@ -195,7 +195,7 @@ pub fn metadata_hash(metadata: &[u8]) -> Digest {
 }
 
 /// Identity of a request in its session (section 8, tag `1d`): all operations, preconditions and
-/// metadata of the batch. It is no part of any proof.
+/// metadata of the batch. It is not part of any proof.
 ///
 /// # Panics
 /// If there are 2^32 operations or preconditions or more, or one value or the metadata has 4 GiB or
@@ -230,7 +230,7 @@ where
 }
 
 /// Checksum that ends a proof file, over all bytes before it (section 12, tag `1e`). It finds
-/// damage; it is no defence against lies.
+/// damage; it is not a defence against lies.
 #[must_use]
 pub fn file_checksum(bytes: &[u8]) -> u64 {
     let hash = Hasher::tagged(0x1e).raw(bytes).finish();
@@ -251,7 +251,7 @@ pub fn key_id(name: &str, key_type: u8, key: &[u8]) -> [u8; 4] {
 mod tests {
     use super::*;
 
-    /// Bytes without repetition, so that a wrong offset gives another hash.
+    /// Bytes without repetition, so that a wrong offset gives a different hash.
     fn bytes(len: usize) -> Vec<u8> {
         (0..len as u32).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 13) as u8).collect()
     }

@@ -63,7 +63,7 @@ pub struct Header {
     pub body: Body,
 }
 
-/// The kind of a header, with what it says of that kind.
+/// The kind of a header, with the fields of that kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// The ledger begins.
@@ -85,8 +85,8 @@ pub enum Body {
     },
 }
 
-/// Numbers of the kinds that this code knows. A replica of the log can't proceed past a header of
-/// another kind.
+/// Numbers of the kinds that this code knows. A replica of the log can't proceed past a header of a
+/// different kind.
 pub const KINDS: [u8; 5] = [0, 1, 2, 3, 6];
 
 /// Body of the genesis header.
@@ -220,7 +220,7 @@ impl Header {
     /// Decodes the canonical bytes.
     ///
     /// # Errors
-    /// If the bytes are no header, or the header breaks a rule of [`Header::check_alone`].
+    /// If the bytes are not a header, or the header breaks a rule of [`Header::check_alone`].
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         if bytes.len() > HEADER_BYTES_MAX {
             return Err(Error::Malformed("header length"));

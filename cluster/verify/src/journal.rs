@@ -86,8 +86,8 @@ impl Entry {
     /// Decodes the canonical bytes.
     ///
     /// # Errors
-    /// If the bytes are no journal entry: truncated, too long, of another kind, with a signature or
-    /// clues, with shards that do not ascend, or with fewer than two merge inputs.
+    /// If the bytes are not a journal entry: truncated, too long, of a different kind, with a
+    /// signature or clues, with shards that do not ascend, or with fewer than two merge inputs.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let mut input = Reader::new(bytes);
         let entry = match input.u8()? {
@@ -141,7 +141,7 @@ fn read_merge(input: &mut Reader<'_>) -> Result<MergeEntry, Error> {
 /// sent. [`crate::hash::operation_list_hash`] hashes the same list.
 ///
 /// # Errors
-/// If the bytes are no operation list.
+/// If the bytes are not an operation list.
 pub fn decode_operations(bytes: &[u8]) -> Result<Vec<(Vec<u8>, RecordBody)>, Error> {
     let mut input = Reader::new(bytes);
     let mut operations = Vec::new();

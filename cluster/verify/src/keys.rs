@@ -133,7 +133,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// A trusted key of a ledger, of whose changes nothing is known.
+    /// The keys of a ledger with one trusted key and no known changes.
     #[must_use]
     pub fn new(key: VerifierKey) -> Self {
         Self { keys: Vec::from([key]), changes: Vec::new(), trusted: 0 }
@@ -159,8 +159,8 @@ impl Keys {
         self.changes.iter().copied().zip(&self.keys[1..])
     }
 
-    /// The key in force at this size: it signs the checkpoint with `size` entries, as far as
-    /// changes are known.
+    /// The key in force at this size, by the known changes: it signs the checkpoint with `size`
+    /// entries.
     #[must_use]
     pub fn in_force(&self, size: u64) -> &VerifierKey {
         &self.keys[self.index(size)]
@@ -184,7 +184,7 @@ impl Keys {
         others.into_iter().any(|key| crate::note::open(note, key).is_ok())
     }
 
-    /// Trusts the newest known key alone, and those to come.
+    /// Trusts only the newest known key and its successors.
     #[must_use]
     pub fn advanced(mut self) -> Self {
         self.trusted = self.changes.len();

@@ -4,7 +4,7 @@
 //! no I/O, reads no clock, and never panics on bytes from outside. It needs `alloc` but not `std`.
 //!
 //! Prover and verifier share the hash functions ([`hash`], [`merkle`]) and the encodings
-//! ([`header`], [`proof`]). The walk through a proof is the verifier's alone ([`check`]).
+//! ([`header`], [`proof`]). Only the verifier walks through a proof ([`check`]).
 //!
 //! A module uses only modules in the rows below its own:
 //!

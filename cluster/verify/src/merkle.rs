@@ -1,7 +1,7 @@
 //! Merkle lists as RFC 6962 hashes them, their list proofs, and the log proofs of RFC 9162
 //! (`docs/verification.md` section 2).
 //!
-//! All functions take leaf *hashes*; what a leaf is, only the caller knows. Indices and sizes are
+//! All functions take leaf *hashes*; only the caller knows what a leaf is. Indices and sizes are
 //! `u64`. A size from outside never makes a loop longer than 64 steps or than the number of hashes
 //! at hand.
 
@@ -16,7 +16,7 @@ use crate::hash::{
     plan::{HashPlan, Planned},
 };
 
-/// Why a Merkle proof proves nothing.
+/// The reason why a Merkle proof proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The index is not below the size, or the smaller size is above the larger one.
@@ -27,7 +27,7 @@ pub enum Error {
     Short,
     /// The proof has more hashes than its shape needs.
     Long,
-    /// The hashes lead to another root.
+    /// The hashes lead to a different root.
     Mismatch,
 }
 
@@ -356,7 +356,7 @@ pub fn root_from_inclusion(index: u64, size: u64, leaf: &Digest, path: &[Digest]
 /// Checks that the leaf is number `index` of the list of `size` leaves with this root.
 ///
 /// # Errors
-/// Those of [`root_from_inclusion`], and [`Error::Mismatch`] if the path leads to another root.
+/// Those of [`root_from_inclusion`], and [`Error::Mismatch`] if the path leads to a different root.
 pub fn verify_inclusion(index: u64, size: u64, leaf: &Digest, path: &[Digest], root: &Digest) -> Result<(), Error> {
     if root_from_inclusion(index, size, leaf, path)? == *root { Ok(()) } else { Err(Error::Mismatch) }
 }
@@ -366,7 +366,7 @@ pub fn verify_inclusion(index: u64, size: u64, leaf: &Digest, path: &[Digest], r
 ///
 /// # Errors
 /// [`Error::OutOfRange`] if `old` is above `new`, [`Error::Short`] or [`Error::Long`] if hashes are
-/// missing or left over, [`Error::Mismatch`] if the path leads to another root.
+/// missing or left over, [`Error::Mismatch`] if the path leads to a different root.
 pub fn verify_consistency(
     old: u64,
     new: u64,

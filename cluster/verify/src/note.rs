@@ -28,10 +28,10 @@ const PRIVATE: &str = "PRIVATE+KEY+";
 /// First characters of a signature line.
 pub(crate) const DASH: &str = "\u{2014} ";
 
-/// Why a note is not believed, or a key is refused.
+/// The reason why a note is not believed, or a key is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The bytes are no note, key or checkpoint; names the malformed part.
+    /// The bytes are not a note, key or checkpoint; names the malformed part.
     Malformed(&'static str),
     /// No signature line is of the trusted key.
     Unsigned,
@@ -84,8 +84,8 @@ impl<const TYPE: u8> PublicKey<TYPE> {
     /// Parses a vkey, `name+hex(key id)+base64(type || public key)`.
     ///
     /// # Errors
-    /// If the text is no vkey, its key is of another type, or its key id is not that of the key.
-    /// [`Error::PrivateKey`] if it is a private key.
+    /// If the text is not a vkey, its key is of a different type, or its key id is not that of the
+    /// key. [`Error::PrivateKey`] if it is a private key.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let (name, id, key) = split_key(text, TYPE)?;
         let key = Self::new(name, &key)?;
@@ -157,8 +157,8 @@ impl SignerKey {
     /// Parses the text of a private key, `PRIVATE+KEY+name+hex(key id)+base64(type || seed)`.
     ///
     /// # Errors
-    /// If the text is no private key, its key is of another type, or its key id is not that of the
-    /// key.
+    /// If the text is not a private key, its key is of a different type, or its key id is not that
+    /// of the key.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let text = text.strip_prefix(PRIVATE).ok_or(Error::Malformed("private key"))?;
         let (name, id, seed) = split_key(text, TYPE_ED25519)?;
@@ -222,7 +222,7 @@ impl fmt::Debug for SignerKey {
 /// The text of a note that `key` signed. Signature lines of other keys are skipped.
 ///
 /// # Errors
-/// [`Error::Malformed`] if it is no note, [`Error::Unsigned`] if no line is of the key,
+/// [`Error::Malformed`] if it is not a note, [`Error::Unsigned`] if no line is of the key,
 /// [`Error::BadSignature`] if any line of the key does not verify.
 pub fn open<'a>(note: &'a [u8], key: &VerifierKey) -> Result<&'a str, Error> {
     let (text, lines) = split_note(note)?;

@@ -24,7 +24,7 @@ pub const NAMES_MAX: usize = 256;
 /// Type of an ML-DSA-44 key that cosigns, and its length in bytes.
 const TYPE_MLDSA: (u8, usize) = (6, 1312);
 
-/// Why a policy file is refused.
+/// The reason why a policy file is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error {
     /// Number of the wrong line, from 1 on; 0 for the file as a whole.
@@ -152,11 +152,11 @@ impl Policy {
     }
 
     /// Opens a checkpoint of one of the logs, and counts its cosignatures. Too few cosignatures are
-    /// no error here: see [`Examined::quorum`].
+    /// not an error here: see [`Examined::quorum`].
     ///
     /// # Errors
-    /// If the bytes are no checkpoint, no log whose name is the origin has signed it, or a line of
-    /// any key of the policy does not verify.
+    /// If the bytes are not a checkpoint, no log whose name is the origin has signed it, or a line
+    /// of any key of the policy does not verify.
     pub fn examine(&self, note: &[u8]) -> Result<Examined, note::Error> {
         let (text, lines) = split_note(note)?;
         let checkpoint = Checkpoint::parse(text)?;

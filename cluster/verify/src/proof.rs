@@ -1,6 +1,6 @@
 //! Proof files and their parts, encoded and decoded (`docs/verification.md` section 12).
 //!
-//! Decoding checks the shape alone; [`crate::verify`] says what a file proves. Decoded parts borrow
+//! Decoding checks only the shape; [`crate::verify`] says what a file proves. Decoded parts borrow
 //! from the file. A decoded file takes at most about twenty times the file's length in memory, and
 //! far less if its records are puts, whatever counts it claims.
 
@@ -127,7 +127,7 @@ pub struct ShardPart<'a> {
     pub shard: ShardId,
     /// Lowest key of the shard's range.
     pub low: Cow<'a, [u8]>,
-    /// The key above the shard's range; `None` for no upper bound.
+    /// The key above the shard's range; `None` means no upper bound.
     pub high: Option<Cow<'a, [u8]>>,
     /// The shard version in the state leaf.
     pub version: Version,
@@ -227,8 +227,8 @@ impl<'a> ProofFile<'a> {
     /// Decodes a file.
     ///
     /// # Errors
-    /// If the file is damaged, of another format or kind, over a limit of section 16, or not the
-    /// only encoding of its content.
+    /// If the file is damaged, of a different format or kind, over a limit of section 16, or not
+    /// the only encoding of its content.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Error> {
         if bytes.len() > FILE_BYTES_MAX {
             return Err(Error::Malformed("proof file length"));

@@ -4,7 +4,7 @@
 //! It is written from the text of the page, with plain lists and recursion. It caches nothing, and
 //! shares only hash functions and [`crate::rules`] with the engine. It keeps everything in memory
 //! and hashes a whole forest for each digest. [`LiveForest`] follows the same rules for the newest
-//! state, at the cost of the changes alone, and is the core of an audit.
+//! state, and is the core of an audit. The cost of a version depends only on its changes.
 //!
 //! ```text
 //!  audit  ledger           the rules of an audit; a ledger with its log and proofs

@@ -204,7 +204,7 @@ impl Filter {
 /// of the records.
 const TIER_RATIO_LEAST: u64 = 4;
 
-/// How many times larger the next older tree should be, if the oldest tree has this many entries.
+/// The ratio of the sizes of neighbouring trees to aim for if the oldest tree has `oldest` entries.
 ///
 /// The tree before the oldest grows by `capacity` at a time, up to T entries, and is merged each
 /// time. So for each record written, merges write T / (2 capacity) records there, and oldest / T in

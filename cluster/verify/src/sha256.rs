@@ -37,8 +37,8 @@ pub(crate) fn pad(tail: &mut [u8], len: usize, message_bytes: usize) -> &[Block]
     tail[..end].as_chunks().0
 }
 
-/// Compresses the blocks of several messages into their states, side by side as far as all messages
-/// have blocks.
+/// Compresses the blocks of several messages into their states. The messages are compressed side by
+/// side up to the end of the shortest one, and one after the other from there.
 #[inline]
 fn compress_each<const N: usize>(states: &mut [State; N], messages: [&[Block]; N]) {
     let common = messages.iter().map(|blocks| blocks.len()).min().unwrap_or(0);
@@ -73,7 +73,7 @@ pub(crate) fn digest_each<const N: usize>(messages: [&[Block]; N]) -> [Digest; N
     states.each_ref().map(digest)
 }
 
-/// Hashes messages, side by side as far as they have blocks in common.
+/// Hashes messages, side by side up to the end of the shortest one.
 #[inline]
 pub(crate) fn message_each<const N: usize>(messages: [&[u8]; N]) -> [Digest; N] {
     let parts = messages.map(<[u8]>::as_chunks);
@@ -241,9 +241,9 @@ mod x86 {
         }
     }
 
-    /// Sixteen rounds. The first sixteen take the words of the message, later ones those that the
-    /// schedule makes of the last sixteen. The calls are written out, since a loop takes a tenth
-    /// longer.
+    /// Sixteen rounds. The first sixteen use the words of the message. Later ones use the words
+    /// that the schedule computes from the previous sixteen. The calls are written out, since a
+    /// loop takes a tenth longer.
     #[target_feature(enable = "sha,ssse3,sse4.1")]
     #[inline]
     fn sixteen_rounds<const FROM: usize, const N: usize>(lanes: &mut [Lane; N], blocks: &mut [Words; N]) {

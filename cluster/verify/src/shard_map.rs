@@ -48,7 +48,7 @@ pub struct ShardMap {
     shards: Vec<Shard>,
 }
 
-/// Why a list of shards is no map: the rule that it breaks.
+/// The reason why a list of shards is not a map: the rule that it breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidMap(pub &'static str);
 
@@ -144,7 +144,7 @@ impl ShardMap {
     /// Decodes the canonical bytes.
     ///
     /// # Errors
-    /// If the bytes are no shard map, or the map breaks a rule of [`ShardMap::new`].
+    /// If the bytes are not a shard map, or the map breaks a rule of [`ShardMap::new`].
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let mut input = Reader::new(bytes);
         if input.u8()? != 1 {
@@ -193,7 +193,7 @@ pub struct StateLeaf {
     pub shard: ShardId,
     /// Lowest key of the shard's range.
     pub low: Vec<u8>,
-    /// The key above the shard's range; `None` for no upper bound.
+    /// The key above the shard's range; `None` means no upper bound.
     pub high: Option<Vec<u8>>,
     /// The newest version, at or below that of the state, in which the shard received a Prepare; 0
     /// at genesis.

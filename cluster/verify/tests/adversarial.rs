@@ -130,8 +130,8 @@ fn random_part(sample: &mut Sample, node: &Node, reveal: u64, expand: u64) -> No
     })
 }
 
-/// Whatever a server shows and hides of the trees that the ledger committed to, an answer is either
-/// refused or true.
+/// A server may show and hide any parts of the trees that the ledger committed to: an answer is
+/// either refused or true.
 #[test]
 fn no_choice_of_what_to_show_proves_anything_false() {
     let mut sample = Sample::standard();

@@ -1,7 +1,7 @@
 //! Lies that only an auditor can find: `vectors/audits.json`.
 //!
-//! Each log is signed, and its journals and state roots fit it. Except for the sound ones, each
-//! breaks the one rule of `docs/verification.md` section 8 that its name says.
+//! Each log is signed, and its journals and state roots fit it. Each log except the sound ones
+//! breaks exactly one rule of `docs/verification.md` section 8, as its name says.
 
 mod common;
 
@@ -24,7 +24,7 @@ use coppice_verify::{
 };
 use serde_json::{Value, json};
 
-/// A log, with the entry and the rule that break.
+/// A log, with the first wrong entry and the number of the broken rule; `None` for a sound log.
 struct Case {
     name: &'static str,
     log: Vec<Audited>,
@@ -42,7 +42,7 @@ fn prune(ledger: &Ledger, boundary: u64) -> Header {
     next(ledger, body)
 }
 
-/// A rollback that names its target by this stamp.
+/// A rollback that names its target by the stamp `target`.
 fn rollback(ledger: &Ledger, target: Stamp) -> Header {
     let mut epochs = ledger.epochs.clone();
     let (before, real) = (ledger.head(), ledger.epochs.stamp_of(target.version));
@@ -250,7 +250,7 @@ fn journals() -> Vec<Case> {
     ]
 }
 
-/// The output of a merge is a tree that its inputs do not give.
+/// A merge whose recorded output does not follow from its inputs.
 fn merged_otherwise() -> Case {
     let mut liar = Liar::new();
     for version in 0..40_u8 {
@@ -274,7 +274,7 @@ fn merged_otherwise() -> Case {
     panic!("40 full trees are merged")
 }
 
-/// The state holds another record than the journal says.
+/// A state with a record that differs from the journal's.
 fn state_of_others() -> Case {
     last("another state than the batches give", 15, |liar| {
         liar.commit(&[Told::of(0, &[b"c"])], |_| {});
@@ -335,7 +335,7 @@ fn list(value: &Value) -> Vec<Vec<u8>> {
     value.as_array().expect("a list").iter().map(bytes).collect()
 }
 
-/// The naive auditor, which follows the list of rules, comes to the same findings.
+/// The naive auditor, which follows the list of rules, finds what the vectors say.
 #[test]
 fn every_stored_log_is_judged_as_the_page_says() {
     let vectors = stored("audits.json");
@@ -356,7 +356,7 @@ fn every_stored_log_is_judged_as_the_page_says() {
     }
 }
 
-/// Each of the two files shows what is signed, and whoever has only one of them can't see the lie.
+/// Each of the two files alone is correct and signed, so a reader of only one can't see the lie.
 /// The audit refuses the ledger.
 #[test]
 fn a_key_in_the_wrong_shard_is_found_by_the_audit_alone() {

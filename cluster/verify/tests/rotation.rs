@@ -1,5 +1,5 @@
-//! A ledger that changes its key. Whoever knows one of its keys can follow to the others, and to no
-//! key that the ledger never had.
+//! A ledger that changes its key. A verifier that knows one of its keys can follow the changes to
+//! the others, but not to a foreign key.
 
 mod common;
 
@@ -209,7 +209,7 @@ fn forgeries() -> Vec<Forgery> {
         header.body = Body::Key(change);
         header
     };
-    // The signatures are those of the body that contains them, as far as the thief can make them.
+    // A header whose key change has this number and is signed with these keys.
     let signed = |at: usize, number: u32, old: &SignerKey, new: &SignerKey| {
         changed(at, &|_, change| *change = KeyChange::sign(number, &ledger.cluster, old, new))
     };

@@ -63,7 +63,7 @@ class Failed(Exception):
         self.step, self.rule = step, rule
 
     def at(self, step):
-        """The same failure, as one of another step."""
+        """This failure, moved to a different step."""
         return Failed(step, self.rule or self.step)
 
 
@@ -688,7 +688,7 @@ class Keys:
         return sum(sequence < size for sequence in self.changes)
 
     def follow(self, headers):
-        """The keys that are known with these key changes, whose inclusion is checked elsewhere."""
+        """The keys that are known after these key changes. Their inclusion is checked elsewhere."""
         if not headers:
             return self
         name, keys, changes = self.keys[0].name, [], []
@@ -836,7 +836,7 @@ class Policy:
         self.define(name, None, count, members)
 
     def with_successors(self, log):
-        """The keys of the logs, and those to which key changes in a file lead from them."""
+        """The keys of the logs, and the later keys that key changes in a file prove from them."""
         logs, known = list(self.logs), self.known()
         for key in self.logs:
             try:

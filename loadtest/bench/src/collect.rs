@@ -1,4 +1,4 @@
-//! `coppice-bench collect`: what the ledger holds after the storm.
+//! `coppice-bench collect`: reads the ledger's records and root log after the load.
 //!
 //! Lists every change of every key of a history, for the checker, and walks the root log from its
 //! first entry. It checks that each header decodes and follows the one before, and that the log has

@@ -2,9 +2,9 @@
 //! Go for other systems.
 //!
 //! A closed loop has a number of clients, each of which sends its next batch when the last one is
-//! answered. An open loop sends batches at fixed times, whatever the answers do, and counts latency
-//! from the time at which a batch was due. Every client has a connection of its own. Every commit
-//! comes with its receipt, and every read with a proof that the client checks.
+//! answered. An open loop sends batches at fixed times, without waiting for answers, and counts
+//! latency from the time at which a batch was due. Every client has a connection of its own. Every
+//! commit comes with its receipt, and every read with a proof that the client checks.
 
 use std::{
     sync::{
@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Endpoints of the ledger; each client begins with another one.
+    /// Endpoints of the ledger; each client begins with a different one.
     #[arg(long, value_name = "URL", value_delimiter = ',', required = true)]
     pub endpoints: Vec<String>,
     /// The ledger's public key, by which reads are verified.
@@ -125,7 +125,7 @@ pub async fn run(options: Options) -> Result<()> {
         clients.push(Client::new(client::Options {
             attempt_timeout: ATTEMPT_TIMEOUT,
             patience: Duration::ZERO,
-            // Receipts are requested in every mode; a read without a proof is worth nothing.
+            // Receipts are requested in every mode; only proven reads count.
             trust: (options.mode == Mode::Read).then(|| trust.clone()),
             ..client::Options::new(endpoint.clone())
         })?);

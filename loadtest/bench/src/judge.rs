@@ -5,8 +5,8 @@
 //! are posted as JSON (protobuf's form: bytes in base64, 64-bit numbers as text) to `/keys`,
 //! `/range` or `/commit`. The reply is 204 if the proof is valid and proves exactly that answer,
 //! and 422 with the reason if not. A commit without a receipt gets 424: its coordinator could not
-//! prove it at that moment, which is no lie. Two checkpoints of one size with different roots are a
-//! lie, whichever clients received them. `GET /` returns the counts.
+//! prove it at that moment, which is not a lie. Two checkpoints of one size with different roots
+//! are a lie, whichever clients received them. `GET /` returns the counts.
 //!
 //! A post that can't be parsed counts as bad: nothing is believed without a proof. The program ends
 //! with an error if anything was bad.
@@ -174,7 +174,7 @@ impl Judge {
     }
 }
 
-/// Whether the answer came without a proof, and said so.
+/// Whether the only fault of the answer is a missing receipt.
 fn shows_nothing(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(coppice_client::Error::Refused { outcome_unknown: true, .. }))
 }

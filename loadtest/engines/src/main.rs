@@ -31,7 +31,7 @@ use coppice_measure::{
 };
 use tikv_jemallocator::Jemalloc;
 
-/// The allocator of a shard node. RocksDB is no Rust program and uses that of the C library.
+/// The allocator of a shard node. RocksDB is not a Rust program and uses the C library's allocator.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 
@@ -83,7 +83,7 @@ struct Run {
     /// An earlier `bench-report.json`: the run fails if our engine became worse.
     #[arg(long)]
     against: Option<PathBuf>,
-    /// How much worse a figure may be than in the earlier report, as a share of it.
+    /// The tolerated deterioration against the earlier report, as a share of the earlier figure.
     #[arg(long, default_value_t = 0.25)]
     tolerance: f64,
     /// The commit that was built, for the report.

@@ -1,5 +1,4 @@
-//! Other stores, each set up as its documentation advises, with the same number of bytes for
-//! caches.
+//! Other stores. Each is set up as its documentation advises, and all get caches of equal size.
 
 pub mod fjall;
 pub mod nomt;

@@ -102,7 +102,7 @@ export class Ledger {
 
   connect() {
     const { secure, addresses, tls } = this.target;
-    // Each client begins with another coordinator.
+    // Each client begins with a different coordinator.
     if (this.turn === null) this.turn = exec.vu.idInTest;
     const address = addresses[this.turn % addresses.length];
     const shape = { timeout: this.target.timeout, maxReceiveSize: ANSWER_BYTES_MAX };

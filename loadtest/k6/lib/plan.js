@@ -2,7 +2,7 @@
 // scenario's parameters.
 
 // A closed loop of clients; with a rate, an open loop, which begins operations at fixed times
-// whatever the answers do.
+// without waiting for answers.
 export function paced(values) {
   const duration = `${values.DURATION}ms`;
   if (values.RATE === undefined) return { executor: 'constant-vus', exec: 'main', vus: values.VUS, duration };

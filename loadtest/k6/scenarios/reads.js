@@ -1,4 +1,4 @@
-// Reads that all come with proofs: of one key, of several, of absent ones, and of old versions.
+// Reads with proofs: of one key, of several keys, of absent keys, and of old versions.
 import { draw } from '../lib/ledger.js';
 import { paced } from '../lib/plan.js';
 import { Records } from './records.js';

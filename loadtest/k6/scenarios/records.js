@@ -84,7 +84,7 @@ export class Records {
   }
 }
 
-// How often a write is repeated after conflicts.
+// Most repetitions of a write after conflicts.
 const CONFLICTS_MAX = 50;
 
 // Reads keys, and writes what `change` makes of their records, on the condition that they have not

@@ -28,20 +28,21 @@ use crate::{
     workload::Record,
 };
 
-/// A flush begins when this much waits for it, as in a replica.
+/// Unflushed bytes at which a flush begins, as in a replica.
 const FLUSH_BYTES: u64 = 32 << 20;
 /// Records that one step of merging takes, as in a replica.
 const MERGE_RECORDS_MIN: usize = 256;
 const MERGE_RECORDS_MAX: usize = 1024;
 
-/// What makes a batch durable before a put returns.
+/// The step that makes a batch durable before a put returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// The raft log, as in a cluster. The forest is flushed later.
     Log,
     /// A flush of the forest for each batch; there is no log.
     Flush,
-    /// Nothing. The forest is flushed when much waits. For measurements of the forest alone.
+    /// Nothing. The forest is flushed when enough bytes wait for it. For measurements of the forest
+    /// alone.
     Later,
 }
 
@@ -52,11 +53,11 @@ pub struct Settings {
     pub params: Params,
     /// Bytes of all caches together.
     pub cache_bytes: usize,
-    /// What makes a batch durable.
+    /// The step that makes a batch durable.
     pub durability: Durability,
     /// The number of newest versions to keep; older ones are pruned. `None` prunes nothing.
     pub retain: Option<u64>,
-    /// A flush begins when this much waits for it.
+    /// Unflushed bytes at which a flush begins.
     pub flush_bytes: u64,
     /// The value of [`Options::waiting_percent_max`].
     pub waiting_percent: u32,
@@ -83,7 +84,7 @@ impl Settings {
         }
     }
 
-    /// Settings for the same data without a log, with other caches.
+    /// These settings without a log and with a different cache size, for reads.
     fn for_reads(&self, cache_bytes: usize) -> Self {
         Self { cache_bytes, durability: Durability::Later, only_reads: true, ..self.clone() }
     }
@@ -198,7 +199,7 @@ impl Coppice {
         Ok(if old_cache as u64 >= oldest { beside_all } else { beside_younger })
     }
 
-    /// Opens the engine again for reads, with other caches, which are empty at first.
+    /// Opens the engine again for reads, with caches of the given size, which are empty at first.
     ///
     /// # Errors
     /// If the storage fails.
@@ -211,9 +212,9 @@ impl Coppice {
         Ok(Self { writer: None, engine, log: None, settings, workers, applied })
     }
 
-    /// Appends a batch to the log and stages it while it is written, as a replica does. Merges go
-    /// on while the log takes longer. When the entry is committed, and so synced, the version is
-    /// settled.
+    /// Appends a batch to the log and stages it while it is written, as a replica does. If the
+    /// write of the log takes longer than that, steps of merging fill the time. When the entry is
+    /// committed, and so synced, the version is settled.
     fn commit(&mut self, operations: &[Operation]) -> Result<()> {
         let Some(log) = &mut self.log else {
             self.applied.index += 1;
@@ -248,8 +249,8 @@ impl Coppice {
         Ok(())
     }
 
-    /// Merges what is behind. As a leader would wait, it merges to the end if the engine would
-    /// otherwise refuse the next version.
+    /// Merges until merging is no longer behind. If the engine would refuse the next version, it
+    /// ends the merge, for which a leader would wait.
     fn merge_if_behind(&mut self) -> Result<()> {
         while let Some(records) = records_behind(&self.engine) {
             self.merge_step(records)?;
@@ -281,8 +282,8 @@ impl Coppice {
         Ok(some)
     }
 
-    /// Does one step of a merge, and flushes or writes ahead if that is due. The output of merges
-    /// that waits in memory is thereby bounded as that of puts is.
+    /// Does one step of a merge, and flushes or writes ahead if that is due. This bounds the memory
+    /// for unflushed output of merges, as it does for that of puts.
     fn merge_step(&mut self, records: usize) -> Result<MergeProgress> {
         let progress = self.engine.merge_step(records)?;
         self.flush_if_due()?;
@@ -329,7 +330,7 @@ impl Coppice {
         Ok(())
     }
 
-    /// Makes and verifies a proof for each key at a version of the past.
+    /// Makes and verifies a proof for each key at an old version.
     ///
     /// # Errors
     /// If a proof can't be made, or does not verify.
@@ -434,7 +435,7 @@ impl System for Coppice {
         let operation = |record: Record| Operation { key: record.key.into(), change: Change::Put(record.value.into()) };
         let mut operations: Vec<Operation> = batch.into_iter().map(operation).collect();
         operations.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        // Merges that were due after the last batch, as far as there was no time for them.
+        // Do the merges that were due after the last batch but did not fit into its time.
         self.merge_if_behind()?;
         self.commit(&operations)?;
         if self.settings.durability == Durability::Flush { self.flush() } else { self.flush_if_due() }

@@ -1,14 +1,16 @@
-//! What the benchmarks share. It depends on no other database, so continuous integration builds and
-//! tests it.
+//! The code that the benchmarks share. It depends on no other database, so continuous integration
+//! builds and tests it.
 //!
 //! - [`workload`]: records, and the order in which they are written and read, as functions of a
 //!   seed;
-//! - [`system`]: what a store must do to be compared; [`coppice`]: our engine, driven as a replica
-//!   drives it;
-//! - [`jobs`]: what is timed; [`plan`]: in which order, and where the figures go;
-//! - [`figures`], [`statistics`], [`goals`], [`report`], [`regression`]: from samples to a verdict;
-//! - [`machine`]: what the machine can do, and how busy it was; [`memory`]: that its free memory is
-//!   really there.
+//! - [`system`]: the operations of a store under comparison; [`coppice`]: our engine, driven as a
+//!   replica drives it;
+//! - [`jobs`]: the timed operations; [`plan`]: the order of the jobs, and the places of their
+//!   figures in the report;
+//! - [`figures`], [`statistics`], [`goals`], [`report`], [`regression`]: the steps from samples to
+//!   a verdict;
+//! - [`machine`]: the speed and the load of the machine; [`memory`]: a check that its free memory
+//!   is really there.
 
 pub mod coppice;
 pub mod figures;

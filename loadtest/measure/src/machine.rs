@@ -1,4 +1,4 @@
-//! What the machine can do, how busy it is, and what the kernel reports about this process.
+//! The speed and the load of the machine, and the kernel's figures about this process.
 
 use std::{
     fs::{self, File, OpenOptions},

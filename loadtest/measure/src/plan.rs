@@ -1,4 +1,4 @@
-//! Which jobs a run consists of, in which order, and where their figures go.
+//! The plan of a run: its jobs, their order, and the places of their figures in the report.
 
 mod collected;
 mod job;
@@ -64,8 +64,8 @@ fn fifth(scale: &Scale) -> Scale {
     Scale { records: scale.records / 5, ..scale.clone() }
 }
 
-/// Two settings of the engine, one that writes little and one that takes little disk; and a larger
-/// amount of data.
+/// Three runs: with settings for few writes, with settings for little disk space, and with more
+/// data.
 fn plateaus(quick: bool) -> [PlateauScale; 3] {
     let of = |name: &str, records: u64, value_bytes, rounds, seconds| {
         let batch = (records / 200).min(4000) as usize;

@@ -1,4 +1,4 @@
-//! From repetitions to figures.
+//! Figures from repeated measurements.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What a store must do to be compared with others.
+//! The interface of a store that is compared with others.
 
 use std::{path::Path, time::Duration};
 
@@ -14,23 +14,24 @@ pub struct Facts {
     pub name: String,
     /// The parts of one put.
     pub timed: String,
-    /// What is there after a power failure, once a put has returned.
+    /// The writes that survive a power failure.
     pub durable: String,
-    /// What a reader can have proven.
+    /// The proofs that a reader can get.
     pub proven: String,
-    /// Where the memory goes, and how reads work.
+    /// The use of the memory, and the path of a read.
     pub memory: String,
 }
 
 /// An open store.
 pub trait System: Send + Sync {
-    /// Writes a batch atomically. Its keys are in no order, and each occurs once.
+    /// Writes a batch atomically. Its keys are unordered, and each occurs once.
     ///
     /// # Errors
     /// If the store fails.
     fn put(&mut self, batch: Vec<Record>) -> Result<()>;
 
-    /// Ends background work, as far as the store can be asked to. It is no part of a put.
+    /// Waits for the end of background work if the store has a call for that. It is not part of a
+    /// put.
     ///
     /// # Errors
     /// If the store fails.

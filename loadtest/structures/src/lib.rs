@@ -22,13 +22,13 @@ pub mod workload;
 
 use coppice_types::Digest;
 
-/// Why a structure can't be read. A lookup with an invalid proof ends in one of these.
+/// The reason why a structure can't be read. A lookup with an invalid proof ends in one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// There is no node with this name.
     #[error("node {0} is missing")]
     Missing(Digest),
-    /// The bytes are no node, or the node does not belong at this place.
+    /// The bytes are not a node, or the node does not belong at this place.
     #[error("malformed node: {0}")]
     Malformed(&'static str),
 }

@@ -199,8 +199,8 @@ impl Chunk {
     }
 }
 
-/// Whether a node ends here by the pattern. An entry has the pattern with a probability that is its
-/// share of a node.
+/// Whether a node ends here by the pattern. The probability of the pattern is the entry's share of
+/// the bytes of a node.
 fn ends_node(level: u8, entry: &Entry) -> bool {
     let mut bytes = Vec::with_capacity(entry.bytes(level));
     entry.encode(level, &mut bytes);

@@ -41,7 +41,7 @@ impl Store {
     }
 
     /// A store with the nodes of a proof. Each is named by the hash of its bytes, so a changed node
-    /// has another name.
+    /// has a different name.
     #[must_use]
     pub fn of_proof(hash: Hash, proof: &Proof) -> Self {
         Self { hash, nodes: proof.nodes.iter().map(|node| (hash(node), node.clone().into())).collect() }

@@ -30,11 +30,11 @@ pub struct Difference {
     pub after: Option<Vec<u8>>,
 }
 
-/// The location of a node: by name, or within its parent, if the structure does so for nodes
-/// shorter than a hash.
+/// The location of a node. Some structures store a node that is shorter than a hash within its
+/// parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// In the store.
+    /// The node's name in the store.
     Name(Digest),
     /// The node's bytes.
     Within(Vec<u8>),
@@ -80,7 +80,7 @@ pub trait Structure {
     /// Makes the next version. Changes are in ascending order of keys, each key once.
     ///
     /// # Errors
-    /// As [`Structure::get`].
+    /// Like [`Structure::get`].
     fn apply(&self, store: &mut Store, root: &Digest, changes: &[Change]) -> Result<Digest>;
 
     /// The items of a node at this place, in order of places.
@@ -89,14 +89,14 @@ pub trait Structure {
     /// `Malformed`.
     fn expand(&self, place: &[u8], node: &[u8]) -> Result<Vec<Item>>;
 
-    /// The distance of a node from the records, if that is equal for all nodes of a level.
+    /// The node's distance from the records. 0 if the structure does not keep its nodes in levels.
     fn level(&self, node: &[u8]) -> u8;
 }
 
 /// The nodes that prove a key's payload or its absence.
 ///
 /// # Errors
-/// As [`Structure::get`].
+/// Like [`Structure::get`].
 pub fn prove(structure: &dyn Structure, store: &Store, root: &Digest, key: &[u8]) -> Result<Proof> {
     let recorder = Recorder::new(store);
     structure.get(&recorder, root, key)?;
@@ -121,7 +121,7 @@ pub fn verify(
 /// them. `record` sees each record.
 ///
 /// # Errors
-/// As [`Structure::get`].
+/// Like [`Structure::get`].
 pub fn walk(
     structure: &dyn Structure,
     nodes: &dyn Nodes,
@@ -159,7 +159,7 @@ fn expand(structure: &dyn Structure, nodes: &dyn Nodes, place: &[u8], link: &Lin
 /// are not read.
 ///
 /// # Errors
-/// As [`Structure::get`].
+/// Like [`Structure::get`].
 pub fn diff(structure: &dyn Structure, nodes: &dyn Nodes, from: &Digest, to: &Digest) -> Result<Vec<Difference>> {
     let mut compare = Compare { structure, nodes, found: Vec::new() };
     compare.run(root_item(from), root_item(to))?;
@@ -197,7 +197,7 @@ impl Compare<'_> {
         }
     }
 
-    /// Goes on where the first place is on one side only.
+    /// Takes one item of one side: expands a node into its items, or reports a record as different.
     fn advance(&mut self, items: &mut Vec<Item>, side: Side) -> Result<()> {
         let Some(Item { place, part }) = items.pop() else { return Ok(()) };
         match (part, side) {
@@ -257,10 +257,10 @@ pub struct Merged {
     pub conflicts: Vec<Vec<u8>>,
 }
 
-/// Applies to `left` what `right` changed since `base`.
+/// Applies the changes from `base` to `right` to `left`.
 ///
 /// # Errors
-/// As [`Structure::get`].
+/// Like [`Structure::get`].
 pub fn merge(
     structure: &dyn Structure,
     store: &mut Store,

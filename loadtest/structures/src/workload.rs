@@ -250,7 +250,7 @@ fn read_batches(path: &Path) -> Result<Vec<Vec<Write>>> {
 /// commit.
 ///
 /// # Errors
-/// If the file is missing or has another format.
+/// If the file is missing or has a different format.
 pub fn documents(dir: &Path) -> Result<Workload> {
     let mut versions = read_batches(&dir.join("eips-history.jsonl.gz"))?;
     ensure!(!versions.is_empty(), "{}: no versions", dir.display());
@@ -263,7 +263,7 @@ pub fn documents(dir: &Path) -> Result<Workload> {
 /// payees are drawn by Zipf's law.
 ///
 /// # Errors
-/// If the file is missing or has another format.
+/// If the file is missing or has a different format.
 pub fn accounts(dir: &Path, scale: Scale) -> Result<Workload> {
     let load = read_batches(&dir.join("ethereum-genesis.jsonl.gz"))?;
     let (blocks, transfers) = match scale {

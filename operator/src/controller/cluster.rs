@@ -154,7 +154,8 @@ impl Reconciliation<'_> {
         }
     }
 
-    /// Replaces at most one pod. Returns what is done or waited for.
+    /// Replaces at most one pod. Returns a text about the current action or the reason to wait;
+    /// `None` if nothing is left to do.
     async fn roll_on(
         &self,
         found: &Dereferenced,
@@ -175,7 +176,8 @@ impl Reconciliation<'_> {
     }
 
     /// Advances authorities that are being replaced, except those that wait for a person. The
-    /// caller has checked that all pods are current. Returns what is done or waited for.
+    /// caller has checked that all pods are current. Returns a text about the current action or the
+    /// reason to wait; `None` if nothing is left to do.
     async fn advance_authorities(&self, found: &Dereferenced) -> Result<Option<String>, Error> {
         let mut words = None;
         let unsettled = |standing: &&authority::Standing| standing.stage != Stage::Alone || standing.ends_soon;

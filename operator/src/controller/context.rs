@@ -1,4 +1,5 @@
-//! What both controllers share: clients, the clock, events, and when to look again.
+//! The context that both controllers share: clients, the clock, events, and the intervals between
+//! reconciliations.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +24,7 @@ pub(super) const AFTER_ERROR: Duration = Duration::from_secs(10);
 /// The longest note of an event, in characters.
 const NOTE_CHARACTERS_MAX: usize = 1000;
 
-/// What every reconciliation needs.
+/// The context of every reconciliation.
 pub struct Context {
     pub(super) client: Client,
     pub(super) recorder: Recorder,
@@ -44,7 +45,7 @@ impl Context {
         timestamp(self.clock.as_ref())
     }
 
-    /// Publishes an event. A lost event is no reason to stop.
+    /// Publishes an event. A lost event is not a reason to stop.
     pub(super) async fn tell<K>(&self, about: &K, type_: EventType, reason: &str, note: &str)
     where
         K: Resource<DynamicType = ()>,

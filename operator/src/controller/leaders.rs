@@ -1,4 +1,4 @@
-//! How long the leaders of each cluster have been unevenly spread.
+//! The time for which the leaders of each cluster have been unevenly spread.
 
 use std::{
     collections::BTreeMap,

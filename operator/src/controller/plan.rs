@@ -10,7 +10,7 @@ use crate::{
 pub enum Plan {
     /// All pods are current.
     Current,
-    /// Nothing is replaced now; the text says what is waited for.
+    /// No pod is replaced now, for the reason in the text.
     Wait(String),
     /// This pod is to be deleted.
     Restart { pod: String, why: &'static str },

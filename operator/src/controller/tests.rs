@@ -28,7 +28,7 @@ use crate::{
     rollout::{self, Fleet, Member, State},
 };
 
-/// What the chart's roles allow: group, resource, verb.
+/// The permissions of the chart's roles: group, resource, verb.
 fn rights() -> &'static BTreeSet<[String; 3]> {
     static RIGHTS: OnceLock<BTreeSet<[String; 3]>> = OnceLock::new();
     RIGHTS.get_or_init(|| {
@@ -122,7 +122,8 @@ impl Server {
         let path = uri.path().trim_end_matches("/status").to_owned();
         let sent: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
         if *method != Method::GET {
-            // The precondition of a deletion, and what happens to the objects that this one owns.
+            // The precondition of a deletion, and its effect on the objects that the deleted one
+            // owns.
             let terms = [&sent["preconditions"]["uid"], &sent["propagationPolicy"]];
             let terms: String = terms.iter().filter_map(|term| term.as_str()).map(|term| format!(" {term}")).collect();
             let write = format!("{method} {}{terms}", uri.path());

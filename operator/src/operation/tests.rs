@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 
-/// A root log, as far as operations see it.
+/// The parts of a root log that operations see.
 #[derive(Default)]
 struct Ledger {
     epoch: i64,

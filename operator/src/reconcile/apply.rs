@@ -86,8 +86,8 @@ pub(super) fn check_ours(kind: &str, there: Option<&impl ResourceExt>, cluster: 
 /// # Errors
 /// If the API server doesn't answer.
 pub async fn observe(client: &Client, facts: &Facts) -> Result<Observed, Error> {
-    // The sets are read first: if a revision is newer than the pods that were read, they count as
-    // outdated too late, not too early.
+    // The sets are read first. If a set's revision changes between the two reads, its old pods
+    // count as outdated only at the next look.
     let sets = list::<StatefulSet>(client, facts, "").await?;
     let pods = list::<Pod>(client, facts, "").await?;
     Ok(Observed { sets, pods })
@@ -252,7 +252,7 @@ fn used(observed: &Observed, name: &str) -> bool {
 /// Ignores that an object to delete or change is already gone.
 pub(super) fn gone_is_fine(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
     match result {
-        // 409: the pod of this name has another uid.
+        // 409: the pod of this name has a different uid.
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
         other => other,
     }

@@ -87,7 +87,7 @@ pub enum Realm {
     Etcd,
 }
 
-/// A cluster, with what had to be looked up for it.
+/// A cluster, with the data that had to be looked up for it.
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub cluster: LedgerCluster,
@@ -116,7 +116,7 @@ impl Object {
     /// Makes an object of kind `K`.
     ///
     /// # Panics
-    /// If the kind lacks a field of the body, or the field has another type: a mistake in this
+    /// If the kind lacks a field of the body, or the field has a different type: a mistake in this
     /// module.
     fn new<K: Resource<DynamicType = ()> + Serialize + DeserializeOwned>(mut body: Value) -> Self {
         body["apiVersion"] = json!(K::api_version(&()));
@@ -287,7 +287,7 @@ impl Facts {
 
     /// The holders of certificates of a realm's authority, with their role and the secret of each,
     /// unless others keep them. The ledger's holders are nodes, coordinators and clients, which are
-    /// no pods of this cluster. Those of etcd are its members, and coordinators as its clients.
+    /// not pods of this cluster. Those of etcd are its members, and coordinators as its clients.
     #[must_use]
     pub fn holders(&self, of: Realm) -> Vec<(Option<Role>, Holder, String)> {
         if of == Realm::Etcd {

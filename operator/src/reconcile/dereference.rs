@@ -54,7 +54,7 @@ pub struct Dereferenced {
     pub facts: Facts,
     /// The ledger's public key.
     pub vkey: String,
-    /// How the operator connects to coordinators; `None` in the clear.
+    /// The TLS settings for connections to coordinators; `None` in the clear.
     pub tls: Option<coppice_client::Tls>,
     /// The authorities that the operator keeps.
     pub authorities: Vec<authority::Standing>,
@@ -297,7 +297,7 @@ async fn renew(
     applied.map(drop).trying(|| format!("applying secret {name}"))
 }
 
-/// What a certificate states about its holder, as the annotation's value.
+/// A certificate's statement about its holder, as the annotation's value.
 fn said(holder: &Holder) -> String {
     let name = holder.is_process.then_some(holder.name.as_str());
     holder.roles.iter().copied().chain(name).collect::<Vec<_>>().join(" ")
@@ -320,8 +320,7 @@ async fn ask_cert_manager(client: &Client, facts: &Facts, holder: &Holder, secre
     let body = cert_manager_request(facts, holder, secret);
     let (name, api) = (&holder.name, cert_manager(client, facts));
     let there = match api.get(name).await {
-        // Without cert-manager the kind does not exist, which is another error than a missing
-        // object.
+        // Without cert-manager the kind does not exist. That is not the error of a missing object.
         Err(kube::Error::Api(status)) if status.code == 404 => None,
         read => Some(read.trying(|| format!("reading certificate {name}"))?),
     };

@@ -20,7 +20,7 @@ const STALLED_AFTER: SignedDuration = SignedDuration::from_mins(10);
 /// A follower that lacks this many entries of its leader is far behind.
 const BEHIND_ENTRIES: u64 = 1000;
 
-/// What was read about a cluster's pods before the ledger was asked.
+/// The observations of a cluster's pods that were made before the ledger was asked.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     pub sets: Vec<StatefulSet>,

@@ -12,7 +12,7 @@ use crate::{
     rollout::{self, Fleet, Part, State},
 };
 
-/// What was observed, for the status.
+/// The observations that the status is made from.
 #[derive(Clone, Debug)]
 pub struct Outcome<'a> {
     /// The cluster, with everything that it names.
@@ -21,11 +21,11 @@ pub struct Outcome<'a> {
     pub fleets: &'a [(Role, Fleet)],
     /// The ledger's report.
     pub report: Option<&'a Report>,
-    /// What the rollout does or waits for; `None` if all pods are current.
+    /// The rollout's current action, or the reason why it waits; `None` if all pods are current.
     pub progress: Option<String>,
 }
 
-/// The status of a cluster whose specification was carried out as far as possible.
+/// The status of a cluster after a reconciliation, which may have stopped at a step that must wait.
 #[must_use]
 pub fn status(cluster: &LedgerCluster, outcome: &Outcome<'_>, now: Timestamp) -> LedgerClusterStatus {
     let old = cluster.status.clone().unwrap_or_default();
@@ -134,7 +134,7 @@ fn conditions(cluster: &LedgerCluster, outcome: &Outcome<'_>, now: Timestamp) ->
     conditions
 }
 
-/// The first thing that is missing.
+/// The first reason why the cluster is not ready; `None` if it is ready.
 fn unready(outcome: &Outcome<'_>) -> Option<String> {
     let facts = &outcome.found.facts;
     for role in Role::ALL.into_iter().filter(|role| facts.count(*role) > 0) {

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::crd::LedgerClusterSpec;
 
-/// Why a specification can't be carried out, in words for the user, with the field.
+/// The reason why a specification can't be carried out, in words for the user, with the field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid(pub String);
 

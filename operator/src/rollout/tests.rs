@@ -165,7 +165,7 @@ const STALLED_STEPS: usize = 12;
 /// Steps for which a replaced replica is still counted.
 const GHOST_STEPS: usize = 3;
 
-/// How a template behaves.
+/// The behaviour of pods made from a template.
 #[derive(Clone, Copy, PartialEq)]
 enum Quality {
     Good,

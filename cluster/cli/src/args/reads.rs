@@ -48,7 +48,7 @@ pub struct Range {
     /// Read all keys with this prefix.
     #[arg(long, value_name = "PREFIX", conflicts_with = "low")]
     pub prefix: Option<String>,
-    /// Print only the keys, one per line; their values are read all the same.
+    /// Print only the keys, one per line; their values are read anyway.
     #[arg(long)]
     pub keys_only: bool,
     /// At most this many records.

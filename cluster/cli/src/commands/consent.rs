@@ -1,5 +1,4 @@
-//! The question before a command that can't be undone, and the dry run that only tells what would
-//! happen.
+//! The question before a command that can't be undone, and the dry run that only shows the effect.
 
 use std::io::{self, IsTerminal, Write};
 

@@ -22,8 +22,8 @@ pub fn keygen(args: &args::Keygen, output: Output) -> Result<(), Failure> {
     let key = home::new_key(args.name.as_deref(), &mut SystemRng)?;
     home::write_key(&args.out, &key)?;
     if let Err(failure) = files::create(&public, format!("{}\n", key.verifier()).as_bytes(), files::PUBLIC) {
-        // A private key next to the public key of another one would mislead, and nobody has used it
-        // yet. The failure to write the public key is the one to report.
+        // The private key was not used yet. Next to the public key of a different one it would
+        // mislead. The failure to write the public key is the one to report.
         let _ = fs::remove_file(&args.out);
         return Err(failure);
     }

@@ -181,7 +181,7 @@ fn grown(newest: &Verified<'_>, old: &Checkpoint) -> Verdict {
     match &newest.claim {
         _ if old.size == 0 => Verdict::Fine,
         Claim::Standing(claim) if claim.old_size == old.size => {
-            // The new root commits to a beginning other than the signed one.
+            // If the roots differ, the log's first entries are not those that were signed.
             if claim.old_root == old.root { Verdict::Fine } else { Verdict::Fork }
         }
         _ => Verdict::Unproven,
@@ -216,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// A log with this many entries; each `kind` gives another root.
+    /// A log with this many entries; different kinds give different roots.
     fn ledger(entries: usize, kind: u64) -> Ledger {
         let map = ShardMap::from_splits(&[]).expect("one shard");
         let mut ledger = Ledger::new("ledger.example", ClusterId([9; 16]), &[1; 32], &Params::default(), map);
@@ -226,7 +226,7 @@ mod tests {
         ledger
     }
 
-    /// The verdict on a saved note, if this is the log.
+    /// The verdict on a saved note if the ledger's log is `log`.
     fn verdict(saved: &[u8], log: &Ledger, from: u64) -> Result<Verdict, note::Error> {
         let size = log.headers.len() as u64;
         let standing = log.standing(from.min(size), size).encode().expect("it fits");

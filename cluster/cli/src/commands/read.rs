@@ -284,8 +284,8 @@ pub(super) async fn standing(client: &Client, named: Named) -> Result<v1::Stamp,
     let header = coppice_client::header(&client.header(Which::Version(named.version)).await?)?;
     let stamp = header.stamp;
     if stamp.version.0 != named.version {
-        // A read of this stamp could be proven, and still be of another version than the user
-        // named.
+        // A read of this stamp could be proven, and still be of a version that the user did not
+        // name.
         return Err(Error::Untrusted("the header that was shown is of another version").into());
     }
     if named.epoch.is_some_and(|epoch| epoch != stamp.epoch.0) {

@@ -57,7 +57,7 @@ pub fn verify(args: &args::Verify, output: Output) -> Result<(), Failure> {
     }
 }
 
-/// What the command line says that the proof must be about.
+/// The question that the proof must answer, from the command line.
 struct Expectation {
     keys: Vec<Vec<u8>>,
     range: Option<(Vec<u8>, Vec<u8>)>,
@@ -111,7 +111,7 @@ pub fn parse_vkey(argument: &str) -> Result<VerifierKey, Failure> {
 /// Reads a policy. If a key is given, it is the only log that the policy accepts.
 ///
 /// # Errors
-/// If the file is no policy, names other logs than the key's, or names none and no key is given.
+/// If the file is not a policy, names other logs than the key's, or names none and no key is given.
 pub fn parse_policy(path: &Path, key: Option<&str>) -> Result<Policy, Failure> {
     let wrong = |what: String| Failure::usage(format!("{}: {what}", text::path(path)));
     let mut policy = Policy::parse(&input::read(path)?).map_err(|error| wrong(error.to_string()))?;

@@ -97,7 +97,8 @@ fn show(header: &Header, change: &v1::Record, values: bool, table: &mut Table, o
     })
 }
 
-/// An entry that is no commit, or a commit that was rolled back before its changes could be read.
+/// Shows an entry that is not a commit, or a commit that was rolled back before its changes could
+/// be read.
 fn show_entry(header: &Header, rolled_back: bool, table: &mut Table) -> Result<(), Failure> {
     let mut object = header_json(header);
     object["rolled_back"] = json!(rolled_back);

@@ -72,7 +72,7 @@ pub(super) async fn commit_batch(
     if receipt.is_some() {
         object["entry_hash"] = json!(entry_hash(&done.receipt).map(|hash| hash.to_string()));
     }
-    // If the reader of the result has gone away, the receipt is written all the same.
+    // If the reader of the result has gone away, the receipt is written anyway.
     let told = output.result(&object, || format!("version {}, state root {}", version(stamp), header.state_root));
     let Some(receipt) = receipt else { return told };
     if done.receipt.is_empty() {
@@ -87,7 +87,7 @@ pub(super) async fn commit_batch(
 }
 
 /// The hash of the batch's journal entry, which `coppice verify --expect-batch` takes. `None` if
-/// the bytes are no receipt: the batch is committed all the same.
+/// the bytes are not a receipt: the batch is committed anyway.
 fn entry_hash(receipt: &[u8]) -> Option<Digest> {
     match ProofFile::decode(receipt).ok()?.proof {
         Proof::Receipt(proof) => Some(journal_leaf_hash(&proof.entry)),

@@ -49,7 +49,7 @@ pub struct Options {
     pub witnesses: Vec<coordinator::Witness>,
     /// The versions to keep; `None` keeps all.
     pub retention: Option<coordinator::Retention>,
-    /// How replicas pace themselves.
+    /// The pace of the replicas.
     pub tuning: Tuning,
 }
 

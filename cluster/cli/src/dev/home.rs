@@ -13,8 +13,8 @@
 //!     node-<n>/     the replicas of one node
 //! ```
 //!
-//! Everything except the public key is readable only by its owner. Every file is written under
-//! another name, synced and renamed. Files are made in the order above, each one only when the
+//! Everything except the public key is readable only by its owner. Every file is written under a
+//! different name, synced and renamed. Files are made in the order above, each one only when the
 //! earlier ones are there. So a crash at any step of the first start leaves a directory whose next
 //! start goes on with the same key. Nothing is served before all files are durable.
 //!
@@ -51,7 +51,7 @@ pub struct Home {
     shape: Shape,
     key: SignerKey,
     next_key: Option<SignerKey>,
-    /// Whether `ledger.vkey` is another key of the same name: the ledger's key may have been
+    /// Whether `ledger.vkey` is a different key of the same name: the ledger's key may have been
     /// changed.
     vkey_differs: bool,
     _lock: Box<dyn Send + Sync>,
@@ -61,7 +61,7 @@ impl Home {
     /// Opens a data directory, or makes it.
     ///
     /// # Errors
-    /// If another process uses the directory, if its shape is another one, if its files are
+    /// If another process uses the directory, if its shape is not the wanted one, if its files are
     /// damaged, or if its key is missing.
     pub fn open(dir: &Path, wanted: &Wanted, rng: &mut dyn Rng) -> Result<Self, Failure> {
         let file = |error: io::Error| Failure::file(dir, &error);

@@ -121,7 +121,7 @@ impl Disk {
     }
 }
 
-/// The facts to tell once a cluster serves.
+/// The facts that are printed once a cluster serves.
 struct Ready<'a> {
     cluster: &'a Cluster,
     home: &'a Home,
@@ -179,7 +179,8 @@ impl Ready<'_> {
     }
 }
 
-/// Prints one event with `--json`; else the ready line, and the rest to standard error.
+/// With `--json`, prints one event. Otherwise prints the ready line, and all other facts to
+/// standard error.
 fn tell(ready: &Ready<'_>, output: Output) -> Result<(), Failure> {
     if output.json {
         return object(&ready.event());

@@ -34,7 +34,7 @@ pub(super) enum Event {
     Ended(Ended),
 }
 
-/// How the input ended.
+/// The end of the input.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
     /// The error at the place that was reached.
@@ -81,7 +81,7 @@ impl Input {
         })
     }
 
-    /// Reads the input to its end. It is no error if nobody listens any more.
+    /// Reads the input to its end. It is not an error if nobody listens any more.
     fn read(&self, params: &Params, to: &mpsc::Sender<Event>) {
         let mut source = match self.open(params) {
             Ok(source) => source,

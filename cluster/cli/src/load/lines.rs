@@ -1,8 +1,8 @@
 //! JSON lines, gzipped or not: each line is one batch.
 //!
-//! Each batch has in its metadata, as `input`, a hash of all lines up to its own, in hex. That is
-//! the SHA-256 of the previous hash (nothing for the first line) and the line without surrounding
-//! white space. So two inputs have a batch in common only if they are equal up to it.
+//! The metadata field `input` of each batch is the hash of all lines up to its own, in hex: the
+//! SHA-256 of the previous hash (nothing for the first line) and the line without surrounding white
+//! space. So a batch occurs in two inputs only if the inputs are equal up to there.
 
 use std::{
     fs::File,

@@ -19,7 +19,7 @@ pub(crate) trait Source {
     /// The next batch; `None` at the end.
     fn next(&mut self) -> Result<Option<Item>, Failure>;
 
-    /// How much of the input has been read, and its total if that is known.
+    /// The amount of input that has been read, and the total if it is known.
     fn progress(&self) -> (u64, Option<u64>);
 
     /// Parts of the input that were left out, with the reasons.

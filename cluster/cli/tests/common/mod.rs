@@ -1,5 +1,5 @@
-//! Helpers of the tests of the whole: a `coppice dev` process, the command, real and generated
-//! histories, their replay.
+//! Helpers of the tests that run the command: a `coppice dev` process, other commands, real and
+//! generated histories, and the replay of a history.
 #![expect(dead_code, reason = "each test binary uses a part of it")]
 
 use std::{
@@ -27,7 +27,7 @@ pub fn coppice() -> Command {
     command
 }
 
-/// How a command ended.
+/// The exit code and the output of a command that has ended.
 #[derive(Debug)]
 pub struct Done {
     pub code: i32,
@@ -88,7 +88,7 @@ impl Running {
         Self { child, shown, stdout, stderr }
     }
 
-    /// How the command ended; `None` if it still runs after `limit`.
+    /// Waits for the end of the command. Returns `None` if it still runs after `limit`.
     pub fn ends_within(&mut self, limit: Duration) -> Option<Done> {
         match self.stdout.recv_timeout(limit) {
             Ok(stdout) => {
@@ -135,7 +135,7 @@ pub struct Dev {
     pub dir: PathBuf,
 }
 
-/// A shape with which a small history crosses shards, freezes and merges.
+/// Options for a cluster so small that a short history spans shards, freezes trees and merges them.
 pub fn small_shape(split: &str) -> Vec<String> {
     ["--split", split, "--replicas", "3", "--partition-capacity", "128"].map(str::to_owned).to_vec()
 }
@@ -146,7 +146,8 @@ impl Dev {
         Self::try_start(dir, shape).unwrap_or_else(|done| panic!("no ready line: {done:?}"))
     }
 
-    /// Starts a cluster. An error says how it ended, if it does not serve.
+    /// Starts a cluster. If it ends before it serves, returns its exit code and output as the
+    /// error.
     pub fn try_start(dir: &Path, shape: &[String]) -> Result<Self, Done> {
         let log = dir.with_extension("log");
         let stderr =

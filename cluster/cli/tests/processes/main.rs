@@ -163,7 +163,7 @@ fn a_node_without_its_disk_comes_back_under_a_new_raft_id_however_often_it_is_ki
         assert_ne!(id(before, "node-2"), id(after, "node-2"), "a raft id is never used twice");
         assert_eq!(id(before, "node-1"), id(after, "node-1"));
     }
-    // The old ids are no members: with node-1 gone, the two remaining nodes are a majority.
+    // The old ids are no longer members: with node-1 gone, the two remaining nodes are a majority.
     nodes.remove(0).kill();
     load.finish(common::LIMIT).expect(0);
     assert_all_there(&cluster, &history);

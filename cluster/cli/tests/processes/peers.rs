@@ -240,8 +240,8 @@ fn a_withdrawn_certificate_ends_its_open_connections_and_is_let_in_no_more() {
     let told = String::from_utf8_lossy(&broken.stderr);
     assert!(told.contains("line 2"), "it names the line: {told}");
 
-    // The certificate of a node is withdrawn: the others go on without it, and it comes back with
-    // another certificate.
+    // The certificate of a node is withdrawn: the others go on without it, and it comes back with a
+    // different certificate.
     write(&format!("{readers}serial {}\nend\n", serial_of(&cluster, "node-3")));
     nodes[0].says("an open connection ends: its other end is believed no more");
     until("nobody speaks with it", || cluster.replicas().filter(|groups| voters_of(groups, "node-3") == 0).map(drop));

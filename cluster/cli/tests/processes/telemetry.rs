@@ -101,7 +101,7 @@ fn document() -> PathBuf {
     root.join("docs/METRICS.md")
 }
 
-/// The document with other lines in its table.
+/// Returns the document with these lines in its table.
 fn with_lines(text: &str, lines: &[String]) -> String {
     let is_line = |line: &&str| line.starts_with("| `");
     let before = text.lines().take_while(|line| !is_line(line));
@@ -195,7 +195,7 @@ fn numbers_are_true(cluster: &Cluster) {
     assert_eq!(sum(&node, "coppice_replica_open", &[]), 3.0);
     assert_eq!(sum(&node, "coppice_replica_disk_full", &[]), 0.0);
     assert!(sum(&node, "coppice_raft_log_size_bytes", &[]) > 0.0);
-    // Shards learn what was decided when they are asked again, or after a while.
+    // Shards learn a decision with the next request, or after a while.
     until("the record is decided", || (sum(&cluster.metrics(1), "coppice_engine_records", &[]) >= 1.0).then_some(()));
 }
 

@@ -1,9 +1,9 @@
 //! Import loops between the files of a crate.
 //!
 //! A file imports another if one of its paths that begin with `crate`, `self` or `super` leads to
-//! an item of the other. A path that goes through a `use` of a module on its way is followed to
-//! where the item lies. Files that are for tests only and the root of the crate are left out: the
-//! root names all.
+//! an item of the other. If a path goes through a re-export, the file that defines the item counts
+//! as imported. Files with only tests are ignored, and so is the root of the crate, because it
+//! names every module.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ struct Crate {
 struct Module {
     /// The file without its comments, strings and tests.
     code: String,
-    /// What a `use` brings into the module: the name, and the path behind it.
+    /// An import of a `use`: the name in the module, and the path behind it.
     names: BTreeMap<String, Path>,
     globs: Vec<Path>,
 }
@@ -88,10 +88,10 @@ impl Crate {
         loops
     }
 
-    /// Returns the module that holds what a path from the root of the crate names; `None` if that
+    /// Returns the module that holds the item of a path from the root of the crate; `None` if that
     /// lies in another crate.
     fn resolve(&self, path: &[String], depth: usize) -> Option<Path> {
-        /// A chain of re-exports is never longer; one that is leads in a circle.
+        /// Longest chain of re-exports. A longer chain is a circle.
         const DEPTH_MAX: usize = 16;
         let mut at = Path::new();
         for (index, segment) in path.iter().enumerate() {
@@ -127,7 +127,7 @@ impl Crate {
     }
 }
 
-/// Stands before the path of an item of another crate.
+/// The first part of the path of an item in another crate.
 const OUTSIDE: &str = "";
 
 fn reachable<'e>(edges: &'e BTreeMap<Path, BTreeSet<Path>>, from: &'e Path) -> BTreeSet<&'e Path> {
@@ -279,7 +279,7 @@ fn expand(prefix: &[String], tree: &str, module: &[String], found: &mut Vec<(Str
     }
 }
 
-/// Splits at the commas that lie in no braces.
+/// Splits at the commas outside of braces.
 fn split_branches(tree: &str) -> Vec<&str> {
     let mut branches = Vec::new();
     let (mut depth, mut from) = (0, 0);
@@ -298,8 +298,8 @@ fn split_branches(tree: &str) -> Vec<&str> {
     branches.into_iter().filter(|branch| !branch.is_empty()).collect()
 }
 
-/// Returns a path as one from the root of the crate. One that begins with no keyword is taken for a
-/// path of the module itself, or, if it begins as names of other crates do, for one of those.
+/// Returns the path from the root of the crate. A path that does not begin with a keyword belongs
+/// to the module itself, or to another crate if its first name is that of a crate.
 fn from_root(path: &[String], module: &[String]) -> Path {
     let ups = path.iter().take_while(|segment| *segment == "super").count();
     match path.first().map(String::as_str) {

@@ -1,4 +1,4 @@
-//! What keeps the house in order: sizes, widths, and no loops of imports.
+//! Checks of the source tree: sizes of files, widths of lines, and loops of imports.
 //!
 //! Each message names the offender and the rule. `layering.rs` has the rules for packages.
 
@@ -22,7 +22,7 @@ const PROSE_COLUMNS_MAX: usize = 100;
 const LONG_FILES: &[(&str, &str)] =
     &[("cluster/verify/vectors/second.py", "one file that strangers copy to check proofs without this project")];
 
-/// Folders whose functions are scripted scenes, told from the first step to the last.
+/// Folders whose functions may be long scripts of steps.
 const SCENES: &[&str] = &["/tests/", "/tests.rs", "/benches/", "e2e/"];
 
 /// Returns a message for each breach of a rule below `root`.
@@ -77,7 +77,7 @@ fn the_house_is_tidy() {
     assert!(offences.is_empty(), "{} breaches of the rules:\n{}", offences.len(), offences.join("\n"));
 }
 
-/// Returns the offences of a tree that holds these files alone.
+/// Returns the offences of a tree that holds only these files.
 fn offences_of(files: &[(&str, &str)]) -> Vec<String> {
     let root = tempfile::tempdir().expect("a directory for the tree");
     for (path, text) in files {

@@ -40,7 +40,7 @@ impl Language {
         }
     }
 
-    /// What a line that is only a comment begins with.
+    /// The beginning of a line that is only a comment.
     fn comment(self) -> &'static str {
         match self {
             Self::Rust | Self::Go | Self::JavaScript => "//",
@@ -49,7 +49,7 @@ impl Language {
         }
     }
 
-    /// Files of the language hold code, and their functions can be told by their indentation.
+    /// Whether files of the language hold code in which indentation shows the functions.
     pub fn is_code(self) -> bool {
         matches!(self, Self::Rust | Self::Python | Self::Go | Self::JavaScript)
     }

@@ -98,7 +98,7 @@ impl LogReader {
         Ok(())
     }
 
-    /// An entry that is no header, or that breaks a rule of its own. The difference names the
+    /// An entry that is not a header, or that breaks a rule of its own. The difference names the
     /// version before it, which is the last one known.
     fn undecodable(&self, error: codec::Error) -> Stop {
         let stamp = self.chain.lines().last().map_or_else(Stamp::default, |line| line.stamp);

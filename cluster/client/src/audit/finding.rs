@@ -4,7 +4,7 @@ use coppice_types::{ErrorKind, ShardId, Stamp};
 
 use crate::Error;
 
-/// How many times in a row a broken stream is resumed without progress.
+/// Most times in a row that a broken stream is resumed without progress.
 pub(super) const RESUMES_MAX: u32 = 5;
 
 /// A version that is not what its batches make it.
@@ -14,11 +14,11 @@ pub struct Difference {
     pub stamp: Stamp,
     /// The shard that differs, if it is known.
     pub shard: Option<ShardId>,
-    /// What differs, in words.
+    /// A description of the difference.
     pub what: String,
 }
 
-/// Why a replay stops.
+/// The reason why a replay stops.
 pub(super) enum Stop {
     Failed(Error),
     Differs(Difference),

@@ -159,7 +159,7 @@ async fn a_wait_that_is_given_up_loses_no_answer() {
     let (fake, asked) = (Fake::with_session(0), Arc::new(AtomicU64::new(0)));
     let count = Arc::clone(&asked);
     fake.commit_stream.set(move |request| {
-        // The first attempt stays without an answer.
+        // The first attempt gets no answer.
         (count.fetch_add(1, Ordering::SeqCst) > 0).then(|| Ok(answer(request.number)))
     });
     let mut session = session(&[&fake], None).await;

@@ -1,4 +1,4 @@
-//! Numbers of a session, whatever becomes of a batch.
+//! Numbers of a session, for every outcome of a batch.
 
 use std::sync::{Arc, Mutex};
 

@@ -193,7 +193,7 @@ async fn growth_that_stays_unproven_is_an_error_after_a_while() {
     let old = ledger.headers.len() as u64;
     ledger.commit(&[of_round(3)]).expect("a batch");
     let options = crate::Options { patience: Duration::ZERO, trust: Some(key), ..crate::Options::new("") };
-    // An address where nobody listens.
+    // An address without a listener.
     let nobody = tonic::transport::Endpoint::from_static("http://127.0.0.1:1").connect_lazy().into();
     let client = crate::Client::over(vec![("http://127.0.0.1:1".to_owned(), nobody)], 1, &options);
     let trust = client.trust.clone().expect("a key");
@@ -408,7 +408,7 @@ fn a_receipt_is_of_the_version_that_was_answered_and_of_the_batch_that_was_sent(
     assert!(matches!(check(&sent, &response), Err(Error::Unproven(_))));
 }
 
-/// What a client notes of an answer, if it knew the keys `asked` when it asked.
+/// Notes an answer in `trust`, for a client that knew the keys `asked` when it sent the question.
 fn answered(trust: &Trust, asked: &Keys, file: &ProofFile<'_>) -> Result<(), Error> {
     let bytes = file.encode().expect("a small file");
     let file = ProofFile::decode(&bytes).expect("a file");

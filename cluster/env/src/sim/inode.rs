@@ -24,8 +24,8 @@ pub(super) struct FileInode {
     pub doomed: Vec<Change>,
 }
 
-/// A change of names that takes effect as a whole: (directory, name, inode) to set, and the same to
-/// unset, with the inode that was there.
+/// An atomic change of names, as (directory, name, inode): the name to set, and the name to unset
+/// with its old inode.
 #[derive(Clone, Debug)]
 pub(super) struct NameChange {
     pub set: Option<(InodeId, String, InodeId)>,

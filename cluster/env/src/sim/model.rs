@@ -24,7 +24,7 @@ pub(super) struct Disk {
     capacity: Option<u64>,
     /// Number of files and directories that can still be opened.
     opens_left: Option<u64>,
-    /// How long a change takes, and a sync.
+    /// The durations of a change and of a sync.
     pace: (Duration, Duration),
     took: Duration,
 }

@@ -93,7 +93,7 @@ pub(super) struct Waiting {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mirror {
     members: BTreeMap<(Kind, String), String>,
-    /// By token.
+    /// The candidates, by token.
     line: BTreeMap<Revision, Waiting>,
 }
 

@@ -13,7 +13,7 @@ use crate::{Error, LeaseId, Revision};
 pub(super) struct Keyspace {
     pub endpoints: Endpoints,
     pub keys: Keys,
-    /// How long a campaign or a watch keeps trying while etcd does not answer.
+    /// Longest time for which a campaign or a watch keeps trying while etcd does not answer.
     pub outage_max: Duration,
 }
 

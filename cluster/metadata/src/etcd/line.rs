@@ -12,11 +12,11 @@ use super::{
 };
 use crate::{CANDIDATES_MAX, Error, LeaseId, Revision};
 
-/// How often a waiting candidate reads the line, even if its watch reports nothing.
+/// The pause between two reads of the line by a waiting candidate whose watch reports nothing.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// Pause after a watch broke.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How often a change is tried again because the line has changed meanwhile.
+/// Most repetitions of a change because the line has changed meanwhile.
 const RACES_MAX: u32 = 100;
 
 impl Keyspace {
@@ -48,8 +48,8 @@ impl Keyspace {
         Err(Error::Exhausted("attempts to stand in line"))
     }
 
-    /// Waits until the candidate is the first in line. If etcd does not answer, the wait lasts for
-    /// `outage_max` more.
+    /// Waits until the candidate is the first in line. Fails if etcd does not answer for
+    /// `outage_max`.
     pub async fn first_in_line(&self, lease: LeaseId, token: Revision) -> Result<(), Error> {
         let line = self.keys.candidates();
         let mut stream: Option<WatchStream> = None;

@@ -1,4 +1,4 @@
-//! How etcd is reached: endpoints, credentials and time limits.
+//! The settings of connections to etcd: endpoints, credentials and time limits.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ pub const ENDPOINTS_MAX: usize = 16;
 const PING_INTERVAL: Duration = Duration::from_secs(6);
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How etcd is reached.
+/// The settings of connections to etcd.
 #[derive(Clone)]
 pub struct EtcdOptions {
     /// `http://host:port` or `https://host:port` of each member.
@@ -25,11 +25,11 @@ pub struct EtcdOptions {
     pub tls: Option<EtcdTlsSource>,
     /// User name and password, if etcd asks for them.
     pub user: Option<(String, String)>,
-    /// How long a call may take.
+    /// Longest time of a call.
     pub call_max: Duration,
-    /// How long one member may take before the next one is asked, if there are several.
+    /// Longest wait for one of several members before the next one is asked.
     pub attempt_max: Duration,
-    /// How long a campaign or a watch keeps trying while etcd does not answer.
+    /// Longest time for which a campaign or a watch keeps trying while etcd does not answer.
     pub outage_max: Duration,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! An action has two lines with one `id`. `asked` is on disk before the effect begins. `done` or
 //! `failed` is written before the caller gets its answer, or `left` if the caller did not wait. A
-//! crash in between leaves `asked` alone; then the root log shows whether the operation was done.
+//! crash in between leaves only `asked`; then the root log shows whether the operation was done.
 //!
 //! Calls between processes of the cluster (taking over, changing members) have one line, after
 //! their effect. They don't wait for it, since they are part of a failover. A refusal that only
@@ -65,7 +65,7 @@ impl<'a> Open<'a> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let Action { what, target, reason, claim } = action;
         let action = Action { what, target: shown(&target), reason: shown(&reason), claim: shown(&claim) };
-        // Unique across restarts, too.
+        // An id that is unique across restarts, too.
         let id = format!("{}-{}", log.now_ms(), NEXT.fetch_add(1, Ordering::Relaxed));
         Self { log, id, action, name: caller.name.to_string(), caller, over: false }
     }

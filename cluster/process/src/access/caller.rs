@@ -2,10 +2,10 @@
 //! it.
 //!
 //! A forwarded request arrives with the certificate of the coordinator that forwards it. That
-//! coordinator adds the name of its own caller to the metadata ([`CALLER`]). It is believed because
-//! its certificate has the role `coordinator`. The guard refuses these entries from all other
-//! certificates. Without TLS no name is authenticated, so the entry is ignored there, and a caller
-//! is the address of its connection.
+//! coordinator adds the name of its own caller to the metadata ([`CALLER`]). The name is believed
+//! because the certificate has the role `coordinator`. The guard refuses these entries from all
+//! other certificates. Without TLS no name is authenticated, so the entry is ignored there, and a
+//! caller is the address of its connection.
 
 use std::{
     fmt,

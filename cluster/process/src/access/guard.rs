@@ -49,7 +49,7 @@ impl Guard {
         routes.into_axum_router().layer(from_fn(ask)).into()
     }
 
-    /// Checks that only a coordinator's request says that it was forwarded.
+    /// Denies a request that claims to be forwarded, unless a coordinator sent it.
     fn judge_forwarded(&self, path: &str, headers: &HeaderMap, peer: Option<&Peer>) -> Result<(), Box<Status>> {
         let identity = peer.and_then(|peer| peer.identity.as_deref());
         let coordinator = identity.is_some_and(|identity| identity.roles.meets(Roles::of(&[Role::Coordinator])));
@@ -84,8 +84,8 @@ impl Guard {
     }
 }
 
-/// Checks that the caller of a request may also call the method of another path. For requests that
-/// can do as much as that method. Every caller may if no [`Guard`] checks roles.
+/// Checks that the caller of a request may also call the method of another path, because the
+/// request can do as much as that method. If no [`Guard`] checks roles, every caller may.
 ///
 /// # Errors
 /// [`Reason::Denied`], after the denial was recorded.

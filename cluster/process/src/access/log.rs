@@ -45,7 +45,8 @@ const LINE_EVERY: Duration = Duration::from_millis(100);
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 /// Longest path of a method in a line, in characters.
 const METHOD_CHARS_MAX: usize = 128;
-/// How long an action waits for its line, so that a hanging disk does not stop an administrator.
+/// Longest wait of an action for its line. The limit keeps a hanging disk from stopping an
+/// administrator.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A call or connection that was denied.

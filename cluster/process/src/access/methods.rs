@@ -5,7 +5,7 @@ use crate::identity::{
     Roles,
 };
 
-/// Every role. For methods that tell nothing about records: whether a process works.
+/// Every role, for health checks: they reveal nothing about records.
 const ANY: Roles = Roles::of(&[Reader, Writer, Operator, Auditor, Node, Coordinator]);
 /// The root log: headers and checkpoints, which strangers may see as well, and the status of the
 /// cluster.
@@ -62,7 +62,7 @@ const METHODS: [(&str, Roles); 43] = [
     ("/coppice.v1.Root/SetPin", BY_COORDINATORS),
     ("/coppice.v1.Root/DropPin", BY_COORDINATORS),
     ("/coppice.v1.Root/Attest", BY_COORDINATORS),
-    // Nodes compare their clocks by it.
+    // Nodes compare their clocks with its answer.
     ("/coppice.v1.Root/ReadRoot", INSIDE),
     ("/coppice.v1.Node/NodeStatus", INSIDE),
     ("/coppice.v1.Node/Leads", INSIDE),

@@ -27,12 +27,12 @@ use super::{
 };
 use crate::peer::{Party, lines::Busy};
 
-/// What an open call occupies: its place, and a mark on its connection.
+/// The resources of an open call: its place, and a mark on its connection.
 pub(super) type Taken = (Place, Option<Busy>);
 
 /// Bytes of an answer that are handed to the transport at a time.
 const PIECE_BYTES: usize = 64 << 10;
-/// How often answers are checked within the time that they may stall.
+/// Number of checks of an answer within the time that it may stall.
 const LOOKS: u32 = 10;
 
 /// The answers of a server that are on their way. Clones share them.

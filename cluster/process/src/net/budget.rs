@@ -24,7 +24,7 @@ pub(super) struct Budget {
 
 #[derive(Debug)]
 struct Shared {
-    /// What the bytes are for, as in messages and metrics.
+    /// The purpose of the bytes, as messages and metrics name it.
     what: &'static str,
     bytes_max: usize,
     taken: Mutex<Taken>,

@@ -41,7 +41,8 @@ const ACCEPTED_MAX: usize = 64;
 /// there are no descriptors left.
 const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(50);
 const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How often connections without a call are looked for, within the time that they may last.
+/// Number of searches for connections without a call, within the time that such a connection may
+/// last.
 const LOOKS: u32 = 10;
 
 type Taken = mpsc::Sender<io::Result<Accepted>>;
@@ -172,7 +173,7 @@ pub struct Accepted {
     /// Ends when the connection has to be closed.
     closed: oneshot::Receiver<()>,
     is_cut: bool,
-    /// How many of its first bytes are missing, and the time limit for them.
+    /// The number of first bytes still missing, and the time limit for them.
     greeting: Option<(usize, Pin<Box<Sleep>>)>,
     /// The time limit for pending writes.
     writing: Option<Pin<Box<Sleep>>>,

@@ -12,7 +12,7 @@ use tonic::Status;
 use super::budget::CALLER_SHARE;
 use crate::peer::Party;
 
-/// The kind of a call, which decides about its limits.
+/// The kind of a call, which determines its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A write, or a part of one.

@@ -8,11 +8,11 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::{Code, Failure};
 
-/// How long a connection may take to open.
+/// Longest time to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a TLS handshake may take.
+/// Longest time of a TLS handshake.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often an open connection is probed, and how long the answer may take.
+/// The pause between probes of an open connection, and the longest wait for the answer.
 pub(super) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most unanswered probes of the operating system, on connections without traffic.

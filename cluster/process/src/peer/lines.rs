@@ -31,13 +31,13 @@ pub struct Bounds {
     pub caller_max: usize,
     /// Most connections whose peer has not spoken yet, including those in their TLS handshake.
     pub silent_max: usize,
-    /// How long the peer may take to send its first bytes, after the handshake.
+    /// Longest time for the peer to send its first bytes after the handshake.
     pub greeting_timeout: Duration,
-    /// How many first bytes the peer must send in that time.
+    /// Number of first bytes that the peer must send in that time.
     pub greeting_bytes: usize,
-    /// How long a connection may last without a call.
+    /// Longest life of a connection without a call.
     pub idle_max: Duration,
-    /// How long the peer may read nothing of what is written to it.
+    /// Longest time in which the peer may read nothing of what is written to it.
     pub write_timeout: Duration,
 }
 

@@ -12,7 +12,8 @@ use std::{
 use coppice_proto::{certificate::Said, live::Live};
 use rustls::pki_types::{CertificateDer, UnixTime};
 
-/// How often a connection is judged at least, even if no file changes: the clock may have been set.
+/// Longest time between two judgements of a connection. Even if no file changes, the clock may have
+/// been set.
 const JUDGE_EVERY: Duration = Duration::from_secs(3600);
 
 /// Ends when the peer of a connection is no longer believed, with the reason.

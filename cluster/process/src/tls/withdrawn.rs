@@ -10,8 +10,8 @@
 //! ```
 //!
 //! **Invariant.** A list is accepted as a whole or refused. It ends with the line `end`, so that a
-//! file that is half written or was emptied is not mistaken for an empty list. A line that is not
-//! understood refuses the list.
+//! file that is half written or was emptied is not mistaken for an empty list. A list with an
+//! unknown line is refused.
 
 use std::collections::BTreeSet;
 

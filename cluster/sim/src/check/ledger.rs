@@ -129,7 +129,7 @@ impl Journals {
         Ok(kept)
     }
 
-    /// Checks that no list was kept that is not in the log.
+    /// Checks that every kept list is in the log.
     fn end(&self) -> Result<(), Finding> {
         match self.lists.iter().find(|(_, left)| !left.is_empty()) {
             None => Ok(()),

@@ -1,9 +1,9 @@
 //! Judges linearizability. The log orders everything: a commit happens at its entry, and each
 //! answer or refusal must fit the state after one entry.
 //!
-//! That entry is not older than any that a client had learned of before the question. It is not
-//! newer than any that was asked for after the answer. Each answer gets the oldest entry that fits,
-//! which restricts the others least.
+//! That entry must not be older than an entry that any client had learned of before the question.
+//! It must not be newer than the entry of any call that began after the answer. Each answer gets
+//! the oldest entry that fits, because that restricts the other answers least.
 
 use std::collections::BTreeMap;
 
@@ -39,8 +39,8 @@ pub fn check(history: &History, ledger: &Ledger, placed: &Placed) -> Result<(), 
     }
     let uppers = uppers(&acts, ledger.events.len() - 1);
     acts.sort_by_key(|act| act.begin);
-    // Acts that are over, by their end; and the newest entry that any client had learned of by
-    // then.
+    // For each end of acts, their newest entry. `heard` is the newest entry of all acts that ended
+    // before the current one began.
     let mut ended: BTreeMap<Moment, usize> = BTreeMap::new();
     let mut heard: (Moment, usize) = (0, 0);
     for act in &acts {
@@ -80,8 +80,8 @@ fn commits(history: &History, placed: &Placed) -> Vec<Act<'static>> {
     acts
 }
 
-/// For each moment, the newest entry that acts which ended by then may have seen, since an act that
-/// began later has the entry after it.
+/// For each moment at which an act began, the oldest entry of the acts that began then or later. An
+/// act that ended before that moment can't have a newer entry.
 fn uppers(acts: &[Act<'_>], last: usize) -> BTreeMap<Moment, usize> {
     let mut by_begin: Vec<_> = acts.iter().filter_map(|act| Some((act.begin, act.fixed?))).collect();
     by_begin.sort_unstable();

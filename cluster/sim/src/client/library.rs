@@ -13,7 +13,7 @@ use tonic::Status;
 use super::{Client, Heard, PATIENCE};
 use crate::history::BatchId;
 
-/// How long the library repeats a call.
+/// Longest time for which the library repeats a call.
 const REPEATED: Duration = Duration::from_millis(2000);
 
 /// The library of one client, and its session.

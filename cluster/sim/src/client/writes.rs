@@ -272,8 +272,8 @@ impl Client {
         history.batches[&id].attempts.iter().all(|attempt| matches!(attempt, Some(Outcome::Refused(_))))
     }
 
-    /// Sends a settled batch again, maybe to another leader. The answer is the same as before, or
-    /// that it is too old.
+    /// Sends a settled batch again, maybe to another leader. The answer must equal the first one,
+    /// or say that the batch is too old.
     async fn ask_again(&mut self, id: BatchId) {
         if self.send(id).await == Outcome::Refused(Reason::UnknownSession) {
             self.session = None;

@@ -99,7 +99,7 @@ pub(super) struct Fate {
     pub(super) answer_lost: bool,
     /// Delay after which the same call arrives once more.
     pub(super) again: Option<Duration>,
-    /// How long the caller of a lost call is left in doubt.
+    /// The time until the caller of a lost call gets an error.
     pub(super) hang: Duration,
     /// Whether the server goes on after the caller has given up.
     pub(super) detached: bool,

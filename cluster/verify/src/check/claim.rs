@@ -1,5 +1,5 @@
-//! Results of a verification: what a proof file proves (`docs/verification.md` section 14), and the
-//! checkpoint and keys by which it does.
+//! Results of a verification: the claim that a proof file proves (`docs/verification.md` section
+//! 14), and the checkpoint and keys under which it holds.
 
 use alloc::{borrow::Cow, vec::Vec};
 

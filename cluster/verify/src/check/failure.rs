@@ -96,7 +96,7 @@ pub struct Failure {
     pub cause: Cause,
 }
 
-/// Why a step failed.
+/// The reason why a step failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Bytes do not decode.

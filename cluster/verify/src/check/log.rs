@@ -141,7 +141,7 @@ fn changes(headers: &[Header], cluster: ClusterId) -> Result<Vec<(Sequence, &Key
 /// The checkpoint in a note that is signed by the key in force at its size.
 ///
 /// # Errors
-/// If it is no checkpoint, or signed by another key; the message then says what to do.
+/// If it is not a checkpoint, or signed by another key; the message then says what to do.
 pub(super) fn open(note: &[u8], keys: &Keys, joined: bool) -> Result<Checkpoint, Failure> {
     let (text, lines) = split_note(note).map_err(fail(Step::Checkpoint))?;
     let size = Checkpoint::parse(text).map_err(fail(Step::Checkpoint))?.size;

@@ -53,7 +53,7 @@ impl Verified<'_> {
     /// Compares the proof with the question.
     ///
     /// # Errors
-    /// A failure at step [`Step::Question`] that says what the proof is of instead.
+    /// A failure at step [`Step::Question`] that names the actual subject of the proof.
     pub fn answers(&self, question: &Question<'_>) -> Result<(), Failure> {
         if let Some(subject) = &question.subject {
             self.is_about(subject)?;

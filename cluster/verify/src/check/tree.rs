@@ -1,8 +1,8 @@
 //! Step `tree`, and walks through the parts of one tree (`docs/verification.md` section 13).
 //!
-//! [`root_hash`] recomputes the hash of a tree's root from its revealed part. Once that has led to
-//! the state root, everything revealed is what the ledger committed to. Only then do [`find`] and
-//! [`scan`] read it.
+//! [`root_hash`] recomputes the hash of a tree's root from its revealed part. Once that hash has
+//! led to the state root, the ledger is known to have committed to everything revealed. Only then
+//! do [`find`] and [`scan`] read it.
 
 use alloc::{borrow::Cow, vec::Vec};
 
@@ -32,8 +32,8 @@ pub(super) fn root_hash<'p>(plan: &mut HashPlan<'p>, tree: &'p Tree<'_>, stamp: 
     subtree_hash(plan, &tree.root, tree.level, Bounds { low: None, high: None }, stamp)
 }
 
-/// Bounds of the keys in a node. None is below `low`, the node's separator; all are below `high`.
-/// `None` means no bound.
+/// Bounds of the keys in a node. Every key is at or above `low`, the node's separator, and below
+/// `high`. `None` means no bound.
 #[derive(Clone, Copy)]
 struct Bounds<'p> {
     low: Option<&'p [u8]>,
@@ -129,7 +129,7 @@ fn check_order(node: &NodePart<'_>, level: u8, bounds: Bounds<'_>) -> Result<(),
 pub(super) fn find<'p, 'a>(tree: &'p Tree<'a>, key: &[u8]) -> Result<Option<Revealed<'p, 'a>>, Failure> {
     let unproven = Err(Failure::rule(Step::Query, "it is not shown whether a tree has the key"));
     let mut subtree = &tree.root;
-    // Invariant: whatever follows the current node in the tree is shown to be above the key.
+    // Whether everything behind the current node in the tree is shown to be above the key.
     let mut ends = true;
     loop {
         let Subtree::Expanded(node) = subtree else {

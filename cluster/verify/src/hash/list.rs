@@ -18,7 +18,7 @@ pub fn list_node_hash(left: &Digest, right: &Digest) -> Digest {
 }
 
 /// [`list_node_hash`] of neighbours: `above[i]` becomes the node over `below[2 * i]` and `below[2 *
-/// i + 1]`. What `below` has beyond that is left out.
+/// i + 1]`. Further hashes of `below` are ignored.
 ///
 /// # Panics
 /// If `below` has fewer than two hashes for each one of `above`.

@@ -254,7 +254,7 @@ mod tests {
         Digest(Sha256::digest(message).into())
     }
 
-    /// Bytes without repetition, so that a wrong offset gives another hash.
+    /// Bytes without repetition, so that a wrong offset gives a different hash.
     fn bytes(len: usize) -> Vec<u8> {
         (0..len as u32).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 13) as u8).collect()
     }

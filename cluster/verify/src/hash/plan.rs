@@ -51,7 +51,7 @@ enum Message<'p> {
     InnerNode { level: u8, count: u16, list: u32 },
 }
 
-/// Stands for no step.
+/// The value for the absence of a step.
 const NONE: u32 = u32::MAX;
 
 /// Number of waves of a level: one for entries, sixteen for parts of lists of up to 2, 4, ...
@@ -78,8 +78,8 @@ impl<'p> HashPlan<'p> {
         Planned { place: self.place(hash), wave: 0 }
     }
 
-    /// Plans [`super::list_node_hash`] above `size` entries of nodes of this level. A list that
-    /// belongs to no node has level 0, and is alone in its plan.
+    /// Plans [`super::list_node_hash`] above `size` entries of nodes of this level. A list outside
+    /// of any node has level 0, and is the only one in its plan.
     pub(crate) fn list_node(&mut self, level: u8, size: u64, left: &Planned, right: &Planned) -> Planned {
         let height = (size - 1).ilog2() + 1;
         self.step(level, height, [left, right], Message::ListNode { children: [left.place, right.place] })

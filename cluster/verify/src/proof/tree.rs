@@ -106,7 +106,7 @@ impl<'a> TreeList<'a> {
     /// Decodes the bytes of a list.
     ///
     /// # Errors
-    /// If the bytes are no list of trees: truncated, too long, or over a limit of section 16.
+    /// If the bytes are not a list of trees: truncated, too long, or over a limit of section 16.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Error> {
         let mut input = Reader::new(bytes);
         let list = Self::read(&mut input)?;

@@ -11,12 +11,13 @@ use crate::{
     rules::{self, Filter},
 };
 
-/// Why a Prepare does not apply to a state, or gathered parts of trees are no state.
+/// The reason why a Prepare does not apply to a state, or gathered parts of trees do not form a
+/// state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The inputs of a merge are not two or more neighbouring frozen trees.
     Inputs,
-    /// A merge gives another tree than the one that was recorded.
+    /// A merge gives a tree other than the recorded one.
     Output {
         /// The recorded digest.
         recorded: Digest,

@@ -1,5 +1,5 @@
 //! The newest state of one shard, for replays of long histories. It follows the rules of
-//! [`super::Forest`], at the cost of the changes alone.
+//! [`super::Forest`], but the cost of a version depends only on its changes.
 //!
 //! Hashes of untouched nodes are kept. A frozen tree is kept as its records, filter and digest. A
 //! test compares it with the model, digest by digest.
@@ -65,7 +65,7 @@ impl LiveForest {
         Self { params: params.clone(), active: LiveTree::empty(), frozen: Vec::new() }
     }
 
-    /// The state of these trees, youngest first, all of whose parts were gathered.
+    /// The state made of the gathered trees, youngest first. No part of a tree may be missing.
     pub(super) fn of(params: &Params, gathered: Gathered) -> Result<Self, Error> {
         let mut trees = gathered.trees.into_iter().map(LiveTree::of).collect::<Result<Vec<_>, _>>()?.into_iter();
         let active = trees.next().ok_or(Error::Parts("none"))?;
@@ -95,7 +95,7 @@ impl LiveForest {
     /// Applies a Prepare, like [`super::Forest::prepare`].
     ///
     /// # Errors
-    /// If a merge does not apply to the state, which must not be used then.
+    /// If a merge does not apply to the state. The state must not be used after that.
     pub fn prepare<'a>(
         &mut self,
         stamp: Stamp,
@@ -378,7 +378,7 @@ fn changed(records: Vec<(Record, Digest)>, changes: &[(Vec<u8>, Change)]) -> Vec
     next
 }
 
-/// Cuts a list into these neighbouring pieces.
+/// Cuts a list into adjacent pieces.
 fn cut<T>(items: Vec<T>, pieces: Vec<Range<usize>>) -> Vec<Vec<T>> {
     let mut items = items.into_iter();
     pieces.into_iter().map(|piece| items.by_ref().take(piece.len()).collect()).collect()

@@ -33,7 +33,8 @@ impl Forest {
     }
 }
 
-/// A tree with this part of it. An empty tree is shown by its hash.
+/// A tree that shows the given part. Without a part, and if the tree is empty, only its hash is
+/// shown.
 fn shown(tree: &Tree, part: Option<NodePart<'static>>) -> proof::Tree<'static> {
     let entries = tree.records().len() as u64;
     let root = match part {

@@ -32,7 +32,7 @@ impl Told {
 
 pub struct Liar {
     pub ledger: Ledger,
-    /// For each entry of the log, what the ledger keeps of it, without the header.
+    /// For each entry of the log, the parts that the ledger keeps in addition to the header.
     kept: Vec<Audited>,
 }
 
@@ -85,7 +85,7 @@ impl Liar {
         self.kept.push(Audited { journal: bytes, lists, ..Audited::default() });
     }
 
-    /// Appends a header of another kind.
+    /// Appends a header of a different kind.
     pub fn append(&mut self, header: impl FnOnce(&Ledger) -> Header) {
         let header = header(&self.ledger);
         self.ledger.append(header);

@@ -4,7 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use crate::files::Files;
 
-/// How long clients may go on after the load, to learn the outcomes of their last writes.
+/// Longest time for which clients continue after the load, to learn the outcomes of their last
+/// writes.
 pub(super) const GRACE: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Debug, clap::Args)]

@@ -25,7 +25,7 @@ use crate::{
 
 /// The longest time that a client waits for one answer.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long the SDK goes on trying, where retries are left to it.
+/// Longest time for which the SDK repeats a request, if repetitions are left to it.
 const PATIENCE: Duration = Duration::from_secs(6);
 /// The pause before a retry, which goes through another coordinator.
 const PAUSE: Duration = Duration::from_millis(150);
@@ -204,7 +204,8 @@ impl Worker {
         self.write(Write { group, values, condition: Some((key, seen[key].clone(), by_stamp)) }).await
     }
 
-    /// Sends a write until its outcome is known, as far as that is possible, and records it.
+    /// Sends a write and records its outcome. In a session, repeats it until the outcome is known
+    /// or the time is up.
     async fn write(&mut self, write: Write) -> Result<()> {
         let batch = client::batch(batch_of(&write));
         let call = self.recorder.now();
@@ -253,7 +254,7 @@ impl Worker {
         }
     }
 
-    /// Whether the load is over, and so is the time to learn the last outcomes.
+    /// Whether the load is over and the time to learn the last outcomes has passed.
     fn is_over(&mut self) -> bool {
         if self.deadline.is_none() && *self.stopped.borrow() {
             self.deadline = Some(Instant::now() + GRACE);
@@ -311,7 +312,7 @@ impl Worker {
         SessionId(id)
     }
 
-    /// What an error says about the fate of the request. An answer that fails verification is a
+    /// The fate of a request that failed, by its error. An answer that fails verification is a
     /// finding.
     fn told(&self, what: &str, error: &Error) -> Result<Told> {
         let name = error.reason().map_or("no reason", Reason::name);
@@ -353,7 +354,8 @@ fn batch_of(write: &Write) -> Batch {
         key: keys[*key].clone(),
         condition: match seen.changed {
             None => Condition::Absent,
-            // Each value is written once, so it stands exactly while its stamp does.
+            // Each value is written only once, so a key has the value exactly as long as it has the
+            // stamp.
             Some(stamp) if *by_stamp => Condition::LastChanged(stamp),
             Some(_) => Condition::ValueHash(sha256(&values::value(&seen.token))),
         },

@@ -1,4 +1,5 @@
-//! The posts: questions and answers of the API in protobuf's JSON, as far as proofs cover them.
+//! The posts: questions and answers of the API in protobuf's JSON, with only the fields that proofs
+//! cover.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! What jobs share: their scale, their outcome, and the phases that they are made of.
+//! The types that jobs share: their scale, their outcome, and their phases.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},

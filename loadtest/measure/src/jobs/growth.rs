@@ -24,8 +24,8 @@ const MILESTONES: [u64; 6] = [10_000, 100_000, 300_000, 1_000_000, 3_000_000, 10
 const STARTS_MIN: usize = 25;
 const STARTS_MAX: usize = 1000;
 
-/// Loads in no order, looks at the disk as the data grows, then updates, gets, and reads ranges of
-/// several lengths.
+/// Loads in random order, looks at the disk as the data grows, then updates, gets, and reads ranges
+/// of several lengths.
 ///
 /// # Errors
 /// If the system fails, or reads anything but what was written.
@@ -38,7 +38,7 @@ fn grow(system: &mut dyn System, dir: &Path, scale: &Scale, workload: &mut Workl
     while puts.records < scale.records {
         let upto = MILESTONES.into_iter().find(|records| *records > puts.records).unwrap_or(scale.records);
         let end = upto.min(puts.records + scale.batch as u64).min(scale.records);
-        // Keys are hashes: consecutive numbers are in no key order.
+        // Keys are hashes, so consecutive numbers are not in key order.
         let batch = (puts.records..end).map(|number| workload.record(number)).collect();
         puts.put(system, batch)?;
         if MILESTONES.contains(&end) || end == scale.records {

@@ -1,4 +1,4 @@
-//! Gets in versions of the past, and the cost of dropping versions.
+//! Gets in old versions, and the cost of dropping versions.
 
 use std::time::Duration;
 

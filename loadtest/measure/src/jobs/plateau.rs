@@ -33,7 +33,7 @@ pub struct PlateauScale {
     pub looks: u64,
     /// The capacity of the active tree.
     pub capacity: u32,
-    /// A flush begins when this much waits for it.
+    /// Unflushed bytes at which a flush begins.
     pub flush_bytes: u64,
     /// The share of used space that may wait for a flush to become free, in percent.
     pub waiting_percent: u32,

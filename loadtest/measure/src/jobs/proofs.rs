@@ -20,7 +20,7 @@ const PROVEN: u64 = 2000;
 /// Keys of one multiproof.
 const TOGETHER: usize = 100;
 
-/// Proofs of any system that makes them, after a load in no order.
+/// Proofs of any system that makes them, after a load in random order.
 ///
 /// # Errors
 /// If the system fails, or a proof does not verify.
@@ -43,8 +43,8 @@ fn note(sample: &mut Sample, name: &str, proofs: &Proofs) {
     sample.insert(format!("{name}_verify_us"), each(proofs.verified_in));
 }
 
-/// Proofs of records that lie in the oldest of 1, 2, 3 ... trees. The load passed through each
-/// number of trees, and the versions with it still exist and can be proven.
+/// Proofs of records that lie in the oldest of 1, 2, 3 ... trees. During the load, the number of
+/// trees grew from 1, and an old version with each number can still be proven.
 ///
 /// # Errors
 /// If the engine fails, or a proof does not verify.

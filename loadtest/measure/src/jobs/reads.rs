@@ -75,7 +75,7 @@ pub(super) fn reads_by_memory(
         let usage = store.engine().disk_usage()?;
         let held = usage.young_cache_bytes + usage.old_cache_bytes + usage.hash_cache_bytes + usage.filter_bytes;
         sample.insert(format!("{name}_memory_of_budget"), held as f64 / budget as f64);
-        // A budget that the filters alone exceed is no point of the curve.
+        // A budget that the filters alone exceed is not a point of the curve.
         if cache > CACHE_BYTES_MIN {
             present.push((share as f64 / 10.0, each(all(&found) - all(&before))));
             absent.push((share as f64 / 10.0, each(all(&end) - all(&found))));

@@ -87,7 +87,7 @@ impl Store {
 pub enum Job {
     /// [`jobs::compare`].
     Compare(Scale),
-    /// [`jobs::load`] in no order.
+    /// [`jobs::load`] in random order.
     Load(Scale),
     /// [`jobs::point`], with the active tree's capacity for our engine.
     Point(Scale, Option<u32>),

@@ -1,4 +1,4 @@
-//! RLP, as far as the trie needs it: byte strings, and lists of them.
+//! The part of RLP that the trie needs: byte strings, and lists of them.
 
 /// One field of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

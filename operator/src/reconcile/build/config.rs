@@ -70,7 +70,7 @@ pub(super) fn coordinators(facts: &Facts) -> Object {
     immutable(facts, Role::Coordinator, &settings)
 }
 
-/// Whether nodes may found the ledger. It is no part of the pods' template: it changes once, and
+/// Whether nodes may found the ledger. It is not part of the pods' template: it changes once, and
 /// processes read it only at their start.
 pub(super) fn bootstrap(facts: &Facts) -> Object {
     let word = if facts.founded { "existing" } else { "new" };
@@ -80,7 +80,7 @@ pub(super) fn bootstrap(facts: &Facts) -> Object {
     }))
 }
 
-/// The list of withdrawn certificates. It is no part of the pods' template: pods mount it as a
+/// The list of withdrawn certificates. It is not part of the pods' template: pods mount it as a
 /// volume, so processes read a new list while they run.
 pub(super) fn withdrawn(facts: &Facts) -> Option<Object> {
     let lines = facts.spec().tls.withdrawn.iter().map(String::as_str).chain(["end"]);
@@ -129,7 +129,7 @@ fn tls_files(dir: &str) -> Value {
     json!({ "ca": format!("{dir}/ca.crt"), "cert": format!("{dir}/tls.crt"), "key": format!("{dir}/tls.key") })
 }
 
-/// How coordinators reach etcd.
+/// The coordinators' settings for etcd.
 fn metadata(facts: &Facts) -> Value {
     let mut metadata = match &facts.spec().etcd.external {
         Some(external) => json!({ "endpoints": external.endpoints, "prefix": external.prefix }),

@@ -1,4 +1,4 @@
-//! What the pods of all roles have in common.
+//! The parts that the pods of all roles have in common.
 
 use k8s_openapi::api::{core::v1::ServiceAccount, policy::v1::PodDisruptionBudget};
 use serde_json::{Value, json};

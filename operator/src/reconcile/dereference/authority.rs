@@ -47,7 +47,7 @@ pub const CLIENTS: &str = "coppice.dev/clients";
 /// The file with the former authority.
 const FORMER: &str = "former.crt";
 
-/// How far the replacement by an authority has come.
+/// The stage of the replacement of an authority by this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// This authority and the former one are trusted; certificates of the former one are shown.
@@ -88,7 +88,7 @@ impl Stage {
 pub struct Standing {
     pub of: Realm,
     pub stage: Stage,
-    /// Whether clients have the files of the stage; true where nobody has to confirm that.
+    /// Whether clients have the files of the stage; true where no person has to confirm that.
     pub clients: bool,
     /// Whether a successor should be introduced, since certificates of this authority will end with
     /// it.
@@ -96,7 +96,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// The reason for which pods are being replaced.
+    /// The reason why pods are being replaced.
     #[must_use]
     pub fn words(self) -> &'static str {
         match (self.of, self.stage) {
@@ -111,7 +111,7 @@ impl Standing {
         }
     }
 
-    /// What a person has to do before the next stage begins, if anything.
+    /// The action that a person must take before the next stage begins, if any.
     #[must_use]
     pub fn waits_for(self, facts: &Facts) -> Option<String> {
         if self.stage == Stage::Alone {
@@ -228,8 +228,8 @@ async fn introduce(
         for (_, holder, _) in facts.holders(of) {
             let (api, name) = (cert_manager(client, facts), &holder.name);
             let asked = match api.get(name).await {
-                // Without cert-manager the kind does not exist, which is another error than a
-                // missing object.
+                // Without cert-manager the kind does not exist. That is not the error of a missing
+                // object.
                 Err(kube::Error::Api(status)) if status.code == 404 => continue,
                 asked => asked.trying(|| format!("reading certificate {name}"))?,
             };

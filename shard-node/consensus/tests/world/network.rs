@@ -14,9 +14,9 @@ use coppice_env::{Clock, Rng, SimClock, SimRng};
 /// The faults that a simulated network applies to messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
-    /// How many of a thousand messages are lost.
+    /// Number of messages in a thousand that are lost.
     pub drop_per_mille: u64,
-    /// How many of a thousand messages arrive twice.
+    /// Number of messages in a thousand that arrive twice.
     pub duplicate_per_mille: u64,
     /// Shortest time on the way.
     pub delay_min: Duration,

@@ -3,7 +3,7 @@ use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 use super::*;
 use crate::failure::Code;
 
-/// Runs git as the maker of a repository does, without this machine's settings.
+/// Runs git without the settings of this machine.
 fn git(dir: &Path, arguments: &[&str]) -> String {
     let identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"];
     let mut command = Command::new("git");
@@ -262,7 +262,7 @@ fn no_program_of_the_repository_is_run() {
     }
 }
 
-/// Replacements, grafts and an environment change what git shows, but nothing that is read here.
+/// Replacements and grafts change what git shows, but not what a load reads.
 #[test]
 fn replacements_and_grafts_change_nothing() {
     let dir = repository();
@@ -300,7 +300,7 @@ fn histories_and_trees_that_go_round_end() {
         [b"40000 a\0".as_slice(), &[0x22; 20], b"40000 b\0", &[0x22; 20], b"100644 c\0", &[0x33; 20]].concat();
     forge(&tree, "tree", &entries);
     forge(&ancestor, "commit", commit(&format!("parent {ancestor}\n")).as_bytes());
-    // Git checks the hash of the commit that is checked out, and of no other.
+    // Git checks the hash of only one commit: the one that is checked out.
     let reference = dir.path().join(".git").join(git(dir.path(), &["symbolic-ref", "HEAD"]));
     let check_out = |content: String| {
         let file = dir.path().join("commit");
