@@ -133,7 +133,7 @@ def joined(texts, by):
 
 
 def one_place(left, right):
-    """The place of the only number in which two names differ, or `None`. Numbers have odd places."""
+    """Place of the only number in which two names differ; else `None`. Numbers have odd places."""
     places = [place for place, (one, other) in enumerate(zip(left, right)) if one != other]
     return places[0] if len(left) == len(right) and len(places) == 1 and places[0] % 2 else None
 

@@ -74,8 +74,8 @@ class Run:
         subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
 
     def measure(self, clients, seconds):
-        """The metrics' growth during the load, and the processor time of the load and of one look at
-        all metrics."""
+        """The metrics' growth during the load, and the processor time of the load and of one
+        look at all metrics."""
         self.cluster.start(NODES[0])
         try:
             wait_until(lambda: well(self.cluster.status(NODES[0]), len(NODES)), 60, "leaders of all groups")
