@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use coppice_proto::{status, v1};
-use coppice_types::{Digest, GroupId, Reason, SessionId};
+use coppice_types::{Backoff, Digest, GroupId, Reason, SessionId};
 use coppice_verify::header::Body;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -320,8 +320,9 @@ async fn read_root(
     request: v1::ReadRootRequest,
     deadline: Instant,
 ) -> Result<v1::ReadRootResponse, Status> {
-    let mut pause = Duration::from_millis(5);
+    let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(100));
     loop {
+        let pause = backoff.next_pause();
         let call = |channel| {
             let (mut client, request) = (links.root(channel), request.clone());
             async move { client.read_root(request).await }
@@ -329,7 +330,6 @@ async fn read_root(
         match links.to_any(Lane::Reads, GroupId::Root, deadline, call).await {
             Err(error) if crate::groups::links::moves_on(&error) && Instant::now() + pause < deadline => {
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_millis(100));
             }
             answer => {
                 let answer = answer?;

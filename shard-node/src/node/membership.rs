@@ -10,7 +10,7 @@ use coppice_proto::{
     status,
     v1::{ChangeMemberRequest, NodeStatusRequest, ReplicaReport},
 };
-use coppice_types::{ErrorKind, GroupId};
+use coppice_types::{Backoff, ErrorKind, GroupId};
 use tonic::Status;
 
 use super::{handle::Handle, options::ReplicaOptions};
@@ -22,9 +22,8 @@ use crate::{
 
 /// How long a replacement may take.
 const REPLACE_TIMEOUT: Duration = Duration::from_secs(120);
-/// First and longest pause between two attempts at a step.
-const STEP_DELAY: Duration = Duration::from_millis(50);
-const STEP_DELAY_MAX: Duration = Duration::from_secs(1);
+/// The pauses between two attempts at a step.
+const STEP_DELAYS: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 /// How long another node may take to change members, and to report its status.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(12);
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -131,13 +130,12 @@ impl Handle {
             return Err(Error::ReplicaRuns(group));
         }
         let own = hosted.ordinal().ok_or_else(|| Error::Identity("this node has no ordinal".to_owned()))?;
-        let mut delay = STEP_DELAY;
+        let mut backoff = STEP_DELAYS;
         let report = loop {
             match leader(hosted, group).await {
                 Some((_, report)) => break report,
-                None => tokio::time::sleep(delay).await,
+                None => tokio::time::sleep(backoff.next_pause()).await,
             }
-            delay = (delay * 2).min(STEP_DELAY_MAX);
         };
         let new_id = new_id(own, &report, hosted.clock.wall_ms())
             .ok_or_else(|| Error::Identity("no incarnation is left".to_owned()))?;
@@ -152,13 +150,13 @@ impl Handle {
     /// If the leader refuses for good.
     async fn admit(&self, group: GroupId, new_id: u64) -> Result<(), Error> {
         let hosted = self.hosted();
-        let mut delay = STEP_DELAY;
+        let mut backoff = STEP_DELAYS;
         loop {
             if let Some((node, report)) = leader(hosted, group).await {
                 let Some((id, step)) = next_step(&report, new_id) else { return Ok(()) };
                 match change(hosted, &node, group, id, step).await {
                     Ok(()) => {
-                        delay = STEP_DELAY;
+                        backoff.reset();
                         continue;
                     }
                     Err(refused) if may_pass(status::kind(&refused)) => {
@@ -167,8 +165,7 @@ impl Handle {
                     Err(refused) => return Err(refused.into()),
                 }
             }
-            tokio::time::sleep(delay).await;
-            delay = (delay * 2).min(STEP_DELAY_MAX);
+            tokio::time::sleep(backoff.next_pause()).await;
         }
     }
 }
