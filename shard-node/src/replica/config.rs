@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use coppice_types::RaftId;
+
 use super::{home::Identity, machine::StateMachine, site::Site};
 
 /// How a replica without a directory begins. One that has a directory goes on from it.
@@ -11,7 +13,7 @@ pub enum Bootstrap {
     /// list.
     New {
         /// Raft ids of the first voters.
-        voters: Vec<u64>,
+        voters: Vec<RaftId>,
     },
     /// The group exists: the replica has no vote, and waits to be added and for a snapshot.
     Join,
