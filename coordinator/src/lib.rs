@@ -48,6 +48,7 @@ use coppice_env::watch;
 use coppice_metadata::{Kind, Member, Metadata, Presence, Snapshot};
 use coppice_process::{access::Guard, tls::Acceptor};
 use coppice_proto::v1::ledger_server::LedgerServer;
+use coppice_types::Term;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
@@ -362,7 +363,7 @@ impl Handle {
     }
 
     /// Waits until this coordinator leads. Returns the term.
-    pub async fn leading(&self) -> u64 {
+    pub async fn leading(&self) -> Term {
         let mut leadership = self.shown.leadership.subscribe();
         loop {
             if let Some(term) = leadership.borrow_and_update().term {

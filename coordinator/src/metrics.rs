@@ -209,7 +209,7 @@ pub fn show(shown: &Arc<Shown>, log: &Arc<RootLog>) {
         log.last_view().map(|view| view.boundary.0)
     });
     gauge(log, "coppice.ledger.term", "", "The leading coordinator's term", |log| {
-        log.last_view().map(|view| view.term)
+        log.last_view().map(|view| view.term.0)
     });
     let meter = global::meter(SCOPE);
     let contradictions = meter.u64_observable_counter("coppice.coordinator.log.contradictions");

@@ -138,7 +138,7 @@ async fn tell_leadership(handle: Handle) {
         let now = handle.leadership();
         if told.as_ref() != Some(&now) {
             match (&now.term, now.leader.as_str()) {
-                (Some(term), _) => tracing::info!(term, "this coordinator leads"),
+                (Some(term), _) => tracing::info!(term = term.0, "this coordinator leads"),
                 (None, "") => {
                     tracing::info!("waiting for a leader: for the metadata store, and a majority of the root group")
                 }

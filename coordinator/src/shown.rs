@@ -16,6 +16,7 @@ use bytes::Bytes;
 use coppice_env::watch;
 use coppice_metadata::{Kind, Member, Metadata, Snapshot};
 use coppice_proto::v1;
+use coppice_types::Term;
 use tokio::time::Instant;
 
 /// How long an answer of the metadata store counts as recent.
@@ -27,7 +28,7 @@ pub struct Leadership {
     /// Name of the leading coordinator; empty if none is known.
     pub leader: String,
     /// The term, if this coordinator leads.
-    pub term: Option<u64>,
+    pub term: Option<Term>,
 }
 
 /// Whether the coordinator can serve its role; the error says why not.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use coppice_coordinator::Retention;
-use coppice_types::{Params, Reason, SessionId, Version};
+use coppice_types::{Params, Reason, SessionId, Term, Version};
 use coppice_verify::header::{Body, Header, Prune};
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::iter;
@@ -80,7 +80,7 @@ async fn a_pinned_version_is_not_pruned_and_the_pin_is_named() {
     assert!(!client.unpin(unpin).await.expect("a repetition is no error").into_inner().found);
     assert_eq!(prune(&mut client, 4).await.expect("nothing holds it").pruned_boundary, 4);
     // The refusal did not end the leadership.
-    assert_eq!(leader.handle.leadership().term, Some(1));
+    assert_eq!(leader.handle.leadership().term, Some(Term(1)));
 }
 
 /// The prunes in the root log.

@@ -3,7 +3,7 @@
 
 use std::{fmt::Display, sync::Arc};
 
-use coppice_consensus::{Group, RaftId};
+use coppice_consensus::Group;
 use coppice_env::Storage;
 use coppice_types::GroupId;
 
@@ -87,7 +87,7 @@ fn check_log(home: &Home, identity: Identity, report: &mut Report) -> Result<(),
     home.incoming()?;
     let raft = home.raft()?;
     let Identity { cluster, group, raft_id } = identity;
-    match Group::inspect(raft.as_ref(), cluster, group, RaftId(raft_id)) {
+    match Group::inspect(raft.as_ref(), cluster, group, raft_id) {
         Ok(Some(log)) if log.last.index < floor.index => {
             report.findings.push(format!("raft: the log ends at {}, before {}", log.last.index, floor.index));
         }
@@ -101,16 +101,16 @@ fn check_log(home: &Home, identity: Identity, report: &mut Report) -> Result<(),
 #[cfg(test)]
 mod tests {
     use coppice_env::{SimRng, SimStorage};
-    use coppice_types::{ClusterId, ShardId};
+    use coppice_types::{ClusterId, RaftId, ShardId};
 
     use super::*;
 
     #[test]
     fn a_replica_that_waits_for_its_first_snapshot_is_sound() {
         let node = SimStorage::new().storage();
-        let identity = Identity { cluster: ClusterId([7; 16]), group: GroupId::Shard(ShardId(1)), raft_id: 5 };
+        let identity = Identity { cluster: ClusterId([7; 16]), group: GroupId::Shard(ShardId(1)), raft_id: RaftId(5) };
         let mut home = Home::open(node.as_ref(), identity).expect("made");
-        let options = coppice_consensus::Options::new(identity.cluster, identity.group, RaftId(identity.raft_id));
+        let options = coppice_consensus::Options::new(identity.cluster, identity.group, identity.raft_id);
         let raft = home.raft().expect("there is a place for it");
         drop(Group::create_empty(raft, options, Box::new(SimRng::new(1))).expect("made"));
         home.set_started(identity).expect("noted");

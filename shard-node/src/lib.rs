@@ -55,4 +55,4 @@ pub use hosted::{Hosted, Replica};
 pub use net::{Connector, DuplexNet, Incoming, Pipe, endpoint};
 pub use node::{Handle, Node, Options, ReplicaOptions};
 pub use refusal::Refusal;
-pub use replica::{Bootstrap, Role, Tuning, home, ordinal, raft_id, runner::Runner};
+pub use replica::{Bootstrap, Role, Tuning, home, runner::Runner};

@@ -57,7 +57,7 @@ pub use durations::{Durations, group_label};
 pub use handle::{COMMAND_TIMEOUT, READ_TIMEOUT, ReplicaHandle};
 pub use input::{Answer, Change, Input};
 pub use shared::{Counts, Shared, Traffic};
-pub use site::{Site, ordinal, raft_id};
+pub use site::Site;
 pub use start::{Work, start};
 pub use status::{Member, Role, Status};
 pub use tuning::Tuning;

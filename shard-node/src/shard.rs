@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use coppice_engine::{self as engine, Engine, ForestShape, MergeName, PrepareId, ShardState, StageRequest};
 use coppice_env::bug::{Bug, planted, strikes};
-use coppice_types::{AdminOperation, Digest, Reason, Term, Version, codec::Writer};
+use coppice_types::{AdminOperation, Digest, RaftId, Reason, Term, Version, codec::Writer};
 
 mod cold;
 mod command;
@@ -69,7 +69,7 @@ pub struct ShardMachine {
     foreseen: Option<Foreseen>,
     /// Merges that the other replicas say they have built, by raft id. Not part of the replicated
     /// state.
-    built: BTreeMap<u64, BTreeSet<MergeName>>,
+    built: BTreeMap<RaftId, BTreeSet<MergeName>>,
     /// Whether the next Prepare writes another value, for tests of divergence.
     #[cfg(test)]
     pub(crate) spoil_next: bool,

@@ -11,7 +11,7 @@ use coppice_proto::{
     status,
     v1::{self, read_root_request::Read, shard_command_request::Command as Wire},
 };
-use coppice_types::{ClusterId, Digest, GroupId, Params, Reason};
+use coppice_types::{ClusterId, Digest, GroupId, Params, RaftId, Reason};
 use coppice_verify::{
     header::{Genesis, Header},
     shard_map::ShardMap,
@@ -20,7 +20,6 @@ use coppice_verify::{
 use crate::{
     Bootstrap, DuplexNet, Error, Node, Options, ReplicaOptions, Role,
     node::formation::Formation,
-    raft_id,
     replica::{AnyReplica, machine::StateMachine},
 };
 
@@ -294,8 +293,8 @@ async fn replicas_stop_and_start_with_and_without_disk_under_load() {
         for ordinal in 1..=3 {
             cluster.node(ordinal).wipe_replica(SHARD).await.expect("wiped");
             let id = cluster.node(ordinal).replace_replica(SHARD).await.expect("replaced");
-            assert_eq!(crate::ordinal(id), ordinal);
-            ids.push(id);
+            assert_eq!(id.ordinal(), ordinal);
+            ids.push(id.0);
             until("it has caught up", async || caught_up(&cluster, ordinal)).await;
         }
         stop.send(()).expect("the load runs");
@@ -755,7 +754,7 @@ async fn a_replica_whose_joining_was_cut_off_goes_on_at_the_next_start() {
     leader.finalize().await;
     cluster.node(3).wipe_replica(SHARD).await.expect("wiped");
     let mut options = cluster.options(3, CLUSTER);
-    options.replicas[1] = ReplicaOptions { group: SHARD, raft_id: raft_id(3, 2), bootstrap: Bootstrap::Join };
+    options.replicas[1] = ReplicaOptions { group: SHARD, raft_id: RaftId::new(3, 2), bootstrap: Bootstrap::Join };
     cluster.node(3).start_replica(options.replicas[1].clone()).await.expect("started");
     cluster.nodes.remove(&3).expect("it runs").kill().await;
     let node = crate::Node::start(options, cluster.net.listen(&name(3))).await.expect("it starts again");
@@ -764,7 +763,7 @@ async fn a_replica_whose_joining_was_cut_off_goes_on_at_the_next_start() {
     leader.wait_for(3, "a", "1").await;
     let alone = async || cluster.replica(3, SHARD).filter(|replica| replica.voters.len() == 3);
     let replica = until("the old replica has left", alone).await;
-    assert_eq!(replica.voters, vec![raft_id(1, 1), raft_id(2, 1), raft_id(3, 2)]);
+    assert_eq!(replica.voters, [RaftId::new(1, 1), RaftId::new(2, 1), RaftId::new(3, 2)].map(|id| id.0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -776,7 +775,7 @@ async fn a_directory_that_is_held_or_of_another_cluster_or_replica_is_refused() 
     let other = ClusterId([8; 16]);
     assert!(matches!(cluster.open(1, other).await, Err(Error::Identity(_))));
     let mut options = cluster.options(1, CLUSTER);
-    options.replicas[0].raft_id = raft_id(1, 2);
+    options.replicas[0].raft_id = RaftId::new(1, 2);
     let refused = crate::Node::start(options, cluster.net.listen("node-1")).await;
     assert!(matches!(refused, Err(Error::Identity(_))));
     assert!(cluster.open(1, CLUSTER).await.is_ok());

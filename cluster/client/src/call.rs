@@ -7,7 +7,7 @@
 use std::{future::Future, time::Duration};
 
 use coppice_proto::{status, telemetry::root};
-use coppice_types::{ErrorKind, Reason, causes};
+use coppice_types::{Backoff, ErrorKind, Reason, causes};
 use opentelemetry::{
     KeyValue,
     context::FutureExt,
@@ -21,9 +21,8 @@ use crate::{
     routes::{Pick, Routes},
 };
 
-/// Longest first pause before a repetition; each pause is about twice the previous one.
-pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(20);
-pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// The pauses before repetitions. [`Routes::pause`] shortens each.
+pub(crate) const PAUSES: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 /// Longest wait of the first attempt for one of several coordinators. Each attempt waits twice as
 /// long as the previous one.
 const SLOW: Duration = Duration::from_secs(2);
@@ -82,7 +81,7 @@ where
     F: Future<Output = Result<Response<T>, Status>>,
 {
     let until = Instant::now() + patience.total;
-    let mut pause = PAUSE_MIN;
+    let mut backoff = PAUSES;
     let mut attempts = 0;
     // Whether an attempt may have had its effect, or may still have it.
     let mut unknown = false;
@@ -113,12 +112,12 @@ where
             }
         }
         unknown |= !had_no_effect(&status);
+        let pause = backoff.next_pause();
         let over = Instant::now() + pause >= until;
         if over || (repeat == Repeat::Unsafe && !had_no_effect(&status)) {
             return Err(give_up(&pick.address, attempts, &status, unknown));
         }
         sleep(routes.pause(pause)).await;
-        pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 
@@ -195,7 +194,7 @@ mod tests {
             answer.await.expect("the second answer");
             pauses.insert(started.elapsed().as_millis());
         }
-        let most = PAUSE_MIN.as_millis();
+        let most = { PAUSES }.next_pause().as_millis();
         assert!(pauses.len() > 5 && pauses.iter().all(|pause| (most / 2..=most + 1).contains(pause)), "{pauses:?}");
     }
 

@@ -16,13 +16,7 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use crate::{
-    Error, Session,
-    call::{PAUSE_MAX, PAUSE_MIN},
-    error::describe,
-    routes::Pick,
-    session::after,
-};
+use crate::{Error, Session, call::PAUSES, error::describe, routes::Pick, session::after};
 
 /// Most batches that are sent but not answered.
 pub const UNDER_WAY_MAX: usize = 64;
@@ -110,7 +104,7 @@ impl<'a> CommitStream<'a> {
     pub async fn next(&mut self) -> Result<Option<Answer>, Error> {
         let Some(number) = self.under_way.front().map(|oldest| oldest.number) else { return Ok(None) };
         let patience = self.session.client().patience;
-        let (mut pause, mut attempts, mut until) = (PAUSE_MIN, 0, None);
+        let (mut backoff, mut attempts, mut until) = (PAUSES, 0, None);
         loop {
             attempts += 1;
             let received = self.receive(Instant::now() + patience.attempt).await;
@@ -141,6 +135,7 @@ impl<'a> CommitStream<'a> {
             routes.failed(&pick);
             // Like any other call, patience counts from the first failure.
             let until = *until.get_or_insert_with(|| Instant::now() + patience.total);
+            let pause = backoff.next_pause();
             if Instant::now() + pause >= until {
                 return Err(Error::Unavailable {
                     endpoint: pick.address,
@@ -151,7 +146,6 @@ impl<'a> CommitStream<'a> {
                 });
             }
             sleep(routes.pause(pause)).await;
-            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 

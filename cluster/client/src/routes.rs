@@ -10,10 +10,11 @@ use std::{
 };
 
 use coppice_proto::{Channel, v1::ledger_client::LedgerClient};
+use coppice_types::Backoff;
 use tokio::time::Instant;
 
-/// The rest of a coordinator after its first failure; each rest is twice the previous one.
-const REST_MIN: Duration = Duration::from_millis(100);
+/// The rests of a coordinator after failures in a row.
+const RESTS: Backoff = Backoff::new(Duration::from_millis(100), REST_MAX);
 const REST_MAX: Duration = Duration::from_secs(10);
 /// Most coordinators that a client knows.
 const ROUTES_MAX: usize = 16;
@@ -25,7 +26,7 @@ type Ledger = LedgerClient<Channel>;
 struct Route {
     address: String,
     ledger: Ledger,
-    failures: u32,
+    backoff: Backoff,
     rests_until: Option<Instant>,
 }
 
@@ -54,7 +55,7 @@ impl Routes {
     /// source of all randomness.
     pub(crate) fn new(routes: Vec<(String, Ledger)>, seed: u64) -> Self {
         assert!(!routes.is_empty(), "a client has an endpoint");
-        let route = |(address, ledger)| Route { address, ledger, failures: 0, rests_until: None };
+        let route = |(address, ledger)| Route { address, ledger, backoff: RESTS, rests_until: None };
         let routes = routes.into_iter().take(ROUTES_MAX).map(route).collect();
         Self { table: Mutex::new(Table { routes, at: 0, random: seed | 1 }) }
     }
@@ -88,7 +89,7 @@ impl Routes {
     pub(crate) fn succeeded(&self, pick: &Pick) {
         let mut table = self.table();
         if let Some(route) = table.routes.iter_mut().find(|route| route.address == pick.address) {
-            route.failures = 0;
+            route.backoff.reset();
             route.rests_until = None;
         }
     }
@@ -99,9 +100,7 @@ impl Routes {
         let mut table = self.table();
         let part = table.random_part();
         let Some(route) = table.routes.iter_mut().find(|route| route.address == pick.address) else { return };
-        let rest = REST_MIN.saturating_mul(1 << route.failures.min(16)).min(REST_MAX);
-        route.failures = route.failures.saturating_add(1);
-        route.rests_until = Some(Instant::now() + spread(rest, part));
+        route.rests_until = Some(Instant::now() + spread(route.backoff.next_pause(), part));
     }
 
     /// A pause of between half of `about` and all of it, so that clients that failed at one moment
@@ -114,7 +113,7 @@ impl Routes {
     pub(crate) fn learn(&self, address: String, ledger: impl FnOnce() -> Ledger) {
         let mut table = self.table();
         if table.routes.len() < ROUTES_MAX && table.routes.iter().all(|route| route.address != address) {
-            table.routes.push(Route { address, ledger: ledger(), failures: 0, rests_until: None });
+            table.routes.push(Route { address, ledger: ledger(), backoff: RESTS, rests_until: None });
         }
     }
 

@@ -8,8 +8,8 @@ use std::{
 };
 
 use coppice_env::{Clock, SimStorage, Storage, TieredStorage, Workers};
-use coppice_shard_node::{Bootstrap, Handle, Node, Options, ReplicaOptions, Runner, Tuning, fsck, raft_id};
-use coppice_types::GroupId;
+use coppice_shard_node::{Bootstrap, Handle, Node, Options, ReplicaOptions, Runner, Tuning, fsck};
+use coppice_types::{GroupId, RaftId};
 
 use crate::{
     event,
@@ -156,8 +156,8 @@ impl Machine {
                 return;
             }
             Ok(stored) => {
-                let voters = site.shape.groups[&group].iter().map(|ordinal| raft_id(*ordinal, 1)).collect();
-                let raft_id = stored.unwrap_or(raft_id(self.ordinal, 1));
+                let voters = site.shape.groups[&group].iter().map(|ordinal| RaftId::new(*ordinal, 1)).collect();
+                let raft_id = stored.unwrap_or(RaftId::new(self.ordinal, 1));
                 let bootstrap = if formed { Bootstrap::Join } else { Bootstrap::New { voters } };
                 handle.start_replica(ReplicaOptions { group, raft_id, bootstrap }).await
             }
@@ -207,7 +207,7 @@ impl Machine {
             let replaced = tokio::select! {
                 biased;
                 () = life.ended() => return,
-                replaced = handle.replace_replica(group) => replaced,
+                replaced = handle.replace_replica(group) => replaced.map(|id| id.0),
             };
             event!(trace, "{name} replaced its replica of {group}: {replaced:?}");
             replacing.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);

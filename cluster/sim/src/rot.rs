@@ -9,7 +9,7 @@
 
 use std::{fmt::Write, sync::Arc};
 
-use coppice_consensus::{Group, RaftId};
+use coppice_consensus::Group;
 use coppice_engine::Engine;
 use coppice_env::{OpenMode, SimStorage, Storage};
 use coppice_root::Root;
@@ -64,9 +64,9 @@ fn is_leftover(image: &SimStorage, directory: &str, state: &str) -> bool {
 fn log(image: &SimStorage, group: GroupId) -> Result<String, Finding> {
     let image = image.process_loss();
     let failed = |what: String| format!("rot: the log of {group}: {what}");
-    let raft_id = Node::stored_raft_id(&image, group).map_err(|error| failed(error.to_string()))?.unwrap_or(0);
+    let raft_id = Node::stored_raft_id(&image, group).map_err(|error| failed(error.to_string()))?.unwrap_or_default();
     let storage = image.subdir(&format!("{}/raft", directory_of(group))).map_err(|error| failed(error.to_string()))?;
-    let report = Group::inspect(storage.as_ref(), CLUSTER, group, RaftId(raft_id));
+    let report = Group::inspect(storage.as_ref(), CLUSTER, group, raft_id);
     Ok(format!("{:?}", report.map_err(|error| failed(error.to_string()))?))
 }
 

@@ -26,7 +26,7 @@ use coppice_proto::{
     timeout::asked,
     v1::{self, ledger_client::LedgerClient},
 };
-use coppice_types::{ErrorKind, Reason, causes};
+use coppice_types::{Backoff, ErrorKind, Reason, causes};
 use prost::Message;
 use tokio::{
     sync::Semaphore,
@@ -62,9 +62,8 @@ impl fmt::Debug for Others {
 
 /// How long a replaced leader may still take to answer.
 const GRACE: Duration = Duration::from_millis(300);
-/// First and longest pause before the next attempt.
-const PAUSE_MIN: Duration = Duration::from_millis(10);
-const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// The pauses before the next attempt.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
 
 /// Sends writes to the leader. Clones share it.
 #[derive(Clone)]
@@ -165,7 +164,7 @@ impl Forward {
         let caller = Caller::of(request.extensions(), request.metadata());
         let forwarded = caller.forwarded;
         let request = request.into_inner();
-        let mut pause = PAUSE_MIN;
+        let mut backoff = PAUSES;
         // Set once an attempt may have had an effect, or may still have one.
         let mut unknown = false;
         loop {
@@ -194,11 +193,11 @@ impl Forward {
                 ControlFlow::Continue(error) => error,
                 ControlFlow::Break(answer) => return Err(answer),
             };
+            let pause = backoff.next_pause();
             if Instant::now() + pause >= deadline {
                 return Err(if unknown { may_be_done(&error) } else { error });
             }
             shared.pause(&leader, pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 }

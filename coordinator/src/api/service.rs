@@ -450,7 +450,7 @@ impl Ledger for Api {
         let leadership = self.shown.leadership.borrow().clone();
         let last = self.intake.log.last_view();
         let cluster = view.as_ref().or(last.as_ref()).map(|view| view.tail.header.cluster);
-        let told = view.map(|view| (convert::to_stamp(view.head()), view.boundary.0, view.term));
+        let told = view.map(|view| (convert::to_stamp(view.head()), view.boundary.0, view.term.0));
         let (head, pruned_boundary, term) =
             told.map_or((None, 0, 0), |(head, boundary, term)| (Some(head), boundary, term));
         Ok(Response::new(v1::StatusResponse {

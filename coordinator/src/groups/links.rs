@@ -12,7 +12,7 @@ use coppice_proto::{
         shard_client::ShardClient,
     },
 };
-use coppice_types::{ErrorKind, GroupId, Reason};
+use coppice_types::{Backoff, ErrorKind, GroupId, Reason};
 use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{Code, Response, Status};
@@ -152,7 +152,7 @@ impl Links {
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
         let mut at = self.hint(group);
-        let mut pause = PAUSE_MIN;
+        let mut backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
         loop {
             let until = deadline.min(Instant::now() + self.attempt_max);
             let attempt = tokio::select! {
@@ -178,13 +178,13 @@ impl Links {
             let named = status::metadata(&error, status::LEADER).and_then(|name| self.index(&name));
             let told = named.is_some_and(|index| index != at);
             at = named.filter(|_| told).unwrap_or((at + 1) % self.nodes.len());
+            let pause = backoff.next_pause();
             if !told || pause > PAUSE_MIN {
                 if Instant::now() + pause >= deadline {
                     return Err(overdue(group, &error));
                 }
                 sleep(pause).await;
             }
-            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use coppice_proto::{status, v1};
-use coppice_types::{Digest, GroupId, Reason, SessionId};
+use coppice_types::{Backoff, Digest, GroupId, Reason, SessionId, Term};
 use coppice_verify::header::Body;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -183,7 +183,7 @@ impl Root {
     /// them says itself: the leading replica's answer is not enough. An append of unknown outcome
     /// is never assumed lost; the log is read until it shows the outcome. A header can stand only
     /// in its own place, so appending it again is harmless.
-    pub async fn append(&self, commit: &Commit, term: u64) -> Decision {
+    pub async fn append(&self, commit: &Commit, term: Term) -> Decision {
         // The header was not sent to any replica.
         let Some(grown) = self.attested.grown(&commit.tail) else { return Decision::Deposed };
         let (word, heard) = oneshot::channel();
@@ -217,7 +217,7 @@ impl Root {
 
     /// Sends a header to the group's leader until the outcome is known. The leader's answer about
     /// its own log goes to `word`.
-    async fn send(&self, commit: &Commit, term: u64, word: oneshot::Sender<Word>) -> Sent {
+    async fn send(&self, commit: &Commit, term: Term, word: oneshot::Sender<Word>) -> Sent {
         let request = wire::append_out(commit, term);
         let sequence = commit.tail.header.sequence.0;
         loop {
@@ -243,7 +243,7 @@ impl Root {
     }
 
     /// Reads the outcome of an append. `None` if it is still open, or the group does not answer.
-    async fn look_for(&self, commit: &Commit, term: u64) -> Option<Sent> {
+    async fn look_for(&self, commit: &Commit, term: Term) -> Option<Sent> {
         let sequence = commit.tail.header.sequence.0;
         let read = v1::read_root_request::Read::Headers(v1::HeadersRead { from_sequence: sequence, limit: 1 });
         let answer = self.read(read).await.ok();
@@ -255,7 +255,7 @@ impl Root {
         match answer.headers.first() {
             Some(header) if *header == commit.header => Some(Sent::There),
             Some(_) => Some(Sent::Deposed),
-            None if view.term != term => Some(Sent::Deposed),
+            None if view.term != term.0 => Some(Sent::Deposed),
             None => None,
         }
     }
@@ -320,8 +320,9 @@ async fn read_root(
     request: v1::ReadRootRequest,
     deadline: Instant,
 ) -> Result<v1::ReadRootResponse, Status> {
-    let mut pause = Duration::from_millis(5);
+    let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(100));
     loop {
+        let pause = backoff.next_pause();
         let call = |channel| {
             let (mut client, request) = (links.root(channel), request.clone());
             async move { client.read_root(request).await }
@@ -329,7 +330,6 @@ async fn read_root(
         match links.to_any(Lane::Reads, GroupId::Root, deadline, call).await {
             Err(error) if crate::groups::links::moves_on(&error) && Instant::now() + pause < deadline => {
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_millis(100));
             }
             answer => {
                 let answer = answer?;

@@ -8,7 +8,7 @@ use coppice_proto::{
     convert::{self, Malformed},
     status, v1,
 };
-use coppice_types::{Digest, Epoch, Reason, SessionBatch, ShardId, Stamp, Version};
+use coppice_types::{Digest, Epoch, Reason, SessionBatch, ShardId, Stamp, Term, Version};
 use coppice_verify::{
     epochs::{Epochs, Pair},
     hash,
@@ -84,9 +84,9 @@ pub fn prepare_out(
 }
 
 /// The append of one header.
-pub fn append_out(commit: &Commit, term: u64) -> v1::AppendHeaderRequest {
+pub fn append_out(commit: &Commit, term: Term) -> v1::AppendHeaderRequest {
     v1::AppendHeaderRequest {
-        term,
+        term: term.0,
         header: Bytes::copy_from_slice(&commit.header),
         changed_leaves: commit.changed.iter().map(convert::to_leaf).collect(),
         journal: commit.journal.iter().map(|entry| Bytes::copy_from_slice(entry)).collect(),
@@ -123,7 +123,7 @@ pub struct View {
     /// The oldest version that can be read.
     pub boundary: Version,
     /// The term of the leader in force.
-    pub term: u64,
+    pub term: Term,
     /// The living pin of the oldest version.
     pub oldest_pin: Option<v1::VersionPin>,
 }
@@ -155,7 +155,7 @@ pub fn view_in(view: Option<v1::RootView>) -> Result<View, Status> {
         log_size: view.log_size,
         log_root: digest_in(&view.log_root)?,
         boundary: Version(view.pruned_boundary),
-        term: view.term,
+        term: Term(view.term),
         oldest_pin: view.oldest_pin,
     })
 }

@@ -56,7 +56,7 @@ impl Located {
     #[must_use]
     pub fn shard_context(&self, leaf: &StateLeaf) -> v1::ShardContext {
         v1::ShardContext {
-            term: self.view.term,
+            term: self.view.term.0,
             admin_sequence: self.view.tail.header.admin_sequence,
             decided: self.view.tail.leaves.state(leaf.shard).map(convert::to_state),
         }

@@ -13,7 +13,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use bytes::Bytes;
 use coppice_env::bug::{Bug, planted};
 use coppice_proto::{convert, status, v1};
-use coppice_types::{Digest, Reason, SessionCommit, SessionId};
+use coppice_types::{Digest, Reason, SessionCommit, SessionId, Term};
 use opentelemetry::context::FutureExt;
 use tokio::{sync::oneshot, time::Instant};
 use tonic::Status;
@@ -82,7 +82,7 @@ pub struct Deciding {
 
 impl Deciding {
     /// Starts a task that decides the version and sends the answers.
-    pub fn start(self, log: Arc<RootLog>, metrics: Arc<Metrics>, term: u64, overlay: Overlay) -> InFlight {
+    pub fn start(self, log: Arc<RootLog>, metrics: Arc<Metrics>, term: Term, overlay: Overlay) -> InFlight {
         let (send, outcome) = oneshot::channel();
         let sequence = self.commit.tail.header.sequence;
         let done = |&SessionCommit { session, number, batch_hash, journal_index }: &_| {
@@ -100,7 +100,7 @@ impl Deciding {
         in_flight
     }
 
-    async fn decide(self, log: Arc<RootLog>, metrics: Arc<Metrics>, term: u64, outcome: oneshot::Sender<Outcome>) {
+    async fn decide(self, log: Arc<RootLog>, metrics: Arc<Metrics>, term: Term, outcome: oneshot::Sender<Outcome>) {
         let Self { commit, batches, entries, held, trace: _ } = self;
         let began = Instant::now();
         let mut outcome = Some(outcome);
@@ -210,7 +210,7 @@ async fn answer_committed(
 }
 
 /// Sends verdicts that depend on a decided version, if this leader's term is still in force.
-pub async fn release(log: &RootLog, term: u64, held: Vec<Held>) {
+pub async fn release(log: &RootLog, term: Term, held: Vec<Held>) {
     if held.is_empty() {
         return;
     }

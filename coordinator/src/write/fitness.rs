@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use coppice_types::Reason;
+use coppice_types::{Reason, Term};
 use tokio::time::{Instant, sleep};
 
 use super::{command::Exit, resources::Resources};
@@ -23,7 +23,7 @@ const ANSWER_MAX: Duration = Duration::from_millis(500);
 const SKEWS_MAX: u32 = 4;
 
 /// Waits until this coordinator should no longer lead under the term. Returns the reason.
-pub async fn unfit(shown: &Shown, resources: &Resources, term: u64) -> Exit {
+pub async fn unfit(shown: &Shown, resources: &Resources, term: Term) -> Exit {
     let Resources { log, limits, clock, .. } = resources;
     let silence_max = limits.root_silence_max;
     let mut heard = Instant::now();
@@ -35,7 +35,7 @@ pub async fn unfit(shown: &Shown, resources: &Resources, term: u64) -> Exit {
         let asked_ms = clock.wall_ms();
         let answers = log.root.ask_all(patience).await;
         let answered_ms = clock.wall_ms();
-        if answers.values().any(|answer| answer.term > term) {
+        if answers.values().any(|answer| answer.term > term.0) {
             return Exit::Deposed;
         }
         // Fewer replicas can't confirm a log that is to be signed.

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use coppice_proto::{convert, v1};
-use coppice_types::{SessionId, ShardId, Stamp};
+use coppice_types::{SessionId, ShardId, Stamp, Term};
 use tokio::time::Instant;
 
 use super::answer::{InFlight, Outcome};
@@ -16,7 +16,7 @@ use crate::plan::{LogTail, Overlay};
 /// The state of the log under one term.
 #[derive(Debug)]
 pub struct Head {
-    term: u64,
+    term: Term,
     /// The end of the decided log.
     decided: LogTail,
     decided_at: Instant,
@@ -28,11 +28,11 @@ pub struct Head {
 
 impl Head {
     /// The state at the beginning of a term.
-    pub fn new(term: u64, decided: LogTail) -> Self {
+    pub fn new(term: Term, decided: LogTail) -> Self {
         Self { term, decided, decided_at: Instant::now(), in_flight: None, attempt: 0 }
     }
 
-    pub fn term(&self) -> u64 {
+    pub fn term(&self) -> Term {
         self.term
     }
 
@@ -123,7 +123,7 @@ impl Head {
     /// The context that every message to a shard carries.
     pub fn shard_context(&self, shard: ShardId) -> v1::ShardContext {
         v1::ShardContext {
-            term: self.term,
+            term: self.term.0,
             admin_sequence: self.decided.header.admin_sequence,
             decided: self.decided.leaves.state(shard).map(convert::to_state),
         }

@@ -14,7 +14,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use coppice_env::watch;
 use coppice_metadata::{Candidate, Metadata, Tenure};
 use coppice_proto::v1;
-use coppice_types::{Reason, SessionId};
+use coppice_types::{Reason, SessionId, Term};
 use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
@@ -143,7 +143,7 @@ async fn reign(
         };
         let term = sequencer.term();
         resources.metrics.took_over();
-        tracing::info!(term, head = %sequencer.stamp(), "leading");
+        tracing::info!(term = term.0, head = %sequencer.stamp(), "leading");
         shown.leadership.send_replace(Leadership { leader: shown.name().to_owned(), term: Some(term) });
         let exit = tokio::select! {
             biased;
@@ -219,8 +219,8 @@ async fn resign(tenure: Tenure) {
 async fn take_over(
     (name, Resources { log, limits, clock, .. }): (&str, &Resources),
     genesis: &[u8],
-    last: Option<u64>,
-) -> Result<Option<(View, u64, Sessions)>, tonic::Status> {
+    last: Option<Term>,
+) -> Result<Option<(View, Term, Sessions)>, tonic::Status> {
     if let Some(last) = last
         && log.view().await?.term != last
     {
@@ -241,7 +241,7 @@ async fn take_over(
     for session in &answer.sessions {
         learn(&mut sessions, session)?;
     }
-    Ok(Some((view, answer.term, sessions)))
+    Ok(Some((view, Term(answer.term), sessions)))
 }
 
 /// The refusal to lead without the ledger's key.

@@ -23,7 +23,7 @@ use std::{
 };
 
 use coppice_proto::status;
-use coppice_types::{Params, Reason, SessionId, ShardId, Stamp, Version};
+use coppice_types::{Params, Reason, SessionId, ShardId, Stamp, Term, Version};
 use tokio::{sync::mpsc, time::Instant};
 use tonic::Status;
 
@@ -73,7 +73,7 @@ enum Progress {
 
 impl Sequencer {
     /// The state after a `TakeOver`.
-    pub fn new(resources: Resources, view: &View, term: u64, sessions: Sessions, waiting: VecDeque<Entry>) -> Self {
+    pub fn new(resources: Resources, view: &View, term: Term, sessions: Sessions, waiting: VecDeque<Entry>) -> Self {
         Self {
             params: view.genesis.params.clone(),
             boundary: view.boundary,
@@ -88,7 +88,7 @@ impl Sequencer {
         }
     }
 
-    pub fn term(&self) -> u64 {
+    pub fn term(&self) -> Term {
         self.head.term()
     }
 

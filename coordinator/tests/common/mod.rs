@@ -11,8 +11,8 @@ use coppice_proto::{
     Channel,
     v1::{self, ledger_client::LedgerClient},
 };
-use coppice_shard_node::{Bootstrap, DuplexNet, Node, ReplicaOptions, Tuning, raft_id};
-use coppice_types::{ClusterId, GroupId, Params, ShardId};
+use coppice_shard_node::{Bootstrap, DuplexNet, Node, ReplicaOptions, Tuning};
+use coppice_types::{ClusterId, GroupId, Params, RaftId, ShardId};
 use coppice_verify::{checkpoint::origin, note::SignerKey, shard_map::ShardMap};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time::timeout};
 
@@ -126,13 +126,13 @@ impl World {
         let groups: Vec<GroupId> = std::iter::once(GroupId::Root)
             .chain(map.shards().iter().map(|shard| GroupId::Shard(ShardId(shard.id.0))))
             .collect();
-        let voters: Vec<u64> = names.keys().map(|ordinal| raft_id(*ordinal, 1)).collect();
+        let voters: Vec<RaftId> = names.keys().map(|ordinal| RaftId::new(*ordinal, 1)).collect();
         let mut nodes = Vec::new();
         let disks: Vec<SimStorage> = names.iter().map(|_| SimStorage::new()).collect();
         for ((&ordinal, name), disk) in names.iter().zip(&disks) {
             let replica = |&group: &GroupId| ReplicaOptions {
                 group,
-                raft_id: raft_id(ordinal, 1),
+                raft_id: RaftId::new(ordinal, 1),
                 bootstrap: Bootstrap::New { voters: voters.clone() },
             };
             let options = coppice_shard_node::Options {
@@ -163,8 +163,9 @@ impl World {
 
     /// The options for restarting a replica of the first incarnation.
     pub fn replica(&self, ordinal: u32, group: GroupId) -> ReplicaOptions {
-        let voters = (1..=u32::try_from(self.nodes.len()).expect("nodes are few")).map(|of| raft_id(of, 1)).collect();
-        ReplicaOptions { group, raft_id: raft_id(ordinal, 1), bootstrap: Bootstrap::New { voters } }
+        let voters =
+            (1..=u32::try_from(self.nodes.len()).expect("nodes are few")).map(|of| RaftId::new(of, 1)).collect();
+        ReplicaOptions { group, raft_id: RaftId::new(ordinal, 1), bootstrap: Bootstrap::New { voters } }
     }
 
     pub fn key(&self) -> SignerKey {

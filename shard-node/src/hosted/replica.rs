@@ -50,17 +50,17 @@ impl Replica {
             }
             Self::Root(replica) => (replica.read_now(|machine| Ok(machine.disk_bytes())).unwrap_or_default(), None),
         };
-        let ids = |members: &[Member]| members.iter().map(|member| member.raft_id).collect();
+        let ids = |members: &[Member]| members.iter().map(|member| member.raft_id.0).collect();
         v1::ReplicaReport {
             group: group.number(),
-            leader_raft_id: status.leader,
+            leader_raft_id: status.leader.map_or(0, |id| id.0),
             decided: forest.as_ref().map(|(decided, _)| convert::to_state(*decided)),
             shape: forest.and_then(|(_, shape)| shape).as_ref().map(messages::to_shape),
             voters: ids(&status.voters),
             learners: ids(&status.learners),
             committed: status.committed,
             status: Some(v1::ReplicaStatus {
-                raft_id: self.raft_id(),
+                raft_id: self.raft_id().0,
                 node: node.to_owned(),
                 role: status.role.as_str().to_owned(),
                 applied: status.applied,

@@ -30,7 +30,7 @@ use std::{
 
 use coppice_env::Storage;
 use coppice_proto::v1::{NodeStatusRequest, NodeStatusResponse};
-use coppice_types::{ClusterId, Digest, GroupId};
+use coppice_types::{ClusterId, Digest, GroupId, RaftId};
 
 use super::{claim::Owner, handle::Handle, options::ReplicaOptions};
 use crate::{
@@ -39,7 +39,6 @@ use crate::{
     replica::{
         Bootstrap,
         home::{self, Home, Identity},
-        ordinal, raft_id,
     },
 };
 
@@ -153,11 +152,11 @@ enum Found {
 
 fn find(storage: &dyn Storage, cluster: ClusterId, own: u32, group: GroupId) -> Result<Found, Error> {
     let Some((identity, started)) = home::stored_progress(storage, group)? else { return Ok(Found::Nothing) };
-    if identity.cluster != cluster || ordinal(identity.raft_id) != own {
+    if identity.cluster != cluster || identity.raft_id.ordinal() != own {
         let directory = home::directory(group);
         return Err(Error::Identity(format!("{directory} holds {identity}, of another cluster or node")));
     }
-    if !started && identity.raft_id == raft_id(own, FIRST) {
+    if !started && identity.raft_id == RaftId::new(own, FIRST) {
         return Ok(Found::Pledge);
     }
     Ok(Found::Replica(ReplicaOptions { group, raft_id: identity.raft_id, bootstrap: Bootstrap::Join }))
@@ -233,7 +232,7 @@ impl Handle {
     ) -> Result<(), Error> {
         let hosted = self.hosted();
         let own = hosted.ordinal().ok_or_else(|| Error::Identity("this node has no ordinal".to_owned()))?;
-        let identity = Identity { cluster: hosted.cluster, group, raft_id: raft_id(own, FIRST) };
+        let identity = Identity { cluster: hosted.cluster, group, raft_id: RaftId::new(own, FIRST) };
         let mut told = String::new();
         let mut pause = LOOK_PAUSE;
         loop {
@@ -250,7 +249,7 @@ impl Handle {
                 }
                 Step::Begin => {
                     note_started(hosted, group);
-                    let voters = hosts.iter().map(|ordinal| raft_id(*ordinal, FIRST)).collect();
+                    let voters = hosts.iter().map(|ordinal| RaftId::new(*ordinal, FIRST)).collect();
                     let bootstrap = Bootstrap::New { voters };
                     tracing::info!(%group, "forming the group: all its hosts are here");
                     return self.start_replica(ReplicaOptions { group, raft_id: identity.raft_id, bootstrap }).await;
@@ -259,7 +258,7 @@ impl Handle {
                     tracing::info!(%group, "joining the group as a learner: others have formed it, and nothing of it is here");
                     note_started(hosted, group);
                     let id = self.join_group(group).await?;
-                    tracing::info!(%group, raft_id = format!("{id:#x}"), "joined the group and votes");
+                    tracing::info!(%group, raft_id = format!("{:#x}", id.0), "joined the group and votes");
                     return Ok(());
                 }
             }

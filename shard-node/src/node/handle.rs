@@ -11,7 +11,7 @@ use coppice_process::access::Guard;
 use coppice_proto::v1::{
     self, node_server::NodeServer, peer_server::PeerServer, root_server::RootServer, shard_server::ShardServer,
 };
-use coppice_types::GroupId;
+use coppice_types::{GroupId, RaftId};
 use futures::Stream;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -73,7 +73,7 @@ impl Node {
     ///
     /// # Errors
     /// If the directory cannot be read or is damaged.
-    pub fn stored_raft_id(storage: &dyn Storage, group: GroupId) -> Result<Option<u64>, Error> {
+    pub fn stored_raft_id(storage: &dyn Storage, group: GroupId) -> Result<Option<RaftId>, Error> {
         Ok(home::stored(storage, group)?.map(|identity| identity.raft_id))
     }
 

@@ -66,7 +66,7 @@ fn votes(group: GroupId, status: &Status, is_open: bool) -> Result<(), String> {
     match status.role {
         Role::Candidate => Err(format!("{group} has no leader")),
         Role::Leader | Role::Follower if !is_open => Err(format!("the replica of {group} waits for a snapshot")),
-        Role::Leader | Role::Follower if status.leader == 0 => Err(format!("{group} has no leader")),
+        Role::Leader | Role::Follower if status.leader.is_none() => Err(format!("{group} has no leader")),
         Role::Leader | Role::Follower => Ok(()),
         role => Err(format!("the replica of {group}: {role}")),
     }
@@ -74,6 +74,8 @@ fn votes(group: GroupId, status: &Status, is_open: bool) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use coppice_types::RaftId;
+
     use super::*;
 
     #[test]
@@ -86,16 +88,17 @@ mod tests {
 
     #[test]
     fn a_replica_votes_if_it_has_its_state_and_its_group_a_leader() {
+        let known = Some(RaftId(1));
         let answer =
             |role, leader, is_open| votes(GroupId::Root, &Status { role, leader, ..Status::default() }, is_open);
-        assert_eq!(answer(Role::Leader, 1, true), Ok(()));
-        assert_eq!(answer(Role::Follower, 1, true), Ok(()));
+        assert_eq!(answer(Role::Leader, known, true), Ok(()));
+        assert_eq!(answer(Role::Follower, known, true), Ok(()));
         // The replica may be campaigning right now.
         let nobody = Err("root has no leader".to_owned());
-        assert_eq!([answer(Role::Follower, 0, true), answer(Role::Candidate, 0, true)], [nobody.clone(), nobody]);
-        assert_eq!(answer(Role::Follower, 1, false), Err("the replica of root waits for a snapshot".to_owned()));
+        assert_eq!([answer(Role::Follower, None, true), answer(Role::Candidate, None, true)], [nobody.clone(), nobody]);
+        assert_eq!(answer(Role::Follower, known, false), Err("the replica of root waits for a snapshot".to_owned()));
         for role in [Role::Learner, Role::Quarantined, Role::Stopped] {
-            assert_eq!(answer(role, 1, true), Err(format!("the replica of root: {role}")));
+            assert_eq!(answer(role, known, true), Err(format!("the replica of root: {role}")));
         }
     }
 }

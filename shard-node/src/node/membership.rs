@@ -11,21 +11,20 @@ use coppice_proto::{
     status,
     v1::{ChangeMemberRequest, NodeStatusRequest, ReplicaReport},
 };
-use coppice_types::{ErrorKind, GroupId};
+use coppice_types::{Backoff, ErrorKind, GroupId, RaftId};
 use tonic::Status;
 
 use super::{handle::Handle, options::ReplicaOptions};
 use crate::{
     Error,
     hosted::Hosted,
-    replica::{Bootstrap, Role, home, ordinal, raft_id},
+    replica::{Bootstrap, Role, home},
 };
 
 /// How long a replacement may take.
 const REPLACE_TIMEOUT: Duration = Duration::from_secs(120);
-/// First and longest pause between two attempts at a step.
-const STEP_DELAY: Duration = Duration::from_millis(50);
-const STEP_DELAY_MAX: Duration = Duration::from_secs(1);
+/// The pauses between two attempts at a step.
+const STEP_DELAYS: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 /// How long another node may take to change members, and to report its status.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(12);
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -48,10 +47,14 @@ async fn leader(hosted: &Hosted, group: GroupId) -> Option<(String, ReplicaRepor
     None
 }
 
-async fn change(hosted: &Hosted, node: &str, group: GroupId, raft_id: u64, change: &str) -> Result<(), Status> {
+async fn change(hosted: &Hosted, node: &str, group: GroupId, raft_id: RaftId, change: &str) -> Result<(), Status> {
     let mut client = hosted.ask(node);
-    let request =
-        ChangeMemberRequest { group: group.number(), raft_id, node: hosted.node.clone(), change: change.to_owned() };
+    let request = ChangeMemberRequest {
+        group: group.number(),
+        raft_id: raft_id.0,
+        node: hosted.node.clone(),
+        change: change.to_owned(),
+    };
     match tokio::time::timeout(CHANGE_TIMEOUT, client.change_member(request)).await {
         Ok(result) => result.map(|_| ()),
         Err(_) => Err(Status::deadline_exceeded("the change of members took too long")),
@@ -61,23 +64,23 @@ async fn change(hosted: &Hosted, node: &str, group: GroupId, raft_id: u64, chang
 /// A raft id that this node has never used. It is above all ids that the group knows. It is also
 /// above the seconds since 1970, so that an id that the group has forgotten, or that a deposed
 /// leader does not know, is not used again.
-fn new_id(own: u32, report: &ReplicaReport, wall_ms: u64) -> Option<u64> {
-    let taken = report.voters.iter().chain(&report.learners).filter(|id| ordinal(**id) == own);
-    let newest = taken.map(|id| id & u64::from(u32::MAX)).max().unwrap_or(0);
-    let incarnation = newest.checked_add(1)?.max(wall_ms / 1000).max(2);
-    Some(raft_id(own, u32::try_from(incarnation).ok()?))
+fn new_id(own: u32, report: &ReplicaReport, wall_ms: u64) -> Option<RaftId> {
+    let taken = report.voters.iter().chain(&report.learners).map(|id| RaftId(*id)).filter(|id| id.ordinal() == own);
+    let newest = taken.map(RaftId::incarnation).max().unwrap_or(0);
+    let incarnation = (u64::from(newest) + 1).max(wall_ms / 1000).max(2);
+    Some(RaftId::new(own, u32::try_from(incarnation).ok()?))
 }
 
 /// The next change of members; `None` if the new replica votes and is this node's only one.
-fn next_step(report: &ReplicaReport, new_id: u64) -> Option<(u64, &'static str)> {
-    let members: BTreeSet<u64> = report.voters.iter().chain(&report.learners).copied().collect();
+fn next_step(report: &ReplicaReport, new_id: RaftId) -> Option<(RaftId, &'static str)> {
+    let members: BTreeSet<RaftId> = report.voters.iter().chain(&report.learners).copied().map(RaftId).collect();
     if !members.contains(&new_id) {
         return Some((new_id, "add_learner"));
     }
-    if report.learners.contains(&new_id) {
+    if report.learners.contains(&new_id.0) {
         return Some((new_id, "promote"));
     }
-    let old = members.into_iter().find(|id| ordinal(*id) == ordinal(new_id) && *id != new_id);
+    let old = members.into_iter().find(|id| id.ordinal() == new_id.ordinal() && *id != new_id);
     old.map(|id| (id, "remove"))
 }
 
@@ -88,13 +91,13 @@ impl Handle {
     /// # Errors
     /// If a replica of the group runs or has a directory here, the group has no leader, or the
     /// replica does not catch up in time.
-    pub async fn replace_replica(&self, group: GroupId) -> Result<u64, Error> {
+    pub async fn replace_replica(&self, group: GroupId) -> Result<RaftId, Error> {
         let replaced = tokio::time::timeout(REPLACE_TIMEOUT, self.replace(group)).await;
         replaced.unwrap_or(Err(Error::Overdue("the replacement of a replica")))
     }
 
     /// Like [`replace_replica`](Self::replace_replica), without a time limit.
-    pub(crate) async fn join_group(&self, group: GroupId) -> Result<u64, Error> {
+    pub(crate) async fn join_group(&self, group: GroupId) -> Result<RaftId, Error> {
         self.replace(group).await
     }
 
@@ -108,7 +111,7 @@ impl Handle {
         let votes = status.voters.iter().any(|member| member.raft_id == id);
         let knows_nobody = status.voters.is_empty() && status.learners.is_empty();
         let mut members = status.voters.iter().chain(&status.learners);
-        let older = members.any(|member| ordinal(member.raft_id) == ordinal(id) && member.raft_id != id);
+        let older = members.any(|member| member.raft_id.ordinal() == id.ordinal() && member.raft_id != id);
         let cut_off = learns || knows_nobody || (votes && older);
         if !cut_off {
             return;
@@ -126,19 +129,18 @@ impl Handle {
         });
     }
 
-    async fn replace(&self, group: GroupId) -> Result<u64, Error> {
+    async fn replace(&self, group: GroupId) -> Result<RaftId, Error> {
         let hosted = self.hosted();
         if hosted.replica(group).is_some() || home::stored(hosted.storage.as_ref(), group)?.is_some() {
             return Err(Error::ReplicaRuns(group));
         }
         let own = hosted.ordinal().ok_or_else(|| Error::Identity("this node has no ordinal".to_owned()))?;
-        let mut delay = STEP_DELAY;
+        let mut backoff = STEP_DELAYS;
         let report = loop {
             match leader(hosted, group).await {
                 Some((_, report)) => break report,
-                None => tokio::time::sleep(delay).await,
+                None => tokio::time::sleep(backoff.next_pause()).await,
             }
-            delay = (delay * 2).min(STEP_DELAY_MAX);
         };
         let new_id = new_id(own, &report, hosted.clock.wall_ms())
             .ok_or_else(|| Error::Identity("no incarnation is left".to_owned()))?;
@@ -151,15 +153,15 @@ impl Handle {
     ///
     /// # Errors
     /// If the leader refuses for good.
-    async fn admit(&self, group: GroupId, new_id: u64) -> Result<(), Error> {
+    async fn admit(&self, group: GroupId, new_id: RaftId) -> Result<(), Error> {
         let hosted = self.hosted();
-        let mut delay = STEP_DELAY;
+        let mut backoff = STEP_DELAYS;
         loop {
             if let Some((node, report)) = leader(hosted, group).await {
                 let Some((id, step)) = next_step(&report, new_id) else { return Ok(()) };
                 match change(hosted, &node, group, id, step).await {
                     Ok(()) => {
-                        delay = STEP_DELAY;
+                        backoff.reset();
                         continue;
                     }
                     Err(refused) if may_pass(status::kind(&refused)) => {
@@ -168,8 +170,7 @@ impl Handle {
                     Err(refused) => return Err(refused.into()),
                 }
             }
-            tokio::time::sleep(delay).await;
-            delay = (delay * 2).min(STEP_DELAY_MAX);
+            tokio::time::sleep(backoff.next_pause()).await;
         }
     }
 }
@@ -186,11 +187,11 @@ mod tests {
 
     #[test]
     fn a_new_replica_learns_votes_and_only_then_the_old_one_leaves() {
-        let (old, new) = (raft_id(2, 1), raft_id(2, 2));
-        let others = [raft_id(1, 1), raft_id(3, 1)];
-        let report = |voters: &[u64], learners: &[u64]| ReplicaReport {
-            voters: others.iter().chain(voters).copied().collect(),
-            learners: learners.to_vec(),
+        let (old, new) = (RaftId::new(2, 1), RaftId::new(2, 2));
+        let others = [RaftId::new(1, 1), RaftId::new(3, 1)];
+        let report = |voters: &[RaftId], learners: &[RaftId]| ReplicaReport {
+            voters: others.iter().chain(voters).map(|id| id.0).collect(),
+            learners: learners.iter().map(|id| id.0).collect(),
             ..ReplicaReport::default()
         };
         assert_eq!(next_step(&report(&[old], &[]), new), Some((new, "add_learner")));
@@ -201,12 +202,19 @@ mod tests {
 
     #[test]
     fn a_new_raft_id_was_never_used() {
-        let report = |voters: &[u64]| ReplicaReport { voters: voters.to_vec(), ..ReplicaReport::default() };
-        let id = |voters: &[u64], wall_ms| new_id(2, &report(voters), wall_ms);
-        assert_eq!(id(&[raft_id(1, 9), raft_id(2, 1)], 0), Some(raft_id(2, 2)));
-        assert_eq!(id(&[], 0), Some(raft_id(2, 2)), "the first incarnation is that of founders");
-        assert_eq!(id(&[raft_id(2, 1)], 1_800_000_000_000), Some(raft_id(2, 1_800_000_000)));
-        assert_eq!(id(&[raft_id(2, 1_800_000_000)], 5_000), Some(raft_id(2, 1_800_000_001)), "the clock went back");
-        assert_eq!(id(&[raft_id(2, u32::MAX)], 0), None);
+        let report = |voters: &[RaftId]| ReplicaReport {
+            voters: voters.iter().map(|id| id.0).collect(),
+            ..ReplicaReport::default()
+        };
+        let id = |voters: &[RaftId], wall_ms| new_id(2, &report(voters), wall_ms);
+        assert_eq!(id(&[RaftId::new(1, 9), RaftId::new(2, 1)], 0), Some(RaftId::new(2, 2)));
+        assert_eq!(id(&[], 0), Some(RaftId::new(2, 2)), "the first incarnation is that of founders");
+        assert_eq!(id(&[RaftId::new(2, 1)], 1_800_000_000_000), Some(RaftId::new(2, 1_800_000_000)));
+        assert_eq!(
+            id(&[RaftId::new(2, 1_800_000_000)], 5_000),
+            Some(RaftId::new(2, 1_800_000_001)),
+            "the clock went back"
+        );
+        assert_eq!(id(&[RaftId::new(2, u32::MAX)], 0), None);
     }
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use coppice_env::{Clock, Storage};
-use coppice_types::{ClusterId, GroupId, Params};
+use coppice_types::{ClusterId, GroupId, Params, RaftId};
 
 use crate::{
     net::Connector,
@@ -36,8 +36,7 @@ pub struct Options {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaOptions {
     pub group: GroupId,
-    /// See [`raft_id`](crate::raft_id).
-    pub raft_id: u64,
+    pub raft_id: RaftId,
     /// How the replica begins if it has no directory yet; ignored otherwise.
     pub bootstrap: Bootstrap,
 }

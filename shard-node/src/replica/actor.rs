@@ -207,7 +207,7 @@ impl<M: StateMachine> Actor<M> {
         match input {
             Input::Peer(message, node) => self.peer(message, &node)?,
             Input::Unreachable(node) => {
-                let there = self.members.iter().filter(|id| self.config.site.node_of(id.0).as_deref() == Some(&node));
+                let there = self.members.iter().filter(|id| self.config.site.node_of(**id).as_deref() == Some(&node));
                 for id in there.copied().collect::<Vec<_>>() {
                     self.group.report_unreachable(id);
                 }
@@ -241,7 +241,7 @@ impl<M: StateMachine> Actor<M> {
             }
         }
         self.reads.retry(now.saturating_sub(tick * READ_RETRY_TICKS));
-        let follows = || self.group.status().leader.is_some_and(|leader| leader.0 != self.config.identity.raft_id);
+        let follows = || self.group.status().leader.is_some_and(|leader| leader != self.config.identity.raft_id);
         if self.retiring.as_ref().is_some_and(|(until, _)| self.ticks >= *until || follows())
             && let Some((_, answer)) = self.retiring.take()
         {
@@ -283,7 +283,7 @@ impl<M: StateMachine> Actor<M> {
             let (config, shared, unfit) = (&self.config, &self.shared, self.fitness.told);
             let mut send = |message: Message| {
                 let to = message.to();
-                if !send(config, unfit, to.0, Body::Raft(message.encode().into())) {
+                if !send(config, unfit, to, Body::Raft(message.encode().into())) {
                     unsent.push((to, message.is_snapshot()));
                 }
             };
@@ -390,8 +390,7 @@ impl<M: StateMachine> Actor<M> {
 
     fn note_members(&mut self) {
         let membership = self.group.status().membership;
-        let ids = |list: &[RaftId]| list.iter().map(|id| id.0).collect();
-        self.voters = Voters { incoming: ids(&membership.voters), outgoing: ids(&membership.voters_outgoing) };
+        self.voters = Voters { incoming: membership.voters.clone(), outgoing: membership.voters_outgoing.clone() };
         let all = [&membership.voters, &membership.voters_outgoing, &membership.learners, &membership.learners_next];
         self.members = all.into_iter().flatten().copied().collect();
         self.members.sort_unstable();
@@ -399,20 +398,19 @@ impl<M: StateMachine> Actor<M> {
     }
 
     fn broadcast(&self, body: &Body) {
-        for id in self.members.iter().filter(|id| id.0 != self.config.identity.raft_id) {
-            send(&self.config, self.fitness.told, id.0, body.clone());
+        for id in self.members.iter().filter(|id| **id != self.config.identity.raft_id) {
+            send(&self.config, self.fitness.told, *id, body.clone());
         }
     }
 
-    fn send_to(&self, id: u64, body: Body) {
+    fn send_to(&self, id: RaftId, body: Body) {
         send(&self.config, self.fitness.told, id, body);
     }
 
     /// Publishes the replica's status.
     fn publish(&self) {
         let raft = self.group.status();
-        let member = |id: &RaftId| Member { raft_id: id.0, node: self.config.site.node_of(id.0).unwrap_or_default() };
-        let leader = raft.leader.map_or(0, |id| id.0);
+        let member = |id: &RaftId| Member { raft_id: *id, node: self.config.site.node_of(*id).unwrap_or_default() };
         let role = match raft.role {
             _ if raft.quarantined => Role::Quarantined,
             RaftRole::Leader => Role::Leader,
@@ -426,8 +424,8 @@ impl<M: StateMachine> Actor<M> {
         *status = Status {
             role,
             term: raft.term,
-            leader,
-            leader_node: self.config.site.node_of(leader).unwrap_or_default(),
+            leader: raft.leader,
+            leader_node: raft.leader.and_then(|id| self.config.site.node_of(id)).unwrap_or_default(),
             applied: self.applied.index,
             committed: raft.commit,
             last: raft.last.index,
@@ -456,13 +454,13 @@ fn to_report(raft_index: u64, digest: Digest, want_answer: bool) -> DigestReport
 }
 
 /// Queues a message to a replica; `false` if there is no room for it.
-fn send<M: StateMachine>(config: &Config<M>, unfit: bool, to: u64, body: Body) -> bool {
+fn send<M: StateMachine>(config: &Config<M>, unfit: bool, to: RaftId, body: Body) -> bool {
     let Some(node) = config.site.node_of(to) else { return false };
     let message = PeerMessage {
         cluster_id: Bytes::copy_from_slice(config.identity.cluster.as_bytes()),
         group: config.identity.group.number(),
-        from_raft_id: config.identity.raft_id,
-        to_raft_id: to,
+        from_raft_id: config.identity.raft_id.0,
+        to_raft_id: to.0,
         unfit,
         body: Some(body),
     };

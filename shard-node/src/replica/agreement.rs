@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use coppice_env::bug::{Bug, planted};
-use coppice_types::Digest;
+use coppice_types::{Digest, RaftId};
 
 use crate::limits::AGREEMENTS_MAX;
 
@@ -23,15 +23,15 @@ const REPEATS_MAX: u8 = 100;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Voters {
     /// Voters of the present configuration, or of the next one while members change.
-    pub incoming: Vec<u64>,
+    pub incoming: Vec<RaftId>,
     /// Voters of the configuration that is being left.
-    pub outgoing: Vec<u64>,
+    pub outgoing: Vec<RaftId>,
 }
 
 impl Voters {
     /// Whether `holds` accepts a majority of each configuration.
-    pub fn majority(&self, holds: impl Fn(u64) -> bool) -> bool {
-        let of = |voters: &[u64]| voters.iter().filter(|&&id| holds(id)).count() * 2 > voters.len();
+    pub fn majority(&self, holds: impl Fn(RaftId) -> bool) -> bool {
+        let of = |voters: &[RaftId]| voters.iter().filter(|&&id| holds(id)).count() * 2 > voters.len();
         !self.incoming.is_empty() && of(&self.incoming) && (self.outgoing.is_empty() || of(&self.outgoing))
     }
 }
@@ -50,7 +50,7 @@ pub enum Verdict {
 #[derive(Debug, Default)]
 struct Votes {
     own: Option<Digest>,
-    reports: BTreeMap<u64, Digest>,
+    reports: BTreeMap<RaftId, Digest>,
     agreed: bool,
     repeats: u8,
 }
@@ -58,14 +58,14 @@ struct Votes {
 /// The comparisons in progress of one replica.
 #[derive(Debug)]
 pub struct Agreements {
-    own_id: u64,
+    own_id: RaftId,
     entries: BTreeMap<u64, Votes>,
 }
 
 impl Agreements {
     /// An empty set of comparisons.
     #[must_use]
-    pub fn new(own_id: u64) -> Self {
+    pub fn new(own_id: RaftId) -> Self {
         Self { own_id, entries: BTreeMap::new() }
     }
 
@@ -86,7 +86,7 @@ impl Agreements {
 
     /// Notes another replica's digest of an entry. Reports for entries far from the compared ones
     /// are dropped.
-    pub fn note_report(&mut self, from: u64, index: u64, digest: Digest) {
+    pub fn note_report(&mut self, from: RaftId, index: u64, digest: Digest) {
         let full = self.entries.len() >= AGREEMENTS_MAX;
         let newest_own =
             self.entries.iter().rev().find(|(_, votes)| votes.own.is_some()).map_or(0, |(&index, _)| index);
@@ -102,7 +102,7 @@ impl Agreements {
     pub fn verdict(&mut self, index: u64, voters: &Voters) -> Verdict {
         let Some(votes) = self.entries.get_mut(&index) else { return Verdict::Open };
         let Some(own) = votes.own else { return Verdict::Open };
-        let has = |digest: Digest, id: u64| votes.reports.get(&id) == Some(&digest);
+        let has = |digest: Digest, id: RaftId| votes.reports.get(&id) == Some(&digest);
         if planted(Bug::OneDigestBelieved) || voters.majority(|id| has(own, id)) {
             votes.agreed = true;
             return Verdict::Agreed;
@@ -141,63 +141,66 @@ mod tests {
     const B: Digest = Digest([2; 32]);
 
     fn three() -> Voters {
-        Voters { incoming: vec![1, 2, 3], outgoing: vec![] }
+        Voters { incoming: [1, 2, 3].map(RaftId).to_vec(), outgoing: vec![] }
     }
 
     #[test]
     fn an_answer_needs_a_majority_that_includes_this_replicas_digest() {
-        let mut agreements = Agreements::new(1);
-        agreements.note_report(2, 5, A);
-        agreements.note_report(3, 5, A);
+        let mut agreements = Agreements::new(RaftId(1));
+        agreements.note_report(RaftId(2), 5, A);
+        agreements.note_report(RaftId(3), 5, A);
         assert_eq!(agreements.verdict(5, &three()), Verdict::Open);
         agreements.note_own(5, A);
         assert_eq!(agreements.verdict(5, &three()), Verdict::Agreed);
         agreements.note_own(6, A);
         assert_eq!(agreements.verdict(6, &three()), Verdict::Open);
-        agreements.note_report(2, 6, B);
+        agreements.note_report(RaftId(2), 6, B);
         assert_eq!(agreements.verdict(6, &three()), Verdict::Open);
-        agreements.note_report(3, 6, B);
+        agreements.note_report(RaftId(3), 6, B);
         assert_eq!(agreements.verdict(6, &three()), Verdict::Diverged(B));
         assert_eq!(agreements.overdue(9), vec![(6, A)]);
     }
 
     #[test]
     fn learners_do_not_count() {
-        let mut agreements = Agreements::new(1);
+        let mut agreements = Agreements::new(RaftId(1));
         agreements.note_own(5, A);
-        agreements.note_report(4, 5, A);
-        agreements.note_report(5, 5, A);
+        agreements.note_report(RaftId(4), 5, A);
+        agreements.note_report(RaftId(5), 5, A);
         assert_eq!(agreements.verdict(5, &three()), Verdict::Open);
-        agreements.note_report(2, 5, A);
+        agreements.note_report(RaftId(2), 5, A);
         assert_eq!(agreements.verdict(5, &three()), Verdict::Agreed);
     }
 
     #[test]
     fn a_joint_configuration_needs_both_majorities() {
-        let voters = Voters { incoming: vec![1, 2, 4], outgoing: vec![1, 2, 3] };
-        let mut agreements = Agreements::new(1);
+        let voters = Voters { incoming: [1, 2, 4].map(RaftId).to_vec(), outgoing: [1, 2, 3].map(RaftId).to_vec() };
+        let mut agreements = Agreements::new(RaftId(1));
         agreements.note_own(5, A);
-        agreements.note_report(4, 5, A);
+        agreements.note_report(RaftId(4), 5, A);
         assert_eq!(agreements.verdict(5, &voters), Verdict::Open);
-        agreements.note_report(3, 5, A);
+        agreements.note_report(RaftId(3), 5, A);
         assert_eq!(agreements.verdict(5, &voters), Verdict::Agreed);
     }
 
     #[test]
     fn a_single_voter_agrees_with_itself_and_an_empty_group_with_nobody() {
-        let mut agreements = Agreements::new(1);
+        let mut agreements = Agreements::new(RaftId(1));
         agreements.note_own(5, A);
-        assert_eq!(agreements.verdict(5, &Voters { incoming: vec![1], outgoing: vec![] }), Verdict::Agreed);
+        assert_eq!(
+            agreements.verdict(5, &Voters { incoming: [1].map(RaftId).to_vec(), outgoing: vec![] }),
+            Verdict::Agreed
+        );
         assert_eq!(agreements.verdict(5, &Voters::default()), Verdict::Open);
     }
 
     #[test]
     fn memory_is_bounded_whatever_is_reported() {
-        let mut agreements = Agreements::new(1);
+        let mut agreements = Agreements::new(RaftId(1));
         (1..=5000).for_each(|index| agreements.note_own(index, A));
-        (0..10_000).for_each(|index| agreements.note_report(2, index * 7, B));
+        (0..10_000).for_each(|index| agreements.note_report(RaftId(2), index * 7, B));
         assert!(agreements.entries.len() <= AGREEMENTS_MAX);
-        agreements.note_report(2, u64::MAX, B);
+        agreements.note_report(RaftId(2), u64::MAX, B);
         assert_eq!(agreements.own(5000), Some(A));
     }
 }

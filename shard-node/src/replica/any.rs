@@ -3,7 +3,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use coppice_proto::v1;
-use coppice_types::{ErrorKind, Reason};
+use coppice_types::{ErrorKind, RaftId, Reason};
 use futures::{FutureExt, future::BoxFuture};
 
 use super::{
@@ -21,7 +21,7 @@ const RETIRE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running replica of any group.
 pub trait AnyReplica: Send + Sync {
-    fn raft_id(&self) -> u64;
+    fn raft_id(&self) -> RaftId;
 
     /// The replica's current status.
     fn status(&self) -> Status;
@@ -68,7 +68,7 @@ pub trait AnyReplica: Send + Sync {
 }
 
 impl<M: StateMachine> AnyReplica for ReplicaHandle<M> {
-    fn raft_id(&self) -> u64 {
+    fn raft_id(&self) -> RaftId {
         self.raft_id
     }
 

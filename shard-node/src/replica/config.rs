@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use coppice_types::RaftId;
+
 use super::{home::Identity, machine::StateMachine, site::Site};
 
 /// How a replica without a directory begins. One that has a directory continues from it.
@@ -10,7 +12,7 @@ pub enum Bootstrap {
     /// The group is new: no genesis header knows it yet. All its first voters get the same list.
     New {
         /// Raft ids of the first voters.
-        voters: Vec<u64>,
+        voters: Vec<RaftId>,
     },
     /// The group exists: the replica has no vote, and waits until it is added and gets a snapshot.
     Join,

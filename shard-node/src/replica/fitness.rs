@@ -32,7 +32,7 @@ pub(super) struct Fitness {
     /// An entry that a leader waits for, and since when.
     pub(super) waits_for: Option<(u64, Duration)>,
     /// Replicas that said that they are unfit.
-    pub(super) others: BTreeSet<u64>,
+    pub(super) others: BTreeSet<RaftId>,
     /// The tick from which leadership may be handed over again.
     pub(super) next_try: u64,
     /// Whether a transfer of leadership has failed.
@@ -41,7 +41,7 @@ pub(super) struct Fitness {
 
 impl Fitness {
     /// Notes whether another replica says that it is unfit.
-    pub(super) fn note_other(&mut self, id: u64, unfit: bool) {
+    pub(super) fn note_other(&mut self, id: RaftId, unfit: bool) {
         if unfit {
             self.others.insert(id);
         } else {

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use coppice_types::{GroupId, Reason};
+use coppice_types::{GroupId, RaftId, Reason};
 use opentelemetry::Context;
 use tokio::sync::oneshot;
 
@@ -27,7 +27,7 @@ pub const READ_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct ReplicaHandle<M: StateMachine> {
     pub group: GroupId,
-    pub raft_id: u64,
+    pub raft_id: RaftId,
     /// The state that the replica's thread shares.
     pub shared: Arc<Shared<M>>,
 }

@@ -26,7 +26,7 @@ use std::{fmt, io, sync::Arc};
 
 use coppice_env::{OpenMode, Storage};
 use coppice_types::{
-    ClusterId, Digest, GroupId,
+    ClusterId, Digest, GroupId, RaftId,
     codec::{Reader, Writer},
 };
 use coppice_verify::hash::sha256;
@@ -47,12 +47,12 @@ const RESERVE_STEP_BYTES: u64 = 1 << 20;
 pub struct Identity {
     pub cluster: ClusterId,
     pub group: GroupId,
-    pub raft_id: u64,
+    pub raft_id: RaftId,
 }
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cluster {}, {}, raft id {:#x}", self.cluster, self.group, self.raft_id)
+        write!(f, "cluster {}, {}, raft id {:#x}", self.cluster, self.group, self.raft_id.0)
     }
 }
 
@@ -435,7 +435,7 @@ fn identity_bytes(identity: Identity, started: bool) -> Vec<u8> {
     let mut out = Writer::new();
     out.raw(identity.cluster.as_bytes());
     out.u32(identity.group.number());
-    out.u64(identity.raft_id);
+    out.u64(identity.raft_id.0);
     out.flag(started);
     out.into_bytes()
 }
@@ -445,7 +445,7 @@ fn parse_identity(bytes: &[u8]) -> Result<(Identity, bool), Error> {
     let mut parse = || {
         let cluster = ClusterId(input.bytes16()?);
         let group = GroupId::from_number(input.u32()?);
-        Ok((Identity { cluster, group, raft_id: input.u64()? }, input.flag("started")?))
+        Ok((Identity { cluster, group, raft_id: RaftId(input.u64()?) }, input.flag("started")?))
     };
     parse().map_err(|error| damaged("identity", error))
 }
@@ -469,7 +469,7 @@ mod tests {
 
     use super::*;
 
-    const IDENTITY: Identity = Identity { cluster: ClusterId([7; 16]), group: GroupId::Root, raft_id: 5 };
+    const IDENTITY: Identity = Identity { cluster: ClusterId([7; 16]), group: GroupId::Root, raft_id: RaftId(5) };
 
     fn node() -> Arc<dyn Storage> {
         SimStorage::new().storage()
@@ -482,7 +482,8 @@ mod tests {
         let home = Home::open(node.as_ref(), IDENTITY).expect("made");
         assert!(matches!(Home::open(node.as_ref(), IDENTITY), Err(Error::InUse)));
         drop(home);
-        let others = [Identity { raft_id: 6, ..IDENTITY }, Identity { cluster: ClusterId([8; 16]), ..IDENTITY }];
+        let others =
+            [Identity { raft_id: RaftId(6), ..IDENTITY }, Identity { cluster: ClusterId([8; 16]), ..IDENTITY }];
         for other in others {
             assert!(matches!(Home::open(node.as_ref(), other), Err(Error::Identity(_))));
         }

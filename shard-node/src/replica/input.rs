@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use coppice_env::Shortage;
 use coppice_proto::v1;
-use coppice_types::ErrorKind;
+use coppice_types::{ErrorKind, RaftId};
 use opentelemetry::Context;
 use tokio::sync::oneshot;
 
@@ -23,11 +23,11 @@ pub enum Change {
     /// A copy without a vote joins.
     AddLearner(Member),
     /// A learner that has caught up gets its vote.
-    Promote(u64),
+    Promote(RaftId),
     /// A replica leaves for good.
-    Remove(u64),
+    Remove(RaftId),
     /// A voter is asked to lead. The answer does not wait for the outcome.
-    Lead(u64),
+    Lead(RaftId),
 }
 
 /// A request or an event for a replica's thread.

@@ -8,7 +8,7 @@ use std::{fmt::Debug, sync::Arc};
 
 use bytes::Bytes;
 use coppice_env::Storage;
-use coppice_types::Digest;
+use coppice_types::{Digest, RaftId};
 
 pub use coppice_consensus::Position;
 
@@ -143,7 +143,7 @@ pub trait StateMachine: Maintain + Send + Sync + Debug + Sized + 'static {
 
     /// Completes a reply with facts that depend on the other replicas and not on the entries
     /// applied.
-    fn complete(&self, reply: &mut Self::Reply, own_id: u64, voters: &Voters) {
+    fn complete(&self, reply: &mut Self::Reply, own_id: RaftId, voters: &Voters) {
         let _ = (reply, own_id, voters);
     }
 }

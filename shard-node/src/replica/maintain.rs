@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use coppice_engine::MergeName;
+use coppice_types::RaftId;
 use parking_lot::RwLock;
 
 use crate::Error;
@@ -113,7 +114,7 @@ pub trait Maintain {
     }
 
     /// Notes which merges another replica has built.
-    fn note_built(&mut self, from: u64, built: Vec<MergeName>) {
+    fn note_built(&mut self, from: RaftId, built: Vec<MergeName>) {
         let _ = (from, built);
     }
 }

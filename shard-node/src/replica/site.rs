@@ -6,26 +6,13 @@ use std::{
 };
 
 use coppice_env::{Clock, Storage};
-use coppice_types::{ClusterId, Params};
+use coppice_types::{ClusterId, Params, RaftId};
 
 use super::{durations::Durations, tuning::Tuning};
 use crate::net::{connector::Connector, peers::Peers};
 
 /// How many nodes of unknown ordinals are remembered, by raft id.
 const LEARNED_MAX: usize = 1024;
-
-/// The raft id of a replica. `ordinal` names the node, `incarnation` counts its disks from 1. A
-/// raft id is never used twice.
-#[must_use]
-pub fn raft_id(ordinal: u32, incarnation: u32) -> u64 {
-    u64::from(ordinal) << 32 | u64::from(incarnation)
-}
-
-/// The ordinal of a raft id.
-#[must_use]
-pub fn ordinal(raft_id: u64) -> u32 {
-    u32::try_from(raft_id >> 32).expect("32 bits are left")
-}
 
 /// The environment that all replicas of a node share.
 #[derive(Debug)]
@@ -52,19 +39,19 @@ pub struct Site {
     /// The cluster's nodes by ordinal.
     pub(crate) nodes: BTreeMap<u32, String>,
     /// Nodes of ordinals that are not in `nodes`, by raft id.
-    pub(crate) learned: RwLock<BTreeMap<u64, String>>,
+    pub(crate) learned: RwLock<BTreeMap<RaftId, String>>,
 }
 
 impl Site {
     /// The node that hosts a raft id.
     #[must_use]
-    pub fn node_of(&self, raft_id: u64) -> Option<String> {
-        let known = self.nodes.get(&ordinal(raft_id)).cloned();
+    pub fn node_of(&self, raft_id: RaftId) -> Option<String> {
+        let known = self.nodes.get(&raft_id.ordinal()).cloned();
         known.or_else(|| self.learned.read().unwrap_or_else(PoisonError::into_inner).get(&raft_id).cloned())
     }
 
     /// Notes which node hosts a raft id whose ordinal was unknown when this node started.
-    pub fn learn_node(&self, raft_id: u64, node: &str) {
+    pub fn learn_node(&self, raft_id: RaftId, node: &str) {
         if self.node_of(raft_id).is_none() {
             let mut learned = self.learned.write().unwrap_or_else(PoisonError::into_inner);
             if learned.len() < LEARNED_MAX {

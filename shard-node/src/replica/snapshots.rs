@@ -219,7 +219,7 @@ impl<M: StateMachine> Snapshots<M> {
 
     /// Handles a member's report that the snapshot of this pin is damaged: checks the snapshot in
     /// the background.
-    pub(super) fn refused(&mut self, from: u64, pin: u64) {
+    pub(super) fn refused(&mut self, from: RaftId, pin: u64) {
         let now = self.now();
         if self.pinned != Some(pin) || self.check.is_some() || now < self.next_check || planted(Bug::RefusalUnheeded) {
             return;
@@ -229,7 +229,7 @@ impl<M: StateMachine> Snapshots<M> {
             Some(Err(error)) => return tracing::warn!(error = error.chain(), "a snapshot can't be checked"),
             None => return,
         };
-        tracing::warn!(group = %self.config.identity.group, from, "a snapshot was refused as damaged: it is checked");
+        tracing::warn!(group = %self.config.identity.group, from = from.0, "a snapshot was refused as damaged: it is checked");
         self.check = Some(Check { pin, began: now });
         let (runner, mailbox) = (self.config.site.tuning.runner.clone(), Arc::clone(&self.shared.mailbox));
         self.config.site.runtime.spawn(async move {
@@ -281,7 +281,7 @@ impl<M: StateMachine> Snapshots<M> {
         if self.fetching.is_some() {
             return Ok(());
         }
-        let Some(node) = self.config.site.node_of(from.0) else {
+        let Some(node) = self.config.site.node_of(from) else {
             return Ok(group.refuse_snapshot(position)?);
         };
         let complete = home.incoming()?.filter(|copy| copy.complete && copy.position == position);

@@ -41,13 +41,13 @@ const SHORTAGE_RETRY: Duration = Duration::from_secs(1);
 fn rng(config: &Config<impl StateMachine>) -> Box<dyn Rng> {
     let Identity { group, raft_id, .. } = config.identity;
     let start = config.site.clock.now().as_nanos() as u64;
-    Box::new(SimRng::new(config.site.seed ^ raft_id ^ (u64::from(group.number()) << 48) ^ start.rotate_left(32)))
+    Box::new(SimRng::new(config.site.seed ^ raft_id.0 ^ (u64::from(group.number()) << 48) ^ start.rotate_left(32)))
 }
 
 fn options(config: &Config<impl StateMachine>) -> coppice_consensus::Options {
     let Identity { cluster, group, raft_id } = config.identity;
     let &Tuning { log_segment_bytes: segment_bytes, log_beside_bytes_min: beside_bytes_min, .. } = &config.site.tuning;
-    let defaults = coppice_consensus::Options::new(cluster, group, RaftId(raft_id));
+    let defaults = coppice_consensus::Options::new(cluster, group, raft_id);
     let message_bytes = config.site.message_bytes_max;
     coppice_consensus::Options {
         segment_bytes,
@@ -94,7 +94,7 @@ pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, Wo
     let config = Arc::new(config);
     let opened = open(&config, false)?;
     let membership = opened.group.status().membership;
-    let member = |id: &RaftId| Member { raft_id: id.0, node: config.site.node_of(id.0).unwrap_or_default() };
+    let member = |id: &RaftId| Member { raft_id: *id, node: config.site.node_of(*id).unwrap_or_default() };
     let status = Status {
         voters: membership.voters.iter().map(member).collect(),
         learners: membership.learners.iter().map(member).collect(),
@@ -287,8 +287,7 @@ fn begin<M: StateMachine>(config: &Config<M>, mut home: Home) -> Result<Opened<M
     home.clear()?;
     let (group, machine, applied, note) = match &config.bootstrap {
         Bootstrap::New { voters } => {
-            let voters: Vec<RaftId> = voters.iter().copied().map(RaftId).collect();
-            let group = Group::create(home.raft()?, options(config), rng(config), &voters)?;
+            let group = Group::create(home.raft()?, options(config), rng(config), voters)?;
             let mut machine = M::open(home.state()?, &config.machine)?;
             // The log of a new group begins here.
             let first = Position { index: 1, term: 1 };

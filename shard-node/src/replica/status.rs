@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use coppice_types::RaftId;
+
 /// A replica's part in its group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Role {
@@ -46,8 +48,7 @@ impl fmt::Display for Role {
 /// A member of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// `ordinal << 32 | incarnation`.
-    pub raft_id: u64,
+    pub raft_id: RaftId,
     /// The node that hosts the member.
     pub node: String,
 }
@@ -58,8 +59,8 @@ pub struct Status {
     pub role: Role,
     /// Raft's term.
     pub term: u64,
-    /// The raft id of the leader, 0 if unknown.
-    pub leader: u64,
+    /// `None` if unknown.
+    pub leader: Option<RaftId>,
     /// The leader's node, empty if unknown.
     pub leader_node: String,
     /// The last applied entry.

@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use coppice_process::access::{Action, Caller, Claimant, Role, noted};
 use coppice_proto::v1::{self, node_server::Node};
-use coppice_types::{GroupId, Reason};
+use coppice_types::{GroupId, RaftId, Reason};
 use tonic::{Request, Response, Status};
 
 use crate::{
     hosted::Hosted,
     refusal::Refusal,
-    replica::{Change, Member, Role as ReplicaRole, ordinal},
+    replica::{Change, Member, Role as ReplicaRole},
 };
 
 const CHANGE_MEMBER: &str = "/coppice.v1.Node/ChangeMember";
@@ -76,7 +76,7 @@ impl NodeService {
 impl NodeService {
     /// Refuses a node that changes the membership of another node's replicas.
     fn check_own(&self, claimant: &Claimant, request: &v1::ChangeMemberRequest) -> Result<(), Status> {
-        let Some(node) = self.hosted.node_at(ordinal(request.raft_id)) else {
+        let Some(node) = self.hosted.node_at(RaftId(request.raft_id).ordinal()) else {
             return Err(claimant.deny(CHANGE_MEMBER, "the node of the replica is not in [nodes]"));
         };
         claimant.must_be(CHANGE_MEMBER, node)?;
@@ -90,17 +90,18 @@ impl NodeService {
 
 fn change(request: &v1::ChangeMemberRequest) -> Result<Change, Refusal> {
     let invalid = |what: &str| Err(Refusal::new(Reason::InvalidArgument, what));
-    if request.raft_id >> 32 == 0 || request.raft_id & u64::from(u32::MAX) == 0 {
+    let raft_id = RaftId(request.raft_id);
+    if raft_id.ordinal() == 0 || raft_id.incarnation() == 0 {
         return invalid("a raft id is ordinal << 32 | incarnation, both from 1");
     }
     match request.change.as_str() {
         "add_learner" if request.node.is_empty() || request.node.len() > NODE_NAME_BYTES_MAX => {
             invalid("a new member names its node in 1 to 253 bytes")
         }
-        "add_learner" => Ok(Change::AddLearner(Member { raft_id: request.raft_id, node: request.node.clone() })),
-        "promote" => Ok(Change::Promote(request.raft_id)),
-        "remove" => Ok(Change::Remove(request.raft_id)),
-        "lead" => Ok(Change::Lead(request.raft_id)),
+        "add_learner" => Ok(Change::AddLearner(Member { raft_id, node: request.node.clone() })),
+        "promote" => Ok(Change::Promote(raft_id)),
+        "remove" => Ok(Change::Remove(raft_id)),
+        "lead" => Ok(Change::Lead(raft_id)),
         _ => invalid("change is add_learner, promote, remove or lead"),
     }
 }

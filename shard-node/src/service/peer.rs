@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coppice_process::access::Claimant;
 use coppice_proto::v1::{self, peer_server::Peer};
-use coppice_types::{GroupId, Reason};
+use coppice_types::{GroupId, RaftId, Reason};
 use coppice_verify::hash::sha256;
 use tokio::sync::mpsc;
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
@@ -20,7 +20,6 @@ use crate::{
     limits::{HASH_BYTES, STREAM_QUEUE_MAX},
     net::peers::{CLUSTER, NODE},
     refusal::Refusal,
-    replica::ordinal,
 };
 
 const EXCHANGE: &str = "/coppice.v1.Peer/Exchange";
@@ -51,14 +50,14 @@ impl PeerService {
     }
 
     /// Refuses a message that speaks for a replica of another node than its sender.
-    fn check_sender(&self, node: &str, caller: Option<&Claimant>, raft_id: u64) -> Result<(), Status> {
-        let why = match self.hosted.node_at(ordinal(raft_id)) {
+    fn check_sender(&self, node: &str, caller: Option<&Claimant>, raft_id: RaftId) -> Result<(), Status> {
+        let why = match self.hosted.node_at(raft_id.ordinal()) {
             Some(owner) if owner == node => return Ok(()),
             // Other nodes may know a new node earlier than this one. Without certificates, its
             // identity can't be checked.
             None if caller.is_none() => return Ok(()),
-            Some(owner) => format!("a message of {node} for the replica {raft_id:#x}, which is {owner}'s"),
-            None => format!("a message of {node} for the replica {raft_id:#x}, whose node is not in [nodes]"),
+            Some(owner) => format!("a message of {node} for the replica {:#x}, which is {owner}'s", raft_id.0),
+            None => format!("a message of {node} for the replica {:#x}, whose node is not in [nodes]", raft_id.0),
         };
         Err(match caller {
             Some(caller) => caller.deny(EXCHANGE, &why),
@@ -85,10 +84,10 @@ impl Peer for PeerService {
             if message.cluster_id.as_ref() != self.hosted.cluster.as_bytes() {
                 return Err(Refusal::new(Reason::WrongCluster, "a message of another cluster").into());
             }
-            self.check_sender(&node, caller.as_ref(), message.from_raft_id)?;
+            self.check_sender(&node, caller.as_ref(), RaftId(message.from_raft_id))?;
             // A message to a replica that is not here is dropped, which raft expects.
             match self.hosted.replica(GroupId::from_number(message.group)) {
-                Some(replica) if replica.raft_id() == message.to_raft_id => replica.peer(message, &node),
+                Some(replica) if replica.raft_id().0 == message.to_raft_id => replica.peer(message, &node),
                 _ => tracing::trace!(group = message.group, "a message to a replica that is not here"),
             }
         }

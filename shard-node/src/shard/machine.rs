@@ -7,7 +7,7 @@ use bytes::Bytes;
 use coppice_consensus::Position;
 use coppice_engine::{Engine, Manifest, MergeName, MergePace, MergeProgress, Options, SnapshotReceiver};
 use coppice_env::Storage;
-use coppice_types::{ErrorKind, Params, Reason, ShardId};
+use coppice_types::{ErrorKind, Params, RaftId, Reason, ShardId};
 
 use super::{Outcome, ShardMachine, cold::ColdMover, command, writer::DiskWriter};
 use crate::{
@@ -147,9 +147,9 @@ impl StateMachine for ShardMachine {
 
     /// Keeps only merges that a majority of the voters has built. Installing another merge would
     /// make voters wait until they have built it.
-    fn complete(&self, reply: &mut Outcome, own_id: u64, voters: &Voters) {
+    fn complete(&self, reply: &mut Outcome, own_id: RaftId, voters: &Voters) {
         let Ok(reply) = reply else { return };
-        let built = |id: u64, merge: &MergeName| {
+        let built = |id: RaftId, merge: &MergeName| {
             id == own_id || self.built.get(&id).is_some_and(|merges| merges.contains(merge))
         };
         reply.shape.ready.retain(|merge| voters.majority(|id| built(id, merge)));
@@ -215,7 +215,7 @@ impl Maintain for ShardMachine {
         self.engine.built_merges().iter().take(BUILT_MERGES_MAX).cloned().collect()
     }
 
-    fn note_built(&mut self, from: u64, built: Vec<MergeName>) {
+    fn note_built(&mut self, from: RaftId, built: Vec<MergeName>) {
         let sound = built.into_iter().filter(|merge| merge.inputs.len() <= command::INPUTS_MAX);
         self.built.insert(from, sound.collect());
     }

@@ -7,10 +7,10 @@ use coppice_proto::{
     Channel, status,
     v1::{self, root_client::RootClient, shard_client::ShardClient, shard_command_request::Command as Wire},
 };
-use coppice_types::{ClusterId, ErrorKind, GroupId, Params, Reason, ShardId};
+use coppice_types::{ClusterId, ErrorKind, GroupId, Params, RaftId, Reason, ShardId};
 use tonic::Status;
 
-use crate::{Bootstrap, DuplexNet, Error, Handle, Node, Options, ReplicaOptions, Tuning, raft_id};
+use crate::{Bootstrap, DuplexNet, Error, Handle, Node, Options, ReplicaOptions, Tuning};
 
 pub const CLUSTER: ClusterId = ClusterId([9; 16]);
 pub const SHARD: GroupId = GroupId::Shard(ShardId(0));
@@ -73,10 +73,10 @@ impl Cluster {
     }
 
     pub fn options(&self, ordinal: u32, cluster_id: ClusterId) -> Options {
-        let voters: Vec<u64> = (1..=self.size).map(|ordinal| raft_id(ordinal, 1)).collect();
+        let voters: Vec<RaftId> = (1..=self.size).map(|ordinal| RaftId::new(ordinal, 1)).collect();
         let replica = |group| ReplicaOptions {
             group,
-            raft_id: raft_id(ordinal, 1),
+            raft_id: RaftId::new(ordinal, 1),
             bootstrap: Bootstrap::New { voters: voters.clone() },
         };
         Options {
@@ -102,8 +102,8 @@ impl Cluster {
         v1::PeerMessage {
             cluster_id: CLUSTER.as_bytes().to_vec().into(),
             group: SHARD.number(),
-            from_raft_id: raft_id(from, 1),
-            to_raft_id: raft_id(to, 1),
+            from_raft_id: RaftId::new(from, 1).0,
+            to_raft_id: RaftId::new(to, 1).0,
             unfit: false,
             body: Some(body),
         }
@@ -150,7 +150,7 @@ impl Cluster {
     pub async fn restart(&self, ordinal: u32, group: GroupId) {
         let id = self.replica(ordinal, group).and_then(|report| report.status).expect("it runs").raft_id;
         self.node(ordinal).stop_replica(group).await.expect("it stops");
-        let options = ReplicaOptions { group, raft_id: id, bootstrap: Bootstrap::Join };
+        let options = ReplicaOptions { group, raft_id: RaftId(id), bootstrap: Bootstrap::Join };
         self.node(ordinal).start_replica(options).await.expect("it starts");
     }
 

@@ -11,10 +11,8 @@ use coppice_coordinator as coordinator;
 use coppice_env::{Clock, OpenMode, Rng, Storage, SystemClock, SystemRng};
 use coppice_metadata::{EmbeddedStore, Metadata};
 use coppice_process::net::incoming;
-use coppice_shard_node::{
-    Bootstrap, Connector, DuplexNet, Handle, Node, ReplicaOptions, Tuning, home as replica_home, raft_id,
-};
-use coppice_types::{ClusterId, ErrorKind, GroupId, chain};
+use coppice_shard_node::{Bootstrap, Connector, DuplexNet, Handle, Node, ReplicaOptions, Tuning, home as replica_home};
+use coppice_types::{ClusterId, ErrorKind, GroupId, RaftId, chain};
 use coppice_verify::note::SignerKey;
 use tokio::{
     sync::oneshot,
@@ -152,7 +150,7 @@ impl Cluster {
             let node = self.nodes[&ordinal].clone();
             tokio::spawn(async move {
                 match node.replace_replica(group).await {
-                    Ok(id) => tracing::warn!(node = ordinal, %group, "an empty replica came back as {id:#x}"),
+                    Ok(id) => tracing::warn!(node = ordinal, %group, "an empty replica came back as {:#x}", id.0),
                     Err(error) => tracing::error!(node = ordinal, %group, %error, "an empty replica did not come back"),
                 }
             });
@@ -313,7 +311,7 @@ impl Formation<'_> {
         let node = node_name(ordinal);
         self.storage.create_dir_all(&node).map_err(|error| unreadable(&error))?;
         let storage = self.storage.subdir(&node).map_err(|error| unreadable(&error))?;
-        let voters: Vec<u64> = (1..=self.shape.replicas).map(|ordinal| raft_id(ordinal, 1)).collect();
+        let voters: Vec<RaftId> = (1..=self.shape.replicas).map(|ordinal| RaftId::new(ordinal, 1)).collect();
         let (mut replicas, mut missing) = (Vec::new(), Vec::new());
         for &group in self.groups {
             let identity = replica_home::stored(storage.as_ref(), group).map_err(failed)?;
@@ -324,7 +322,7 @@ impl Formation<'_> {
                 None if formed => missing.push(group),
                 _ => replicas.push(ReplicaOptions {
                     group,
-                    raft_id: raft_id(ordinal, 1),
+                    raft_id: RaftId::new(ordinal, 1),
                     bootstrap: Bootstrap::New { voters: voters.clone() },
                 }),
             }

@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use coppice_proto::{status, v1};
-use coppice_types::{Digest, GroupId, Reason};
+use coppice_types::{Backoff, Digest, GroupId, Reason};
 use coppice_verify::merkle;
 use futures::future::join_all;
 use tokio::{
@@ -189,7 +189,7 @@ impl Attested {
 
     /// Asks one node until it answers.
     async fn insist(&self, node: &str, request: v1::AttestRequest) -> v1::AttestResponse {
-        let mut pause = PAUSE;
+        let mut backoff = Backoff::new(PAUSE, PAUSE_MAX);
         loop {
             match self.links.attest(node, request).await {
                 Ok(answer) => {
@@ -198,8 +198,7 @@ impl Attested {
                 }
                 Err(error) => tracing::trace!(node, %error, "a replica of the root group does not attest"),
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            sleep(backoff.next_pause()).await;
         }
     }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use coppice_env::watch;
 use coppice_proto::v1::{self, read_root_request::Read};
-use coppice_types::Digest;
+use coppice_types::{Backoff, Digest};
 use coppice_verify::{cosignature, note};
 use futures::future::BoxFuture;
 use reqwest::{Client, StatusCode, redirect};
@@ -20,9 +20,8 @@ use crate::groups::wire;
 
 /// How long a witness may take for one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// First and longest pause after a failure.
-const PAUSE_MIN: Duration = Duration::from_millis(500);
-const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// The pauses after failures in a row.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
 /// Longest answer that is read.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// A witness that was asked with a wrong old size answers with the right one, and is asked once
@@ -85,20 +84,20 @@ pub(super) async fn follow(
     answers: mpsc::Sender<Answer>,
 ) {
     let mut client = WitnessClient { means, post, witness, cosigned_size: 0 };
-    let mut pause = PAUSE_MIN;
+    let mut backoff = PAUSES;
     while candidates.changed().await.is_ok() {
         let Some(candidate) = candidates.borrow_and_update().clone() else { continue };
         let cosigned = client.cosign(&candidate).await;
         client.means.metrics.asked_witness(client.witness.key.name(), cosigned.is_ok());
         match cosigned {
             Ok(line) => {
-                pause = PAUSE_MIN;
+                backoff.reset();
                 let _ = answers.send(Answer { witness: index, size: candidate.size, line }).await;
             }
             Err(failure) => {
                 client.report(&failure);
+                let pause = backoff.next_pause();
                 sleep(pause + client.jitter(pause)).await;
-                pause = (pause * 2).min(PAUSE_MAX);
                 // After the pause, the newest candidate is worth another attempt, even if it is the
                 // same one.
                 candidates.mark_changed();

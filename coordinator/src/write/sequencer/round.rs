@@ -254,7 +254,7 @@ impl Sequencer {
     pub(super) fn abort(&self, plan: &Plan, attempt: u64) {
         let abort = v1::AbortCommand {
             version: plan.stamp.version.0,
-            prepare_term: self.head.term(),
+            prepare_term: self.head.term().0,
             prepare_attempt: attempt,
         };
         for &shard in plan.shards.keys() {

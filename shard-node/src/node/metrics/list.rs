@@ -43,7 +43,7 @@ pub(super) fn raft(it: &Instruments) {
     it.gauges(
         ("coppice.raft.has_leader", "", ""),
         "1 if the replica knows a leader of its group",
-        &[("", |look| Some((look.status.leader != 0).into()))],
+        &[("", |look| Some(look.status.leader.is_some().into()))],
     );
     it.gauges(
         ("coppice.raft.voters", "", ""),

@@ -52,7 +52,7 @@ impl<M: StateMachine> Actor<M> {
             self.fitness.tried = true;
         }
         let members = &self.members;
-        self.fitness.others.retain(|id| members.contains(&RaftId(*id)));
+        self.fitness.others.retain(|id| members.contains(id));
     }
 
     /// Whether the replicas that this one hears from are enough to lead the group without it.
@@ -62,7 +62,7 @@ impl<M: StateMachine> Actor<M> {
     }
 
     fn could_lead(&self, peer: &Peer) -> bool {
-        !peer.learner && peer.active && !peer.snapshotting && !self.fitness.others.contains(&peer.id.0)
+        !peer.learner && peer.active && !peer.snapshotting && !self.fitness.others.contains(&peer.id)
     }
 
     /// The fit voter to hand leadership to.

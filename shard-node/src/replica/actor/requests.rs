@@ -33,20 +33,20 @@ const RETIRE_TICKS_MAX: u64 = 40;
 
 impl<M: StateMachine> Actor<M> {
     pub(super) fn peer(&mut self, message: PeerMessage, node: &str) -> Result<(), Error> {
-        let from = message.from_raft_id;
+        let from = RaftId(message.from_raft_id);
         self.config.site.learn_node(from, node);
         self.fitness.note_other(from, message.unfit);
         match message.body {
             Some(Body::Raft(bytes)) => match Message::decode(&bytes) {
-                Ok(message) if message.from().0 == from && message.to().0 == self.config.identity.raft_id => {
+                Ok(message) if message.from() == from && message.to() == self.config.identity.raft_id => {
                     self.raft_message(message)?;
                 }
-                Ok(_) => tracing::warn!(from, node, "a message between other replicas than its envelope says"),
-                Err(error) => tracing::warn!(from, node, %error, "a message that cannot be read"),
+                Ok(_) => tracing::warn!(from = from.0, node, "a message between other replicas than its envelope says"),
+                Err(error) => tracing::warn!(from = from.0, node, %error, "a message that cannot be read"),
             },
             // Reports on the group's state count only if they are from members.
-            Some(Body::Digest(_) | Body::Merge(_)) if !self.members.contains(&RaftId(from)) => {
-                tracing::debug!(from, node, "a report of a replica that is not in the group");
+            Some(Body::Digest(_) | Body::Merge(_)) if !self.members.contains(&from) => {
+                tracing::debug!(from = from.0, node, "a report of a replica that is not in the group");
             }
             Some(Body::Digest(report)) => {
                 let Some(digest) = Digest::from_slice(&report.digest) else { return Ok(()) };
@@ -105,8 +105,8 @@ impl<M: StateMachine> Actor<M> {
     }
 
     fn not_leader(&self) -> Refusal {
-        let leader = self.group.status().leader.filter(|leader| leader.0 != self.config.identity.raft_id);
-        Refusal::not_leader(&leader.and_then(|leader| self.config.site.node_of(leader.0)).unwrap_or_default())
+        let leader = self.group.status().leader.filter(|leader| *leader != self.config.identity.raft_id);
+        Refusal::not_leader(&leader.and_then(|leader| self.config.site.node_of(leader)).unwrap_or_default())
     }
 
     pub(super) fn propose(&mut self, command: Vec<u8>, answer: Answer<M::Reply>, sender: Context) -> Result<(), Error> {
@@ -172,9 +172,9 @@ impl<M: StateMachine> Actor<M> {
         }
         let membership = self.group.status().membership;
         let done = match &change {
-            Change::AddLearner(member) => membership.contains(RaftId(member.raft_id)),
-            Change::Promote(id) => membership.is_voter(RaftId(*id)),
-            Change::Remove(id) => !membership.contains(RaftId(*id)),
+            Change::AddLearner(member) => membership.contains(member.raft_id),
+            Change::Promote(id) => membership.is_voter(*id),
+            Change::Remove(id) => !membership.contains(*id),
             Change::Lead(id) => *id == self.config.identity.raft_id,
         };
         if done && !membership.is_joint() {
@@ -183,15 +183,15 @@ impl<M: StateMachine> Actor<M> {
         let change = match change {
             Change::AddLearner(Member { raft_id, node }) => {
                 self.config.site.learn_node(raft_id, &node);
-                RaftChange::AddLearner(RaftId(raft_id))
+                RaftChange::AddLearner(raft_id)
             }
-            Change::Promote(id) => match self.has_state(RaftId(id)) {
-                Ok(()) => RaftChange::Promote(RaftId(id)),
+            Change::Promote(id) => match self.has_state(id) {
+                Ok(()) => RaftChange::Promote(id),
                 Err(refusal) => return drop(answer.send(Err(refusal))),
             },
-            Change::Remove(id) => RaftChange::Remove(RaftId(id)),
+            Change::Remove(id) => RaftChange::Remove(id),
             Change::Lead(id) => {
-                let asked = self.group.transfer_leader(RaftId(id)).map_err(|error| self.refusal(&error));
+                let asked = self.group.transfer_leader(id).map_err(|error| self.refusal(&error));
                 return drop(answer.send(asked));
             }
         };

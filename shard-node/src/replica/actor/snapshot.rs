@@ -14,8 +14,8 @@ use crate::{
 
 impl<M: StateMachine> Actor<M> {
     /// Handles the report of another replica that a snapshot from here is damaged.
-    pub(super) fn refused(&mut self, from: u64, pin: u64) {
-        if self.members.contains(&RaftId(from)) {
+    pub(super) fn refused(&mut self, from: RaftId, pin: u64) {
+        if self.members.contains(&from) {
             self.snapshots.refused(from, pin);
         }
     }
@@ -41,7 +41,7 @@ impl<M: StateMachine> Actor<M> {
         if result.as_ref().is_err_and(|failed| failed.damaged)
             && let Some((from, snapshot_id)) = self.snapshots.sender()
         {
-            self.send_to(from.0, Body::Refused(SnapshotRefused { snapshot_id }));
+            self.send_to(from, Body::Refused(SnapshotRefused { snapshot_id }));
         }
         self.snapshots.fetched(position, result, &self.home, &mut self.group, &mut self.flushing)
     }
