@@ -642,7 +642,7 @@ def main():
     lacks = [] if options.api else beds.unusable(options.directory)
     untested = f"NO KUBERNETES CAN RUN HERE: this machine lacks {', '.join(lacks)}." if lacks else ""
     if untested and os.environ.get(ALLOW_API_ONLY) != "1":
-        print(f"{untested}\nRun this as root on a machine that has them (docs/TESTING.md, On Kubernetes), "
+        print(f"{untested}\nRun this as root on a machine that has them (docs/testing.md, On Kubernetes), "
               f"or set {ALLOW_API_ONLY}=1 to test only the API server's part.", file=sys.stderr, flush=True)
         return 2
     if untested:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A cluster of plain processes on the loopback interface, as docs/OPERATIONS.md describes one on
+# A cluster of plain processes on the loopback interface, as docs/operations.md describes one on
 # several machines: one etcd, three shard-nodes, two coordinators, every connection by mutual TLS.
 #
 # Usage: scripts/local-cluster.sh COMMAND DIR [NAME...]

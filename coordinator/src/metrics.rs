@@ -1,4 +1,4 @@
-//! The metrics of a coordinator; `docs/METRICS.md` lists them.
+//! The metrics of a coordinator; `docs/metrics.md` lists them.
 //!
 //! If the process has no meter, nothing is recorded.
 

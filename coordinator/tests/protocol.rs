@@ -1,5 +1,5 @@
 //! The commit protocol against real nodes: commits, refusals, sessions, proofs, and the traces of
-//! PROTOCOL.md that need a cluster.
+//! protocol.md that need a cluster.
 
 use std::sync::{
     Arc,

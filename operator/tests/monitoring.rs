@@ -1,4 +1,4 @@
-//! The chart's alerts and dashboard use only metrics and labels that `docs/METRICS.md` lists, and
+//! The chart's alerts and dashboard use only metrics and labels that `docs/metrics.md` lists, and
 //! each alert has a runbook.
 
 use std::{
@@ -39,7 +39,7 @@ fn file(path: &str) -> String {
 
 fn metrics() -> Metrics {
     let mut metrics = Metrics::new();
-    for line in file("docs/METRICS.md").lines().filter(|line| line.starts_with("| `")) {
+    for line in file("docs/metrics.md").lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let [_, name, _, kind, _, labels, ..] = cells[..] else { panic!("{line}") };
         let labels: BTreeSet<String> =
@@ -108,7 +108,7 @@ fn check(query: &str, metrics: &Metrics) {
             }
         } else if is_word(piece) {
             let known = FUNCTIONS.contains(piece) || OPERATORS.contains(piece);
-            assert!(known, "{query}: {piece} is not listed in docs/METRICS.md");
+            assert!(known, "{query}: {piece} is not listed in docs/metrics.md");
         }
     }
     for label in grouped {

@@ -36,7 +36,7 @@ pub enum Error {
     UnknownCommand(#[source] CodecError),
     /// Another version of the software wrote the directory.
     #[error(
-        "{file} has format {found}, and this build reads format {known} alone: use the build that wrote the directory (docs/OPERATIONS.md, \"Ledgers of older builds\")"
+        "{file} has format {found}, and this build reads format {known} alone: use the build that wrote the directory (docs/operations.md, \"Ledgers of older builds\")"
     )]
     OtherFormat {
         file: &'static str,

@@ -122,7 +122,7 @@ fn failed(config: &Config, error: &Error) -> Failure {
         _ if error.shortage() == Some(Shortage::Handles) => {
             (Code::Unavailable, "File descriptors or memory ran out: raise the limits of the process (`ulimit -n`).")
         }
-        _ => (Code::Unavailable, "docs/OPERATIONS.md lists failures and what to do."),
+        _ => (Code::Unavailable, "docs/operations.md lists failures and what to do."),
     };
     Failure::new(code, message).hint(hint)
 }

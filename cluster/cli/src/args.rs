@@ -377,7 +377,7 @@ pub struct Rollback {
 
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_help = "Before this, give every coordinator the new key as `next_signing_key_file`; docs/OPERATIONS.md has all steps."
+    after_help = "Before this, give every coordinator the new key as `next_signing_key_file`; docs/operations.md has all steps."
 )]
 pub struct RotateKey {
     /// The new public key, or `@` and a file that holds it.

@@ -1,4 +1,4 @@
-//! The dependency directions of the workspace, as `docs/ARCHITECTURE.md` states them.
+//! The dependency directions of the workspace, as `docs/architecture.md` states them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -39,7 +39,7 @@ impl Sources {
         let mut builder = Config::builder();
         for path in &self.files {
             let text = std::fs::read_to_string(path).map_err(|error| {
-                Failure::file(path, &error).hint("--config names the file of settings; docs/OPERATIONS.md shows one.")
+                Failure::file(path, &error).hint("--config names the file of settings; docs/operations.md shows one.")
             })?;
             // Parsed alone first, so that an error names the file.
             let file = File::from_str(&text, FileFormat::Toml);
@@ -85,7 +85,7 @@ impl Sources {
             (None, None) => files.join(", "),
         };
         Failure::usage(format!("configuration: {error} ({place})"))
-            .hint("docs/OPERATIONS.md describes every key; --print-config shows what is in force.")
+            .hint("docs/operations.md describes every key; --print-config shows what is in force.")
     }
 }
 

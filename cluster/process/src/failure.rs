@@ -50,7 +50,7 @@ impl Failure {
 impl From<Unreadable> for Failure {
     fn from(file: Unreadable) -> Self {
         let failure = Self::usage(file.to_string());
-        failure.hint("scripts/certificates.sh makes certificates; docs/OPERATIONS.md says which.")
+        failure.hint("scripts/certificates.sh makes certificates; docs/operations.md says which.")
     }
 }
 

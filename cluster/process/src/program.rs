@@ -20,7 +20,7 @@ use crate::{
 };
 
 const AFTER_HELP: &str = "Settings come from the files, then from environment variables (COPPICE_ and the key in capitals, `__` between \
-                          the parts of a nested key: COPPICE_TLS__CA), then from flags. docs/OPERATIONS.md describes every key.\n\n\
+                          the parts of a nested key: COPPICE_TLS__CA), then from flags. docs/operations.md describes every key.\n\n\
                           Exit codes: 0 stopped in order, 2 wrong configuration, 3 refused (directory in use or another's), 4 failed.";
 
 /// Settings that a process can start with.

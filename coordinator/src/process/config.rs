@@ -1,4 +1,4 @@
-//! The settings of `coppice-coordinator`; docs/OPERATIONS.md describes them for operators.
+//! The settings of `coppice-coordinator`; docs/operations.md describes them for operators.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 

@@ -1,4 +1,4 @@
-// A client of the ledger over k6's gRPC. It retries as docs/CONSISTENCY.md allows, numbers its
+// A client of the ledger over k6's gRPC. It retries as docs/consistency.md allows, numbers its
 // batches in a session, counts errors, and has a sample of the proofs judged.
 import exec from 'k6/execution';
 import http from 'k6/http';
@@ -11,7 +11,7 @@ const PAUSE_MIN_MS = 20;
 const PAUSE_MAX_MS = 500;
 const ANSWER_BYTES_MAX = 96 << 20;
 const DOMAIN = 'coppice.v1';
-// Temporary reasons, as in docs/CONSISTENCY.md and in the Rust client.
+// Temporary reasons, as in docs/consistency.md and in the Rust client.
 const AGAIN = new Set(['NOT_LEADER', 'UNAVAILABLE', 'STATE_MISSING', 'FENCED_FOR_ROLLBACK', 'MISSED_ADMIN', 'STALE_TERM', 'BASE_MISMATCH']);
 const EXHAUSTED = 'RESOURCE_EXHAUSTED';
 // Codes of the transport for failures without a reason. A missing permission is permanent.

@@ -44,7 +44,7 @@ pub enum Error {
     },
     /// The directory has another format than this build reads.
     #[error(
-        "the directory has format {found}, and this build reads format {known} alone: use the build that wrote it (docs/OPERATIONS.md, \"Ledgers of older builds\")"
+        "the directory has format {found}, and this build reads format {known} alone: use the build that wrote it (docs/operations.md, \"Ledgers of older builds\")"
     )]
     OtherFormat { found: u32, known: u32 },
     /// The directory holds an engine already.

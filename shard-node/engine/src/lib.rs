@@ -20,7 +20,7 @@
 //! api, error, counters
 //! ```
 //!
-//! `docs/FORMAT.md` describes the files, `docs/verification.md` the rules that digests follow.
+//! `docs/format.md` describes the files, `docs/verification.md` the rules that digests follow.
 
 mod api;
 mod counters;

@@ -1,6 +1,6 @@
 //! A node in its only representation: the bytes of its span, searched in place.
 //!
-//! `docs/FORMAT.md` section "Pages" has the layout. A [`Node`] is made only from bytes that this
+//! `docs/format.md` section "Pages" has the layout. A [`Node`] is made only from bytes that this
 //! module wrote or checked, so its accessors index without further checks. The checksum covers the
 //! whole span and is seeded with the PID, and a parent stores its child's checksum. So a span read
 //! from the wrong place is detected, and so is an older span that a lost write left there.

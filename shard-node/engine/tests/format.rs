@@ -1,4 +1,4 @@
-//! Golden files that hold the bytes of `docs/FORMAT.md`. `testdata/v5-ranges` has the present
+//! Golden files that hold the bytes of `docs/format.md`. `testdata/v5-ranges` has the present
 //! format.
 //!
 //! If a test fails here, directories of users can no longer be opened. A changed format needs a new

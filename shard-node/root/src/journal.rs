@@ -19,7 +19,7 @@ use crate::{
 /// Bytes of the length and the checksum before each record.
 const RECORD_HEAD_BYTES: usize = 12;
 
-// The size in docs/FORMAT.md.
+// The size in docs/format.md.
 const _: () = assert!(RECORD_HEAD_BYTES == size_of::<u32>() + size_of::<u64>());
 /// Bytes of the raft index before the command.
 const INDEX_BYTES: usize = 8;

@@ -27,7 +27,7 @@
 //! - `apply` writes nothing. [`Root::flush`] makes everything durable that was applied, and only
 //!   then may raft forget it.
 //!
-//! The head of `durable` says what a crash leaves; `docs/FORMAT.md` describes the files.
+//! The head of `durable` says what a crash leaves; `docs/format.md` describes the files.
 
 // Values, and parts of the state that touch no file.
 mod cache;

@@ -25,7 +25,7 @@ const MAGIC: &[u8; 8] = b"copsup01";
 /// Length of the file.
 const SUPERBLOCK_BYTES: usize = 8 + 8 + 16 + 8 + 48 + 40 + 8;
 
-// The size in docs/FORMAT.md.
+// The size in docs/format.md.
 const _: () = assert!(SUPERBLOCK_BYTES == 136);
 
 /// Content of the file.

@@ -27,7 +27,7 @@ pub(crate) const TILE_BYTES: usize = TILE_WIDTH * 32;
 /// Number of levels that 2^64 entries fill.
 const LEVELS_MAX: usize = 8;
 
-// The size in docs/FORMAT.md.
+// The size in docs/format.md.
 const _: () = assert!(TILE_BYTES == 8192);
 
 /// The number of the tile, bundle or chunk that holds entry `index`, and the entry's place in it.

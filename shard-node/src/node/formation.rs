@@ -1,5 +1,5 @@
 //! Forming the groups of a cluster of processes, and the return of a node without its disk
-//! (PROTOCOL.md 1.4).
+//! (protocol.md 1.4).
 //!
 //! An empty directory never votes, unless its group is new. A group is new only if *all* its hosts
 //! say so, each durably. A node that may form a group first *pledges*: it writes the replica's

@@ -1,4 +1,4 @@
-//! Bringing back a replica that lost its disk, under a new raft id (PROTOCOL.md 1.4).
+//! Bringing back a replica that lost its disk, under a new raft id (protocol.md 1.4).
 //!
 //! An empty directory never votes. So the replica joins as a learner, gets its vote when it has
 //! caught up, and then its old ids leave the group. Every step asks the group's leader and can be

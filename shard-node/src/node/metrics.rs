@@ -1,4 +1,4 @@
-//! Metrics of a node's replicas; `docs/METRICS.md` lists them.
+//! Metrics of a node's replicas; `docs/metrics.md` lists them.
 //!
 //! Replicas count with plain atomics, and a collection reads them together with the replicas'
 //! status. Only durations are recorded as they happen. If the process has no meter, nothing is read

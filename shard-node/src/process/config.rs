@@ -1,4 +1,4 @@
-//! The settings of `coppice-shard-node`; docs/OPERATIONS.md describes them for operators.
+//! The settings of `coppice-shard-node`; docs/operations.md describes them for operators.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

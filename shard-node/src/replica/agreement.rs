@@ -1,4 +1,4 @@
-//! The comparison of entries' outcomes between replicas (PROTOCOL.md 5.2, 5.3).
+//! The comparison of entries' outcomes between replicas (protocol.md 5.2, 5.3).
 //!
 //! Every replica tells all others the digest of each entry's outcome, after the fsync that covers
 //! the entry. A proposer is answered only when a majority of the voters reports the same digest;

@@ -1,4 +1,4 @@
-//! Durations that replicas record as they happen, by group. `docs/METRICS.md` lists them.
+//! Durations that replicas record as they happen, by group. `docs/metrics.md` lists them.
 
 use coppice_proto::telemetry::{DURATIONS_S, SCOPE};
 use coppice_types::GroupId;

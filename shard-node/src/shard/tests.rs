@@ -1,4 +1,4 @@
-//! The rules of PROTOCOL.md for shards, one trace for each test, without raft or network.
+//! The rules of protocol.md for shards, one trace for each test, without raft or network.
 
 use std::sync::Arc;
 

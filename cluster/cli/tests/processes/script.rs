@@ -1,4 +1,4 @@
-//! `scripts/local-cluster.sh` as docs/OPERATIONS.md uses it: etcd, three nodes, two coordinators;
+//! `scripts/local-cluster.sh` as docs/operations.md uses it: etcd, three nodes, two coordinators;
 //! one of each is killed under load.
 
 use std::{

@@ -1,4 +1,4 @@
-//! The telemetry of processes. Every metric of a process is listed in `docs/METRICS.md`, and every
+//! The telemetry of processes. Every metric of a process is listed in `docs/metrics.md`, and every
 //! listed metric exists, also at a collector. A commit is one trace, from the client to the state
 //! machines.
 
@@ -98,7 +98,7 @@ impl Metric {
 
 fn document() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("two levels below the root");
-    root.join("docs/METRICS.md")
+    root.join("docs/metrics.md")
 }
 
 /// Returns the document with these lines in its table.

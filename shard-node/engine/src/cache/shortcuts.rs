@@ -6,7 +6,7 @@
 //! a page of shortcuts has an entry: 16 bits of the key's hash, and the record's place. A page
 //! holds as many entries as fit. All these places belong to the tree. So if the record there
 //! carries the key, it is the tree's record of that key. Otherwise the shortcut says nothing about
-//! the key. `docs/FORMAT.md` section "Shortcuts" has the bytes.
+//! the key. `docs/format.md` section "Shortcuts" has the bytes.
 
 use crate::{
     node::Body,

@@ -1,4 +1,4 @@
-//! Rows and operations of the Meta table, and their encoding in the meta log (`docs/FORMAT.md`
+//! Rows and operations of the Meta table, and their encoding in the meta log (`docs/format.md`
 //! section "Meta log").
 
 use std::collections::BTreeMap;

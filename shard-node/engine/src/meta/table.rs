@@ -1,4 +1,4 @@
-//! The encoding of the whole table: the first block of a meta log (`docs/FORMAT.md` section "Meta
+//! The encoding of the whole table: the first block of a meta log (`docs/format.md` section "Meta
 //! log").
 
 use coppice_types::{

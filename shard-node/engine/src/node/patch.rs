@@ -6,7 +6,7 @@
 //! a read takes two places, however long the chain of versions is. Only nodes of the active tree
 //! are stored as patches; merges write whole nodes.
 //!
-//! `docs/FORMAT.md` section "Patches" has the layout.
+//! `docs/format.md` section "Patches" has the layout.
 
 use std::{ops::Range, sync::Arc};
 
