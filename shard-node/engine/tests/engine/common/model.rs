@@ -46,7 +46,9 @@ pub enum Outcome {
 
 /// The journal of a version in these tests: bytes that differ between versions.
 pub fn journal_of(stamp: Stamp, prepare_id: PrepareId) -> Vec<u8> {
-    format!("{stamp} {prepare_id:?};").repeat(1 + usize::try_from(stamp.version.0 % 7).expect("small")).into_bytes()
+    format!("{stamp}, attempt {} of term {};", prepare_id.attempt, prepare_id.term)
+        .repeat(1 + usize::try_from(stamp.version.0 % 7).expect("small"))
+        .into_bytes()
 }
 
 /// All versions of one shard. Clones are cheap.
