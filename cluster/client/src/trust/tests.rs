@@ -30,9 +30,9 @@ fn in_session(round: u8) -> Commit {
 /// A batch as a client sends it.
 fn on_the_wire(commit: &Commit) -> v1::Batch {
     let operation = |it: &Operation| v1::Operation {
-        key: it.key.clone().into(),
+        key: it.key.clone(),
         change: Some(match &it.change {
-            Change::Put(value) => v1::operation::Change::Put(value.clone().into()),
+            Change::Put(value) => v1::operation::Change::Put(value.clone()),
             Change::Delete => v1::operation::Change::Delete(true),
         }),
     };

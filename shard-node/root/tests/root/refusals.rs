@@ -174,7 +174,7 @@ fn a_commit_with_wrong_leaves_or_journal_is_refused() {
         ("a session commit beyond the journal", invalid, &|append| append.sessions[0].journal_index = 3),
         ("a session commit of another number", invalid, &|append| append.sessions[0].number += 1),
         ("a session commit of another session", invalid, &|append| append.sessions[0].session = SessionId([1; 16])),
-        ("a session commit twice", invalid, &|append| append.sessions.push(append.sessions[0].clone())),
+        ("a session commit twice", invalid, &|append| append.sessions.push(append.sessions[0])),
     ];
     refuse_each(&mut root, &mut model, &good, changes);
 }
@@ -203,7 +203,7 @@ fn a_session_number_is_committed_at_most_once() {
     let good = full_commit(&mut model);
     let twice = |append: &mut AppendHeader| {
         journal(append, |entries| entries[1] = entries[0].clone());
-        append.sessions.push(SessionCommit { journal_index: 1, ..append.sessions[0].clone() });
+        append.sessions.push(SessionCommit { journal_index: 1, ..append.sessions[0] });
     };
     let changes: &[Change<'_>] = &[
         ("a known number", Reason::SessionMismatch, &|append| rename(append, session, newest)),
@@ -219,7 +219,7 @@ fn a_session_number_is_committed_at_most_once() {
 fn a_rolled_back_batch_is_marked_and_never_applied_again() {
     let (mut root, mut model) = grown();
     let commit = full_commit(&mut model);
-    let SessionCommit { session, number, .. } = commit.sessions[0].clone();
+    let SessionCommit { session, number, .. } = commit.sessions[0];
     model.accept(&mut root, &Command::AppendHeader(commit));
     assert!(!root.session(session).expect("open").batch(number).expect("known").rolled_back);
     let command = Command::AppendHeader(model.rollback(20));
