@@ -1,7 +1,7 @@
 //! The state machine that a replica drives. It is synchronous and deterministic, and keeps its own
 //! durable state.
 //!
-//! [`StateMachine`] has the operations of every group. [`Maintain`](super::maintain::Maintain) has
+//! [`StateMachine`] has the operations of every group. [`Maintain`] has
 //! those that only a shard needs: background work, concurrent writes, checks.
 
 use std::{fmt::Debug, sync::Arc};
