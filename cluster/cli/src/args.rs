@@ -322,7 +322,7 @@ pub struct Prune {
     /// The reason, kept in the root log.
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
-    /// Who does it, kept in the root log [default: the user's name].
+    /// The caller's name, kept in the root log [default: the user's name].
     #[arg(long, value_name = "NAME")]
     pub principal: Option<String>,
     #[command(flatten)]
@@ -368,7 +368,7 @@ pub struct Rollback {
     /// The reason, kept in the root log.
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
-    /// Who does it, kept in the root log [default: the user's name].
+    /// The caller's name, kept in the root log [default: the user's name].
     #[arg(long, value_name = "NAME")]
     pub principal: Option<String>,
     #[command(flatten)]
@@ -386,7 +386,7 @@ pub struct RotateKey {
     /// The reason, kept in the root log.
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
-    /// Who does it, kept in the root log [default: the user's name].
+    /// The caller's name, kept in the root log [default: the user's name].
     #[arg(long, value_name = "NAME")]
     pub principal: Option<String>,
 }

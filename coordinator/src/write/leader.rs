@@ -13,8 +13,8 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use coppice_env::watch;
 use coppice_metadata::{Candidate, Metadata, Tenure};
-use coppice_proto::v1;
-use coppice_types::{Reason, SessionId, Term};
+use coppice_proto::{convert, v1};
+use coppice_types::{Reason, Term};
 use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
@@ -250,7 +250,7 @@ fn unable(refusal: Refusal) -> tonic::Status {
 }
 
 fn learn(sessions: &mut Sessions, session: &v1::SessionState) -> Result<(), tonic::Status> {
-    let id = SessionId::from_slice(&session.session_id).ok_or_else(|| wire::broken("session"))?;
+    let id = wire::read(convert::session_id(&session.session_id))?;
     sessions.open_whole(id, session.highest_number);
     for batch in &session.batches {
         sessions.record(id, batch.number, wire::done_in(batch)?);

@@ -163,7 +163,7 @@ impl WitnessClient {
         let failed = |error| Failure::Proof(Box::new(error));
         let answer = self.means.log.root.read(Read::LogProof(read)).await.map_err(failed)?;
         let path = answer.consistency.unwrap_or_default();
-        path.hashes.iter().map(|hash| wire::digest_in(hash)).collect::<Result<_, Status>>().map_err(failed)
+        wire::path_in(&path).map_err(failed)
     }
 
     async fn post(&self, body: Vec<u8>) -> Result<(StatusCode, Vec<u8>), Failure> {
