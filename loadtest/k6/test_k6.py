@@ -130,14 +130,15 @@ class Load(unittest.TestCase):
         cls.work.cleanup()
 
     def load(self, scenario, endpoint=None, **parameters):
-        """Runs a scenario. Returns its exit code, its summary, and its output."""
+        """Runs a scenario. Returns its exit code, its summary, and what it and the ledger said."""
         out = pathlib.Path(self.work.name) / scenario
         environment = {"COPPICE_TRUST": self.trust, **parameters}
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
             code = load.run(options(scenario, endpoint or self.endpoint, out), environment)
         summary = out / "summary.json"
-        told = (out / "k6.log").read_text() + said.getvalue()
+        ledger = (pathlib.Path(self.work.name) / "dev" / "dev.log").read_text()
+        told = (out / "k6.log").read_text() + said.getvalue() + "the ledger said:\n" + ledger[-5000:]
         return code, json.loads(summary.read_text()) if summary.exists() else None, told
 
     def test_the_scripts_decide_rightly(self):

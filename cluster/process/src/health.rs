@@ -30,7 +30,7 @@ use crate::{
     telemetry::metrics_text,
 };
 
-pub use crate::broken::cannot_recover;
+pub use crate::broken::{broken, cannot_recover, note_panics};
 
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 

@@ -71,6 +71,14 @@ enum Unsigned {
     Refused(Status),
 }
 
+/// What comes next for a log that is to be signed.
+#[derive(Debug)]
+enum Step {
+    Done(Result<Bytes, Unsigned>),
+    /// Replicas must show that the log extends this smaller one, the largest that is signed.
+    Ask(Option<SizedRoot>),
+}
+
 #[derive(Debug)]
 struct State {
     voters: Voters,
@@ -190,15 +198,15 @@ impl Attested {
     }
 
     async fn try_sign(self: &Arc<Self>, head: SizedRoot, deadline: Instant) -> Result<Bytes, Unsigned> {
-        if let Some(done) = self.sign_at_once(head) {
+        if let Step::Done(done) = self.step(head) {
             return done;
         }
         let _one_at_a_time = self.asking.lock().await;
         for _ in 0..TRIES_MAX {
-            if let Some(done) = self.sign_at_once(head) {
-                return done;
-            }
-            let old = self.state().signed;
+            let old = match self.step(head) {
+                Step::Done(done) => return done,
+                Step::Ask(old) => old,
+            };
             let question = Question { head, old, newest: None };
             self.proven(question, deadline).await.map_err(Unsigned::Refused)?;
             let mut state = self.state();
@@ -211,11 +219,18 @@ impl Attested {
         Err(Unsigned::Outrun)
     }
 
-    /// Signs an established log, or returns the decided result. `None` if replicas must be asked.
-    fn sign_at_once(&self, head: SizedRoot) -> Option<Result<Bytes, Unsigned>> {
+    /// Signs an established log, or returns the decided result, or says what to ask replicas. The
+    /// lock is taken once: a log that is signed between two looks at the state would be asked about
+    /// against itself.
+    fn step(&self, head: SizedRoot) -> Step {
         let mut state = self.state();
-        let decided = state.decided(head);
-        decided.or_else(|| state.is_established(head).then(|| self.put_signature(&mut state, head)))
+        if let Some(done) = state.decided(head) {
+            return Step::Done(done);
+        }
+        if state.is_established(head) {
+            return Step::Done(self.put_signature(&mut state, head));
+        }
+        Step::Ask(state.signed)
     }
 
     /// The only place where a checkpoint is signed. The caller has shown that `head` extends the
@@ -306,5 +321,61 @@ impl Attested {
             state.own = Some(grown.clone());
         }
         has
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_types::{ClusterId, Params};
+    use coppice_verify::{
+        header::{Genesis, Header},
+        note::SignerKey,
+        shard_map::ShardMap,
+    };
+    use tonic::transport::Endpoint;
+
+    use super::*;
+
+    /// A gate whose node is never asked.
+    fn gate() -> Attested {
+        let key = SignerKey::from_seed("ledger.example/x", &[1; 32]).expect("a name");
+        let public_key = key.verifier().public_key();
+        let shard_map = ShardMap::from_splits(&[]).expect("one shard");
+        let genesis = Genesis { prefix: "ledger.example".into(), public_key, params: Params::default(), shard_map };
+        let genesis = Header::genesis(ClusterId([1; 16]), 1, genesis).encode().into();
+        let keys = KeyRing::new(key, None);
+        keys.learn(&v1::RootView { genesis, ..v1::RootView::default() }).expect("a view");
+        let connect = Arc::new(|_: &str| Endpoint::from_static("http://127.0.0.1:1").connect_lazy().into());
+        let links = Links::new(&["node-1".to_owned()], &(connect as _), 1 << 20, Duration::from_secs(1));
+        Attested::new(Arc::new(links), Arc::new(keys))
+    }
+
+    fn root(size: u64) -> Digest {
+        Digest([(size % 251) as u8; 32])
+    }
+
+    /// Callers ask for the same logs while a writer lets them be established. What a caller is to
+    /// ask replicas is always about a log that is larger than the signed one.
+    #[tokio::test]
+    async fn no_log_is_asked_about_against_itself_or_a_larger_one() {
+        const ROUNDS: usize = 16;
+        const SIZES: u64 = NOTES_MAX as u64;
+        let sign_all = |gate: &Attested| {
+            for size in 1..=SIZES {
+                while let Step::Ask(old) = gate.step((size, root(size))) {
+                    assert!(old.is_none_or(|(signed, _)| signed < size), "{size} follows on {old:?}");
+                }
+            }
+        };
+        for _ in 0..ROUNDS {
+            let gate = &gate();
+            std::thread::scope(|scope| {
+                scope.spawn(|| (1..=SIZES).for_each(|size| insert(&mut gate.state().chain, size, root(size))));
+                for _ in 0..3 {
+                    scope.spawn(|| sign_all(gate));
+                }
+            });
+            assert_eq!(gate.state().signed, Some((SIZES, root(SIZES))));
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use coppice_coordinator::{Retention, Witness};
 use coppice_env::SystemRng;
-use coppice_process::{Format, Log};
+use coppice_process::{Format, Log, health};
 use coppice_shard_node::Tuning;
 use coppice_types::escape::guard_but;
 use coppice_verify::cosignature::CosignerKey;
@@ -37,6 +37,7 @@ const SMALL_SPARE_BYTES: u64 = 16 << 20;
 /// Runs a cluster until Ctrl-C or SIGTERM.
 pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
     start_log()?;
+    health::note_panics();
     let wanted = Wanted::parse(args)?;
     let witnesses = witnesses(&args.witness)?;
     let (listen, moved) = listen(args)?;
@@ -73,6 +74,7 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
+        why = health::broken() => return Err(broken(why)),
     }
     cluster.stop().await?;
     if output.json { object(&json!({ "event": "stopped" })) } else { Ok(()) }
@@ -217,6 +219,12 @@ fn witnesses(words: &[String]) -> Result<Vec<Witness>, Failure> {
 fn retention(args: &args::Dev) -> Option<Retention> {
     let hours = args.retain_hours.map(|hours| Retention::Age(Duration::from_secs(3600 * u64::from(hours))));
     args.retain_versions.map(Retention::Versions).or(hours)
+}
+
+/// A cluster that can't go on is not stopped in order, which might wait for the broken part.
+fn broken(why: &str) -> Failure {
+    let message = format!("the cluster can't go on: {why}");
+    Failure::new(Code::Unavailable, message).hint("the message above says more; please report it, and start again")
 }
 
 fn no_signals(error: std::io::Error) -> Failure {
