@@ -188,7 +188,7 @@ class Run(Steps):
         now = self.get("statefulset", f"{LEDGER}-node")
         sizes = [claim["spec"]["resources"]["requests"]["storage"] for claim in now["spec"]["volumeClaimTemplates"]]
         expect("1Gi" in sizes and "1024Mi" not in sizes, f"the API server writes the sizes as {sizes}")
-        expect(now["metadata"]["uid"] == first["metadata"]["uid"], "the nodes' StatefulSet was made anew for a size that is written in another way")
+        expect(now["metadata"]["uid"] == first["metadata"]["uid"], "the nodes' StatefulSet was made again for a size that is written in another way")
         groups = {group["name"]: group for group in self.cluster()["status"]["groups"]}
         expect(set(groups) == {"root", "shard-0", "shard-1"}, f"the groups are {sorted(groups)}")
         return f"led by {', '.join(sorted(group['leader'] for group in groups.values()))}"
@@ -229,7 +229,7 @@ class Run(Steps):
         for secret in strangers:
             # Nothing is sent: etcd would close the connection, and its alert might get lost.
             told = answer(secret, "")
-            expect("alert" in told, f"etcd lets in who shows {secret}: {told}")
+            expect("alert" in told, f"etcd lets in a client that shows {secret}: {told}")
         return f"{len(strangers)} other certificates"
 
     def test_release(self):

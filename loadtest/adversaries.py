@@ -26,8 +26,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 NODES = ("node-1", "node-2", "node-3")
 COORDINATORS = ("coordinator-1", "coordinator-2")
 PORT = 7600
-# The memory that a process may use in addition to that before an attack, in MiB: both byte budgets,
-# and what calls in progress need.
+# The most by which a process's memory may grow in an attack, in MiB: both byte budgets, and what
+# calls in progress need.
 MEMORY_GROWTH_MIB_MAX = 640
 # The time within which descriptors must be released.
 RELEASE_SECONDS = 90
@@ -146,7 +146,7 @@ def run(cluster, chosen, seconds):
     for attack in chosen:
         leader = cluster.leader(client)
         target = cluster.target(attack, leader)
-        # The good client and the attacker use the leading coordinator: no other can do its work.
+        # The good client and the attacker use the leading coordinator. Others only forward to it.
         client.environment["COPPICE_ENDPOINT"] = cluster.endpoint(leader)
         quiet = [client.round()[0] for _ in range(3)]
         open_before = memory.descriptors()

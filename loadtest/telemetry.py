@@ -2,11 +2,11 @@
 """Measures the cost of default telemetry in the path of a commit, part by part.
 
 Three nodes, two shards and a coordinator run as processes, without a collector; clients commit
-single records. The processes' own metrics say how often each kind of event was recorded, and
-`cluster/process/examples/telemetry.rs` what one such event costs. The sum is compared with the
-processor time that the processes used for these commits. Processor time is used because a busy
-machine affects it little. Build with `make release` and `cargo build --release --workspace --bin
-coppice-bench --example telemetry`.
+single records. The processes' own metrics say how often each kind of event was recorded.
+`cluster/process/examples/telemetry.rs` says what one such event costs. The sum is compared with the
+processor time that the processes used for these commits. A busy machine hardly affects processor
+time. Build with `make release` and `cargo build --release --workspace --bin coppice-bench --example
+telemetry`.
 """
 
 import argparse
@@ -26,8 +26,8 @@ from harness.processes import wait_until
 
 NODES = ("node-1", "node-2", "node-3")
 COORDINATOR = "coordinator-1"
-# The number of polls in which a version's preparation or decision goes on: more than it has calls
-# to wait for.
+# An upper bound on the polls of a version's preparation and decision: more than it has calls to
+# wait for.
 POLLS_OF_A_VERSION = 40
 # Number of checks by the leader whether a command is traced: when it is proposed, committed and
 # applied.

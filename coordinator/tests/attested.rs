@@ -203,7 +203,7 @@ async fn a_forged_view_is_not_signed_whoever_shows_it() {
 /// Two of three replicas tell the same lie. The signed log stands, and nothing is signed that does
 /// not extend it.
 #[tokio::test(flavor = "multi_thread")]
-async fn even_a_majority_gets_no_second_root_of_a_size_and_no_log_that_does_not_extend_the_signed_one() {
+async fn even_a_majority_gets_no_signature_for_a_log_that_contradicts_the_signed_one() {
     let world = world(3).await;
     let leader = world.leader().await;
     write_again(&leader, "1").await;
@@ -239,7 +239,7 @@ async fn even_a_majority_gets_no_second_root_of_a_size_and_no_log_that_does_not_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_led_on_a_log_that_no_majority_has_or_with_leaves_that_its_header_is_not_over() {
+async fn no_leadership_begins_on_a_log_without_a_majority_or_leaves_outside_its_header() {
     let world = world(3).await;
     let (leader, old, follower) = with_two_versions(&world).await;
     let wrong_leaf: Forge = |view, _| {
@@ -274,7 +274,7 @@ async fn nothing_is_led_on_a_log_that_no_majority_has_or_with_leaves_that_its_he
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_header_that_only_the_leading_replica_says_is_appended_is_not_answered_as_committed() {
+async fn a_header_that_only_the_leading_replica_calls_appended_is_not_answered_as_committed() {
     let world = world(3).await;
     let leader = world.leader().await;
     let signed = open(&world, &write_again(&leader, "1").await.checkpoint);
@@ -324,7 +324,7 @@ async fn commits_go_on_while_one_replica_lies_or_is_away_and_not_without_a_major
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_only_voter_is_believed_and_of_two_both_must_say_so() {
+async fn a_single_voter_is_believed_and_two_voters_must_agree() {
     let one = world(1).await;
     let leader = one.leader().await;
     let signed = open(&one, &write_again(&leader, "1").await.checkpoint);

@@ -212,7 +212,7 @@ enum Blow {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commits_go_on_through_another_whatever_befalls_the_leader() {
+async fn commits_go_on_through_another_coordinator_whatever_befalls_the_leader() {
     let mut team = Team::new(embedded()).await;
     let load = Load::start(&team);
     load.more(20).await;
@@ -514,7 +514,7 @@ async fn a_forwarded_write_is_marked_and_takes_its_deadline_along() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_stream_that_the_leader_does_not_read_little_is_taken_and_it_ends_with_the_leadership() {
+async fn a_stream_that_the_leader_does_not_read_is_held_back_and_ends_with_the_leadership() {
     let (_world, running, deaf, (store, lease)) = behind_a_deaf_leader().await;
     let mut client = running.client.clone();
     client.commit(commit(vec![put("k", "v")], Vec::new())).await.expect_err("it is refused, once there is a leader");

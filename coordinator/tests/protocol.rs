@@ -761,7 +761,7 @@ async fn heads_are_watched_with_what_changed() {
 /// A state is rolled back after it was located and before its first record is read. The read then
 /// shows the new head.
 #[tokio::test(flavor = "multi_thread")]
-async fn scans_that_meet_a_rollback_before_they_begin_locate_their_state_anew() {
+async fn scans_that_meet_a_rollback_before_they_begin_locate_their_state_again() {
     let world = World::new(Params::default()).await;
     let mut client = world.leader().await.client;
     for value in ["1", "2"] {

@@ -140,7 +140,7 @@ async fn clients_of_the_first_key_follow_under_load() {
         let verified = verify(&after, &public(&world, key), None).expect("either key leads there");
         assert_eq!(verified.keys.newest(), &public(&world, 1));
     }
-    assert!(verify(&before, &public(&world, 0), None).is_ok(), "a proof of before holds as ever");
+    assert!(verify(&before, &public(&world, 0), None).is_ok(), "an earlier proof still holds");
     assert!(verify(&before, &public(&world, 1), None).is_err(), "the replaced key is not believed by itself");
     let old_size = verify(&before, &public(&world, 0), None).expect("a proof").checkpoint.size;
     let request = v1::GetCheckpointRequest { old_size, ..v1::GetCheckpointRequest::default() };
@@ -160,7 +160,7 @@ async fn clients_of_the_first_key_follow_under_load() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_not_the_key_does_not_lead_and_says_what_to_do() {
+async fn a_coordinator_without_the_key_does_not_lead_and_says_what_to_do() {
     let world = world(1).await;
     let mut first = start(&world, "a", 0, Some(1));
     leading(&first).await;
@@ -202,7 +202,7 @@ async fn who_has_not_the_key_does_not_lead_and_says_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_change_to_a_new_key_is_refused() {
+async fn a_key_change_that_does_not_fit_is_refused() {
     let world = world(1).await;
     let mut running = start(&world, "a", 0, Some(1));
     leading(&running).await;
@@ -224,7 +224,7 @@ async fn what_is_no_change_to_a_new_key_is_refused() {
     let head = running.client.head(v1::HeadRequest::default()).await.expect("it answers").into_inner();
     assert_eq!(head.log_size, size, "nothing was appended");
     rotate(&world, &mut running.client, 1).await;
-    let error = running.client.rotate_key(to(&world, 0)).await.expect_err("a key of before");
+    let error = running.client.rotate_key(to(&world, 0)).await.expect_err("an earlier key");
     assert_eq!(reason(&error), Reason::InvalidArgument);
     assert!(error.message().contains("before"), "{error}");
     // The leader continues.

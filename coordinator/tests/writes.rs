@@ -229,7 +229,7 @@ async fn a_stream_is_checked() {
 /// A batch that no version has taken is dropped with its client. A batch that a version has taken
 /// is decided without its client.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_a_client_that_has_gone_is_not_written() {
+async fn waiting_batches_of_a_client_that_has_gone_are_not_written() {
     let world = small(|_| {}).await;
     let mut client = world.leader().await.client;
     commit_many(&mut client, 1).await;

@@ -205,7 +205,7 @@ def settings_flood(target, seconds):
 
 
 def impostor(target, seconds):
-    """Listens in the place of a process, and shows a writer's certificate to everybody who
+    """Listens in the place of a process, and shows a writer's certificate to each process that
     connects. Some must connect, and none may send a byte."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(target.certificate, target.key)
@@ -243,5 +243,5 @@ ALL = [
     Attack("log readers", "1,200 half requests for the root log", keep_open(1200, half_request), place="log", certificate=False),
     Attack("silence at a node", "300 connections without a byte, at each node's port", keep_open(300, Target.socket), place="node", certificate=False),
     Attack("impostor of a node", "listens where a node was, with a writer's certificate", impostor, instead_of="node"),
-    Attack("impostor of a coordinator", "the same where a coordinator was, which clients know", impostor, instead_of="coordinator"),
+    Attack("impostor of a coordinator", "the same where a coordinator was, at an address that clients know", impostor, instead_of="coordinator"),
 ]

@@ -142,12 +142,12 @@ function repetitions() {
   for (const reason of ['UNAVAILABLE', 'STATE_MISSING', 'FENCED_FOR_ROLLBACK', 'MISSED_ADMIN', 'STALE_TERM', 'BASE_MISMATCH']) {
     same(`${reason} is for a moment`, scripted([reason, { ok: 1 }]).made.call('Get', {}), { ok: 1 });
   }
-  same('who is not allowed to is not asked again', causeOf('PermissionDenied', { message: 'no' }).again, false);
+  same('a denied call is not made again', causeOf('PermissionDenied', { message: 'no' }).again, false);
   same('a foreign reason is none', causeOf('NotFound', { details: [{ reason: 'UNAVAILABLE', domain: 'elsewhere' }] }).reason, 'NotFound');
   same('an outcome stays open', refusal(() => scripted(['lost', 'PRECONDITION_FAILED']).made.call('Commit', {})), ['PRECONDITION_FAILED', true]);
-  same('what a number says of itself is certain', refusal(() => scripted(['lost', 'ROLLED_BACK']).made.call('Commit', {})), ['ROLLED_BACK', false]);
+  same('a refusal of the number itself is certain', refusal(() => scripted(['lost', 'ROLLED_BACK']).made.call('Commit', {})), ['ROLLED_BACK', false]);
   same('a prune without an answer is not repeated', refusal(() => scripted(['lost']).made.call('Prune', {}, false)), ['Unavailable', true]);
-  same('one that was not begun is', scripted(['NOT_LEADER', { ok: 1 }]).made.call('Prune', {}, false), { ok: 1 });
+  same('a prune that was not begun is repeated', scripted(['NOT_LEADER', { ok: 1 }]).made.call('Prune', {}, false), { ok: 1 });
   same('patience ends', refusal(() => scripted(Array(100).fill('lost')).made.call('Get', {})), ['Unavailable', true]);
 }
 
@@ -159,7 +159,7 @@ function sessions() {
   same('a refused batch', refusal(() => made.commit([])), ['PRECONDITION_FAILED', false]);
   made.commit([]);
   made.commit([]);
-  same('numbers are used up by what was committed, and a session that ended is opened anew', asked, [
+  same('numbers are used up by what was committed, and a session that ended is opened again', asked, [
     'OpenSession', 'Commit 1', 'Commit 2', 'leave', 'Commit 2', 'Commit 3', 'Commit 4', 'Commit 4', 'Commit 5', 'OpenSession', 'Commit 1',
   ]);
   const open = scripted([{}, ...Array(100).fill('lost')]);

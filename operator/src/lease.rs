@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_holds_or_we_hold_is_ours() {
+    fn a_lease_that_nobody_or_we_hold_may_be_taken() {
         let mut sighting = Sighting::default();
         assert!(sighting.may_take(&lease("", "1"), "me", at(0)));
         assert!(sighting.may_take(&lease("me", "2"), "me", at(0)));

@@ -195,7 +195,7 @@ mod tests {
         }
     }
     #[test]
-    fn only_what_may_go_well_later_is_unavailable() {
+    fn an_answer_that_is_wrong_is_not_called_unavailable() {
         for error in [Error::Malformed("no record"), Error::Untrusted("it is of another key")] {
             assert_eq!(Failure::from(error).code, Code::NotFound);
         }

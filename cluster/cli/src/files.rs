@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_prepared_changes_nothing_before_it_is_written() {
+    fn a_prepared_file_changes_nothing_before_it_is_written() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let (path, link) = (dir.path().join("receipt"), dir.path().join("link"));
         assert!(Prepared::new(&dir.path().join("nowhere/receipt")).is_err());

@@ -191,7 +191,7 @@ fn an_input_that_differs_in_the_middle_is_not_taken_for_the_one_that_is_there() 
 }
 
 #[test]
-fn every_load_says_how_much_is_in() {
+fn every_load_says_how_many_lines_are_written() {
     let (work, dev) = ledger();
     let empty = dev.run(&["load", &written(work.path(), "none", ""), "--json"]).expect(0).json();
     let lines = "{\"put\":[[\"k\",\"1\"]]}\n{\"put\":[[\"k\",\"2\"]]}\n";

@@ -59,7 +59,7 @@ fn expected(base: &State, left: &State, right: &State) -> Outcome {
 }
 
 #[test]
-fn a_merge_is_the_models() {
+fn a_merge_equals_that_of_the_model() {
     let work = tempfile::tempdir().expect("a temporary directory");
     let dev = Dev::start(&work.path().join("data"), &common::small_shape("account/00020"));
     let history = common::generated(5, 40, 40);
@@ -92,7 +92,7 @@ fn a_merge_is_the_models() {
 }
 
 #[test]
-fn what_is_applied_is_whole_and_on_what_was_seen() {
+fn a_merge_is_applied_as_a_whole_and_only_to_the_head_that_it_saw() {
     let work = tempfile::tempdir().expect("a temporary directory");
     let dev = Dev::start(&work.path().join("data"), &common::small_shape("b"));
     let commit = |arguments: &[&str]| dev.run(&[&["commit"], arguments].concat()).expect(0);

@@ -194,7 +194,7 @@ fn a_cluster_that_lost_a_minority_of_directories_brings_them_back() {
 }
 
 #[test]
-fn one_replica_a_group_works_and_restarts() {
+fn a_cluster_with_one_replica_for_each_group_works_and_restarts() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let storage = || -> Arc<dyn Storage> { Arc::new(DiskStorage::new(dir.path())) };
     runtime().block_on(async {

@@ -164,7 +164,7 @@ fn a_loaded_input_that_was_rolled_back_is_not_loaded_again_unless_asked_for() {
 }
 
 #[test]
-fn a_key_change_is_rehearsed_as_the_readme_has_it() {
+fn a_key_change_is_rehearsed_as_the_guide_describes() {
     let work = tempfile::tempdir().expect("a temporary directory");
     let data = work.path().join("data");
     let path = |file: &str| data.join(file).display().to_string();

@@ -220,7 +220,7 @@ fn advice_is_about_what_happened() {
 }
 
 #[test]
-fn a_proof_that_does_not_hold_is_no_matter_of_trying_again() {
+fn a_retry_is_not_advised_for_a_proof_that_does_not_hold() {
     let work = tempfile::tempdir().expect("a temporary directory");
     let dev = one_replica(work.path());
     dev.run(&["commit", "--put", "a=1"]).expect(0);
@@ -257,7 +257,7 @@ fn a_verified_proof_says_what_and_when() {
 }
 
 #[test]
-fn what_cannot_be_taken_back_is_asked_for_on_a_terminal() {
+fn prune_and_rollback_ask_for_consent_on_a_terminal() {
     let work = tempfile::tempdir().expect("a temporary directory");
     let dev = one_replica(work.path());
     for value in 1..=6 {

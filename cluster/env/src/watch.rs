@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_are_woken_in_the_order_in_which_they_began() {
+    fn waiters_are_woken_in_the_order_in_which_they_began_to_wait() {
         let woken = Arc::new(Mutex::new(Vec::new()));
         let (sender, mut first) = channel(0);
         let mut second = sender.subscribe();

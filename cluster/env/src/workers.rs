@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_job_is_done_once_whoever_does_it() {
+    fn every_job_is_done_once_by_any_number_of_threads() {
         for workers in [Workers::Inline, Workers::Threads(NonZero::<usize>::MIN), Workers::of_this_machine()] {
             let mut squares = [0; 1000];
             let jobs = squares.chunks_mut(7).enumerate();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_of_a_queue_come_in_order_whoever_works() {
+    fn outcomes_of_a_queue_come_in_order_from_any_number_of_threads() {
         for workers in [Workers::Inline, Workers::Threads(NonZero::<usize>::MIN), Workers::of_this_machine()] {
             let mut queue = OrderedQueue::new(workers);
             let mut squares = Vec::new();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_goes_on_beside_its_owner_who_does_what_nobody_has_begun() {
+    fn the_owner_of_a_queue_does_jobs_that_no_thread_has_begun() {
         let owner = thread::current().id();
         let mut queue = OrderedQueue::new(Workers::Threads(NonZero::<usize>::MIN));
         let (told, hears) = mpsc::channel();
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_in_a_queue_that_goes_is_not_done() {
+    fn jobs_that_wait_in_a_dropped_queue_are_not_done() {
         let (told, hears) = mpsc::channel::<()>();
         let mut queue = OrderedQueue::new(Workers::Inline);
         queue.push(move || told.send(()).is_ok());
@@ -372,14 +372,14 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a helper's")]
-    fn who_takes_an_outcome_hears_of_the_panic() {
+    fn the_caller_that_takes_an_outcome_gets_its_panic() {
         let mut queue = OrderedQueue::new(Workers::Threads(NonZero::<usize>::MIN));
         queue.push(|| panic!("a helper's"));
         queue.take();
     }
 
     #[test]
-    fn the_caller_has_its_own_to_do_while_other_work_goes_on() {
+    fn the_caller_does_its_own_work_while_a_thread_does_other_work() {
         let threads = Workers::Threads(NonZero::<usize>::MIN);
         let (told, hears) = mpsc::channel();
         // The work ends when it is told to. The caller tells it while the work is going on.

@@ -48,7 +48,7 @@ where
     a_campaign_without_lease_fails(make().await).await;
     many_candidates_lead_one_at_a_time(make().await).await;
     a_watch_misses_and_repeats_nothing(make().await).await;
-    who_follows_hears_where_processes_are(make().await).await;
+    a_follower_learns_where_processes_are(make().await).await;
     a_watch_from_a_forgotten_revision_says_so(make().await).await;
     a_restart_keeps_the_store(make().await).await;
     limits_are_named(make().await).await;
@@ -77,7 +77,7 @@ async fn lease(store: &Arc<dyn Metadata>) -> LeaseId {
 
 /// A process that was started again elsewhere is found there, although the lease of its old self
 /// still lives.
-async fn who_follows_hears_where_processes_are(harness: impl Harness) {
+async fn a_follower_learns_where_processes_are(harness: impl Harness) {
     let store = harness.store();
     let (tell, mut told) = tokio::sync::watch::channel(vec![member(Kind::Coordinator, "nobody")]);
     let following = tokio::spawn(follow(Arc::clone(&store), move |snapshot| drop(tell.send(snapshot.members))));
@@ -316,7 +316,7 @@ impl Mirror {
             match change {
                 Change::Joined(member) => drop(self.members.insert((member.kind, member.name.clone()), member)),
                 Change::Left { kind, name } => {
-                    assert!(self.members.remove(&(kind, name)).is_some(), "who left was there");
+                    assert!(self.members.remove(&(kind, name)).is_some(), "only a member leaves");
                 }
                 Change::Leader(leader) => {
                     assert_ne!(self.leader, leader, "a change changes something");

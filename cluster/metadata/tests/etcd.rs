@@ -189,7 +189,7 @@ async fn a_killed_etcd_is_met_again_and_nothing_is_missed() {
     world.etcd.kill(0);
     let refused = store.register(leads, member("meanwhile")).await;
     assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
-    assert!(!waiting.is_finished(), "who waits in line goes on waiting");
+    assert!(!waiting.is_finished(), "the waiting candidate goes on waiting");
     world.etcd.run(0);
     at_last("to register", || store.register(leads, member("after"))).await;
     store.resign(leads).await.expect("answers");
@@ -226,7 +226,7 @@ async fn a_compaction_under_a_watch_is_told_or_skips_nothing() {
 }
 
 #[tokio::test]
-async fn a_wiped_etcd_is_filled_again_by_who_is_alive() {
+async fn a_wiped_etcd_is_filled_again_by_the_living_processes() {
     let mut world = World::new(1);
     let store = world.store();
     let lease = long_lease(&store).await;
@@ -295,7 +295,7 @@ async fn is_registered(store: &Arc<dyn Metadata>, member: &Member) {
 }
 
 #[tokio::test]
-async fn an_etcd_that_was_set_back_is_believed_for_what_it_is() {
+async fn an_etcd_that_was_set_back_is_read_as_it_is_now() {
     let mut world = World::new(1);
     let store = world.store();
     let (old, new) = (long_lease(&store).await, long_lease(&store).await);
@@ -393,7 +393,7 @@ async fn clusters_of_one_etcd_do_not_see_each_other() {
 }
 
 #[tokio::test]
-async fn an_etcd_with_passwords_serves_who_has_one_over_its_restarts_too() {
+async fn an_etcd_with_passwords_serves_clients_that_have_one_even_after_a_restart() {
     let mut world = World::new(1);
     let mut admin = world.client().await;
     admin.user_add("root", "secret", None).await.expect("added");
@@ -418,7 +418,7 @@ async fn an_etcd_with_passwords_serves_who_has_one_over_its_restarts_too() {
 
 /// Both sides demand a certificate of their authority, and the name by which etcd is reached.
 #[tokio::test]
-async fn an_etcd_that_asks_for_certificates_serves_who_has_one_and_is_believed_by_its_own() {
+async fn etcd_and_its_client_believe_only_each_others_certificates() {
     let world = World::with_tls();
     let store = world.store();
     let lease = long_lease(&store).await;

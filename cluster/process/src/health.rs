@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_probe_asks_something_else_and_is_told_why_not() {
+    async fn each_probe_asks_its_own_question_and_is_told_the_reason() {
         let listener = crate::net::listen("127.0.0.1:0".parse().expect("an address")).await.expect("a port");
         let address = listener.local_addr().expect("it is bound");
         let health = Arc::new(Mutex::new(Health::Starting("opening \"a\"".to_owned())));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_connects_and_says_nothing_keeps_nobody_out() {
+    async fn silent_connections_keep_nobody_out() {
         let listener = crate::net::listen("127.0.0.1:0".parse().expect("an address")).await.expect("a port");
         let address = listener.local_addr().expect("it is bound");
         let _server = serve(listener, Stop::by_order().1, || Health::Ready);

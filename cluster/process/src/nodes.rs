@@ -135,7 +135,7 @@ mod tests {
     use crate::ledger::Node;
 
     #[tokio::test]
-    async fn a_node_is_where_it_says_and_else_where_the_configuration_says() {
+    async fn a_node_is_at_its_registered_address_or_else_at_the_configured_one() {
         let node = |ordinal, address: &str| Node { ordinal, address: address.to_owned() };
         let nodes = [("a", node(1, "a.example:1")), ("b", node(2, "b.example:1"))];
         let nodes = nodes.into_iter().map(|(name, node)| (name.to_owned(), node)).collect();

@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_clients_can_have_traced_has_a_limit() {
+    fn traces_that_clients_ask_for_have_a_limit() {
         let begin = now();
         let limited = Limited::new(2);
         let after_ms = |ms| limited.clone().takes(begin + Duration::from_millis(ms));

@@ -95,7 +95,7 @@ impl Chain {
                     ("number of a key change", usize::try_from(change.number) == Ok(self.keys.len())),
                     ("more key changes than a ledger may have", self.keys.len() <= KEY_CHANGES_MAX),
                     ("a key change from another key", self.keys.last() == Some(&change.old)),
-                    ("a key change to a key of before", !self.keys.contains(&change.new)),
+                    ("a key change to an earlier key", !self.keys.contains(&change.new)),
                 ])?;
                 self.keys.push(change.new);
             }

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_answer_only_the_witnesss_own_sound_line_is_taken() {
+    fn only_the_witnesss_own_sound_line_is_taken_from_an_answer() {
         let (note, member, other) = (checkpoint(), cosigner(2), cosigner(3));
         let good = member.cosign(text(&note), 5);
         let pick = |answer: String| member.verifier().pick(note.as_bytes(), answer.as_bytes());
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_is_not_added() {
+    fn text_that_is_no_signature_line_is_not_added() {
         let note = checkpoint();
         for line in ["", "text", "\u{2014} a b", "\u{2014} a AAAAAAA=\n\u{2014} b AAAAAAA="] {
             assert!(add_lines(note.as_bytes(), &[line.to_owned()]).is_err(), "{line:?}");

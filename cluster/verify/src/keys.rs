@@ -3,8 +3,8 @@
 //!
 //! A header of kind `key` changes the key that signs checkpoints: the new key signs those with more
 //! entries than the header's index. Both keys sign the change. So the old key vouches for its
-//! successor, and the new key for its predecessor: whoever trusts one of them can follow the
-//! change.
+//! successor, and the new key for its predecessor. A verifier that trusts one of them can follow
+//! the change.
 //!
 //! Invariant of [`Keys`]: no key appears twice, and the changes ascend.
 
@@ -221,7 +221,7 @@ impl Keys {
             }
             let new = key(&change.new)?;
             if chain.keys.contains(&new) {
-                return Err("a key change to a key of before");
+                return Err("a key change to an earlier key");
             }
             chain.keys.push(new);
             chain.changes.push(sequence);

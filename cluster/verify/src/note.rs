@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_strangers_are_skipped_and_lines_of_the_key_condemn() {
+    fn lines_by_strangers_are_skipped_and_a_bad_line_by_the_key_condemns() {
         let note = key(1).sign_note("text\n").expect("a text");
         let stranger = key(2).sign_note("text\n").expect("a text");
         let liar = key(1).sign_note("other\n").expect("a text");

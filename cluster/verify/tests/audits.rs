@@ -162,7 +162,7 @@ fn headers() -> Vec<Case> {
         last("a prune to version 0", 4, |liar| liar.append(|ledger| prune(ledger, 0))),
         last("a key change numbered 2 before any other", 5, |liar| change_key(liar, 2, 7, 8)),
         last("a key change from a key that is not the ledger's", 5, |liar| change_key(liar, 1, 9, 8)),
-        last("a key change to a key of before", 5, |liar| {
+        last("a key change to an earlier key", 5, |liar| {
             liar.honestly(|ledger| ledger.rotate(&[8; 32]));
             change_key(liar, 2, 8, 7);
         }),

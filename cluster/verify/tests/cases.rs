@@ -247,12 +247,12 @@ fn keys() -> Vec<Case> {
     let of_another = format!("log {}\nquorum none\n", elsewhere.verifier());
     vec![
         refused(
-            "a newest header that changes the key, hidden from who trusts the old one",
+            "a newest header that changes the key, hidden from a client that trusts the old one",
             "newest_header",
             &hidden.prove_keys(Stamp::new(0, 1), &[b"k"], true),
         ),
-        case("a key change, shown to who trusts the old key", Trust::Key(old)),
-        case("a key change, shown to who trusts the new key", Trust::Key(changed.key.verifier().clone())),
+        case("a key change, shown to a client that trusts the old key", Trust::Key(old)),
+        case("a key change, shown to a client that trusts the new key", Trust::Key(changed.key.verifier().clone())),
         case("a key change under a policy with the old key", Trust::Policy(format!("log {vkey}\nquorum none\n"))),
         case(
             "a key change under a policy with the new key",

@@ -699,7 +699,7 @@ class Keys:
             need(n == number, "keys", "the key changes are not numbered from 1 on")
             keys = keys or [old]
             need(keys[-1] == old, "keys", "a change from another key than the one before")
-            need(new not in keys, "keys", "a change to a key of before")
+            need(new not in keys, "keys", "a change to an earlier key")
             need(not changes or changes[-1] < header.sequence, "keys", "key changes that are not in order")
             keys.append(new)
             changes.append(header.sequence)
@@ -1368,7 +1368,7 @@ class Auditor:
             number, old, new = header.what
             need(number == len(self.keys) <= 256, 5, "the number of a key change")
             need(old == self.keys[-1], 5, "a key change from another key")
-            need(new not in self.keys, 5, "a key change to a key of before")
+            need(new not in self.keys, 5, "a key change to an earlier key")
             self.keys.append(new)
         root = mth([epoch_leaf(pair) for pair in self.pairs])
         need((len(self.pairs), root) == (header.epoch_pairs, header.epochs_root), 6, "epochs that rollbacks do not give")

@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_opened_anew_has_everything_and_knows_the_active_tree_alone() {
+    fn a_reopened_store_has_everything_and_caches_only_the_active_tree() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut store = Coppice::create(dir.path(), small(Durability::Log)).expect("creates");
         let mut workload = Workload::new(300, 200, 0.0, 1);

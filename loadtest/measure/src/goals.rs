@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn commits_may_be_slower_while_merging_by_half_and_hot_gets_hardly_while_moving() {
+    fn merging_may_slow_commits_by_half_and_moving_hardly_slows_hot_gets() {
         let goals = judge(&cells(&[(OURS, "merging_commit_p99_ratio", 1.4), (OURS, "moving_get_p99_ratio", 1.4)]));
         assert_eq!(verdict(&goals, "p99 of a commit while merging"), Some(true));
         let moving = "p99 of a get of what stays, while old values move to a second directory";

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_of_the_runs_lacks_is_not_judged() {
+    fn a_figure_that_one_run_lacks_is_not_judged() {
         let former = report(&[(OURS, "get_1", 100.0)]);
         assert_eq!(compare(&former, &report(&[(OURS, "put_500", 1.0)]), 0.1), []);
         assert_eq!(compare(&former, &report(&[(OURS, "load_settle_s", 1.0)]), 0.1), []);

@@ -239,7 +239,7 @@ fn every_structure_answers_as_a_map_does() {
 }
 
 #[test]
-fn a_version_from_which_all_is_deleted_is_the_empty_one() {
+fn a_version_with_everything_deleted_equals_the_empty_one() {
     for structure in structures() {
         let mut store = Store::new(sha256);
         let empty = structure.empty(&mut store);

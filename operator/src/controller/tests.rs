@@ -455,7 +455,7 @@ async fn deleting_a_cluster_leaves_its_data_unless_it_says_otherwise() {
 }
 
 #[tokio::test]
-async fn larger_volumes_are_asked_for_and_the_set_is_made_anew_without_its_pods() {
+async fn larger_volumes_are_asked_for_and_the_set_is_made_again_without_its_pods() {
     let (server, context) = set_up(&json!({}));
     reconcile(&server, &context).await;
     run_pods(&server, "1");
@@ -470,7 +470,7 @@ async fn larger_volumes_are_asked_for_and_the_set_is_made_anew_without_its_pods(
     let deleted: Vec<String> = server.writes().into_iter().filter(|write| write.starts_with("DELETE")).collect();
     assert_eq!(deleted, [format!("DELETE {SETS}/ledger-node Orphan")], "its pods stay");
     reconcile(&server, &context).await;
-    let set = server.get(&format!("{SETS}/ledger-node")).expect("it was made anew");
+    let set = server.get(&format!("{SETS}/ledger-node")).expect("it was made again");
     assert_eq!(set["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"], "40Gi");
 }
 
@@ -490,7 +490,7 @@ async fn a_larger_cold_volume_is_asked_for_alone() {
     assert_eq!(server.get(&claims[1]).expect("it is there")["spec"]["resources"]["requests"]["storage"], "2Ti");
     assert_eq!(server.get(&claims[0]).expect("it is there")["spec"], Value::Null, "the other one is as it was");
     reconcile(&server, &context).await;
-    let set = server.get(&format!("{SETS}/ledger-node")).expect("it was made anew");
+    let set = server.get(&format!("{SETS}/ledger-node")).expect("it was made again");
     assert_eq!(set["spec"]["volumeClaimTemplates"][1]["spec"]["resources"]["requests"]["storage"], "2Ti");
 }
 
@@ -533,7 +533,7 @@ async fn settings_and_policies_that_nothing_needs_are_taken_away() {
 }
 
 #[tokio::test]
-async fn of_two_operators_one_works() {
+async fn only_one_of_two_operators_works() {
     let (server, _) = set_up(&json!({}));
     let leases: Api<Lease> = Api::namespaced(server.client(), "coppice");
     let clock = coppice_env::SimClock::new(0);

@@ -108,7 +108,7 @@ fn names_from_which_no_service_can_be_made_are_refused() {
 }
 
 #[test]
-fn what_is_for_good_cannot_be_changed() {
+fn permanent_fields_cannot_be_changed() {
     for (old, new, words) in [
         (json!({}), json!({ "nodes": { "count": 5 } }), "nodes.count is for good"),
         (json!({}), json!({ "shards": { "count": 4 } }), "shards are for good"),

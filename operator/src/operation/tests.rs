@@ -189,7 +189,7 @@ fn a_prune_that_others_did_already_is_done() {
 }
 
 #[test]
-fn a_header_is_ours_whoever_is_said_to_have_made_the_resource_and_whatever_others_claim() {
+fn a_header_is_ours_by_the_principal_alone_whatever_names_others_claim() {
     let (namespace, uid) = ("n".repeat(63), "123e4567-e89b-12d3-a456-426614174000");
     let name = principal(&namespace, uid);
     let header = |principal: String| {

@@ -102,7 +102,7 @@ fn an_unhealthy_pod_goes_first_if_the_others_can_do_without_it() {
 }
 
 #[test]
-fn what_was_not_heard_of_is_neither_a_voice_nor_without_one() {
+fn a_pod_without_news_counts_neither_as_voter_nor_as_spare() {
     let mut fleet = fleet([true, true, false]);
     fleet.members[2] = member(2, State::Gone, false);
     for (part, state) in

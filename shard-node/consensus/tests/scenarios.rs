@@ -60,7 +60,7 @@ fn an_empty_directory_never_votes() {
     world.crash(A);
     world.network.heal();
     world.run(300);
-    assert_eq!(world.leader(), None, "one vote of three leads nobody");
+    assert_eq!(world.leader(), None, "one vote of three elects nobody");
     // B does not vote even if it is asked under its own name.
     let bytes = {
         let mut forged = None;
@@ -189,7 +189,7 @@ fn leadership_goes_where_it_is_sent() {
 }
 
 #[test]
-fn a_leader_with_whom_nobody_catches_up_resigns_to_one_that_leads_at_once() {
+fn a_leader_ahead_of_all_others_resigns_to_one_that_leads_at_once() {
     let mut world = led_by(A);
     world.group(A).resign_to(A).expect_err("itself");
     world.group(A).resign_to(RaftId(77)).expect_err("nobody");
@@ -206,7 +206,7 @@ fn a_leader_with_whom_nobody_catches_up_resigns_to_one_that_leads_at_once() {
 }
 
 #[test]
-fn a_reluctant_replica_leaves_it_to_the_others_and_leads_where_there_are_none() {
+fn a_reluctant_replica_leads_only_if_no_other_can() {
     for round in 0..10 {
         let mut world = led_by(A);
         world.group(B).set_reluctant(true);
@@ -224,7 +224,7 @@ fn a_reluctant_replica_leaves_it_to_the_others_and_leads_where_there_are_none() 
 }
 
 #[test]
-fn a_quarantined_replica_votes_and_leaves_it_to_the_others_to_lead() {
+fn a_quarantined_replica_votes_but_leaves_leading_to_the_others() {
     let mut world = led_by(A);
     fill(&mut world, 20);
     cut(&world, B);
@@ -235,7 +235,7 @@ fn a_quarantined_replica_votes_and_leaves_it_to_the_others_to_lead() {
     assert_eq!(world.group(B).quarantined(), Some(&b"a digest differs"[..]), "it is not forgotten");
     let term = world.group(B).status().term;
     world.run(100);
-    assert_eq!(world.group(B).status().term, term, "it leaves that to the others");
+    assert_eq!(world.group(B).status().term, term, "it leaves leading to the others");
     assert_eq!(world.group(B).status().role, Role::Follower);
     world.group(B).campaign().expect_err("not even when told");
     let installed = world.snapshots_installed;
@@ -274,7 +274,7 @@ fn a_quarantined_replica_that_alone_has_the_end_of_the_log_leads_until_another_h
 }
 
 #[test]
-fn a_snapshot_is_asked_for_anew_where_a_later_leader_has_a_shorter_log() {
+fn a_snapshot_is_asked_for_again_if_a_later_leader_has_a_shorter_log() {
     let mut shorter = 0;
     for seed in 0..8 {
         let mut world = led_by(A);
@@ -307,8 +307,8 @@ fn a_snapshot_is_asked_for_anew_where_a_later_leader_has_a_shorter_log() {
     assert!(shorter > 0, "A lost its entries at times");
 }
 
-/// Only two of three replicas are up, so nothing is committed without the quarantined one. Its log
-/// has an entry that the leader does not know it has.
+/// Only two of three replicas are up, so nothing is committed without the quarantined one. The
+/// leader does not know that the newest entry is in its log.
 #[test]
 fn a_quarantined_replica_takes_what_is_not_committed_before_it_waits_for_a_snapshot() {
     for another_leads in [false, true] {
@@ -328,7 +328,7 @@ fn a_quarantined_replica_takes_what_is_not_committed_before_it_waits_for_a_snaps
             world.tick();
             world.crash(A);
             let waits = world.group(C).status();
-            assert!(waits.commit < waits.last.index, "it does not know what A has committed, if it has");
+            assert!(waits.commit < waits.last.index, "C does not know whether A has committed the rest");
         }
         let installed = world.snapshots_installed;
         world.run_until("it gets a snapshot", |world| world.snapshots_installed > installed);
@@ -358,7 +358,7 @@ fn a_snapshot_that_was_asked_for_earlier_takes_no_acknowledged_entry_away() {
     for _ in 0..15 {
         refused += u32::from(matches!(world.group(B).step(late.clone()), Err(Error::Refused(_))));
         world.tick();
-        assert_eq!(world.group(B).status().last.index, last, "it has acknowledged what it has");
+        assert_eq!(world.group(B).status().last.index, last, "it keeps what it has acknowledged");
     }
     assert!(refused > 0, "it asked again meanwhile");
     world.network.heal();
@@ -375,7 +375,7 @@ fn a_replica_that_was_added_later_gets_a_snapshot_that_knows_it() {
     let base = world.group(A).status().base.index;
     let index = world.nodes[&A].machine.position.index;
     assert!(base > 1, "the log alone is not enough");
-    world.group(A).set_snapshot(index, Bytes::from_static(b"of before")).expect("an applied state");
+    world.group(A).set_snapshot(index, Bytes::from_static(b"older")).expect("an applied state");
     let new = RaftId::new(4, 1);
     world.add_empty(new);
     world.change(&[Change::AddLearner(new)]).expect("proposes");
@@ -420,7 +420,7 @@ fn changes_that_make_no_sense_are_refused() {
     assert_eq!(second.kind(), ErrorKind::Unavailable);
 }
 
-/// A membership that a log can't name could not be read by any later start.
+/// A later start could not read a membership that its log can't name.
 #[test]
 fn a_group_takes_no_more_replicas_than_its_log_can_name() {
     let mut world = led_by(A);
@@ -441,8 +441,8 @@ fn a_group_takes_no_more_replicas_than_its_log_can_name() {
     assert_eq!(world.group(A).status().membership.learners.len(), 61);
 }
 
-/// If a replica took such a term and then campaigned in the next one, no other replica could follow
-/// it.
+/// If a replica took a made-up term and then campaigned in the next one, no other replica could
+/// follow it.
 #[test]
 fn a_made_up_term_changes_nothing() {
     let mut world = led_by(A);
@@ -455,7 +455,7 @@ fn a_made_up_term_changes_nothing() {
     bytes.extend([0; 8]);
     let message = Message::decode(&bytes).expect("it is well formed");
     assert_eq!((message.kind(), message.to()), ("heartbeat", B));
-    let refused = world.group(B).step(message).expect_err("nobody came there by elections");
+    let refused = world.group(B).step(message).expect_err("no election led to this term");
     assert!(matches!(refused, Error::Refused(_)), "{refused}");
     assert_eq!((world.group(A).status().term, world.group(B).status().term), (term, own));
     fill(&mut world, 3);

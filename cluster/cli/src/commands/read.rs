@@ -82,7 +82,7 @@ pub async fn range(client: &Client, args: &Range, trusting: bool, output: Output
     };
     let mut table = Table::new(output, if args.keys_only { &["KEY"] } else { &["KEY", "VALUE"] });
     if trusting {
-        // Nothing is shown before all of it is proven.
+        // The records are shown only once all of them are proven.
         let (records, end) = client.range_all(request).await?;
         records.iter().try_for_each(|record| print_record(record, args.keys_only, &mut table, output))?;
         table.end()?;
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_ends_before_the_first_key_that_does_not_have_it() {
+    fn the_lowest_key_above_a_prefix_ends_its_range() {
         assert_eq!(after_prefix(b"a/").as_deref(), Some(&b"a0"[..]));
         assert_eq!(after_prefix(b"a\xff\xff").as_deref(), Some(&b"b"[..]));
         assert_eq!(after_prefix(b"\xff"), None);

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_or_the_stored_shape_is_refused() {
+    fn a_shape_that_contradicts_itself_or_the_stored_one_is_refused() {
         let wanted = |shards, splits: &[&str]| Wanted {
             shards,
             splits: splits.iter().map(|split| split.as_bytes().to_vec()).collect(),

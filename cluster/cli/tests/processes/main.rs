@@ -80,7 +80,7 @@ fn processes_start_in_any_order_and_stop_under_load_without_losing_anything() {
 }
 
 #[test]
-fn the_health_port_says_who_lives_who_has_started_and_who_serves_his_role() {
+fn the_health_port_says_which_processes_live_have_started_and_serve() {
     let cluster = Cluster::tls();
     let started = |process| until("it has started", || (cluster.probe(process, "/startupz")?.0 == 200).then_some(()));
     let coordinator = cluster.coordinator();
@@ -218,7 +218,7 @@ fn a_new_authority_is_taken_up_without_a_restart_and_open_connections_end_with_t
     coordinator.says_times(4, words);
     let before = lines(&follower);
     cluster.until_it_commits("both=yes");
-    until("a stream of before goes on while both are believed", || (lines(&follower) > before).then_some(()));
+    until("an earlier stream goes on while both are believed", || (lines(&follower) > before).then_some(()));
     fs::write(cluster.path("ca.pem"), new.pem()).expect("a file can be written");
     // A process that starts now trusts only the new authority, and everyone must show a certificate
     // from it.
@@ -360,12 +360,12 @@ fn a_client_may_do_what_its_role_says_and_what_is_denied_changes_nothing_and_is_
     uncertified.env_remove("COPPICE_CLIENT_CERT").env_remove("COPPICE_CLIENT_KEY");
     let refused = common::run(&mut uncertified).expect(4);
     assert!(refused.stderr.contains("--client-cert"), "{}", refused.stderr);
-    until("who has no certificate is recorded", || (denials(&cluster).len() > recorded).then_some(()));
+    until("the client without a certificate is recorded", || (denials(&cluster).len() > recorded).then_some(()));
     drop((coordinator, nodes));
 }
 
 #[test]
-fn who_may_watch_the_log_and_read_no_records_is_not_sent_their_changes() {
+fn a_caller_that_may_watch_the_log_but_not_read_is_sent_no_changed_records() {
     let cluster = Cluster::tls();
     let (nodes, coordinator) = (cluster.nodes(), cluster.coordinator());
     cluster.until_it_commits("held=1");
@@ -387,7 +387,7 @@ fn who_may_watch_the_log_and_read_no_records_is_not_sent_their_changes() {
 }
 
 #[test]
-fn the_signing_key_is_changed_and_who_trusts_the_old_one_follows() {
+fn the_signing_key_is_changed_and_clients_that_trust_the_old_one_follow() {
     let cluster = Cluster::plain();
     let nodes = cluster.nodes();
     let coordinator = cluster.coordinator();

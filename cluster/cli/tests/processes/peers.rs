@@ -103,7 +103,7 @@ fn an_impostor_at_the_address_of_a_node_that_is_down_gets_nothing() {
 }
 
 #[test]
-fn what_is_no_coordinator_gets_nothing_from_a_client_unless_it_takes_any_server() {
+fn a_client_sends_nothing_to_a_server_that_is_no_coordinator_unless_told_to() {
     let cluster = Cluster::tls();
     for name in ["reader", "node-1", "nobody"] {
         let port = cluster.port_of(4);
@@ -227,7 +227,7 @@ fn a_withdrawn_certificate_ends_its_open_connections_and_is_let_in_no_more() {
         let why = line["why"].as_str().unwrap_or_default();
         why.contains("withdrawn") && line["roles"] == serde_json::json!(["reader"])
     };
-    assert!(denials(&cluster).iter().any(told), "whose connection ended is recorded: {:?}", denials(&cluster));
+    assert!(denials(&cluster).iter().any(told), "the ended connection is recorded: {:?}", denials(&cluster));
 
     // A malformed list changes nothing, and no process starts with it.
     write(&format!("{readers}serial of the auditor\nend\n"));

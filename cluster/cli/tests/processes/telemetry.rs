@@ -149,7 +149,7 @@ fn every_metric_is_listed_and_everything_listed_is_there() {
     let (missing, gone): (Vec<_>, Vec<_>) = (missing.collect(), gone.collect());
     assert!(
         missing.is_empty() && gone.is_empty(),
-        "not listed: {missing:#?}\nlisted, and not there: {gone:#?}\nBLESS=1 writes the list anew"
+        "not listed: {missing:#?}\nlisted, and not there: {gone:#?}\nBLESS=1 writes the list again"
     );
 }
 

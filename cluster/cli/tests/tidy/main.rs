@@ -146,7 +146,7 @@ fn a_planted_long_function_is_found_in_each_language() {
 }
 
 #[test]
-fn what_a_string_quotes_is_no_import() {
+fn an_import_inside_a_string_is_not_counted() {
     let text = "const PATH: &str = \"use crate::two;\";\nfn quote() -> char { '\"' }\nfn life<'a>(a: &'a str) -> &'a str { a }\n";
     let ring = [
         ("a/src/lib.rs", "mod one; mod two; mod three; mod four;"),

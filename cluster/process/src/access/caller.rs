@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_is_its_subject_else_its_address_else_in_process() {
+    fn a_caller_is_named_by_its_subject_or_its_address_or_as_in_process() {
         let nothing = MetadataMap::new();
         let alice = caller(Some("10.0.0.1:7"), Some(identity("CN=alice", &[Role::Writer])), &nothing);
         assert_eq!((alice.name, alice.voucher), (Name::Subject("CN=alice".to_owned()), None));

@@ -194,7 +194,7 @@ async fn several_roles_add_up_and_anything_else_in_a_certificate_is_no_role() {
 }
 
 #[tokio::test]
-async fn who_shows_no_certificate_a_foreign_one_or_one_that_ended_is_not_let_in() {
+async fn a_client_without_a_certificate_or_with_a_foreign_or_expired_one_is_not_let_in() {
     let scene = Scene::start().await;
     let foreign = of_role(&authority(), "operator");
     let ended = certify(&scene.authority, &["urn:coppice:role:operator"], |params| {
@@ -223,7 +223,7 @@ fn nobody_is_asked_for_roles_without_tls_or_where_they_are_ignored() {
 }
 
 #[test]
-fn without_tls_only_the_loopback_interface_is_listened_on_unless_that_is_said() {
+fn without_tls_only_loopback_addresses_are_listened_on_unless_plaintext_is_allowed() {
     let access = Access::default();
     let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
     for near in ["127.0.0.1:1", "127.3.2.1:1", "[::1]:1"] {

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_shows_a_certificate_counts_as_its_subject() {
+    async fn a_peer_with_a_certificate_counts_as_its_subject() {
         let lines = Lines::new(BOUNDS);
         let subject = || Party::Subject("CN=a".to_owned());
         let mut kept = Vec::new();

@@ -167,7 +167,7 @@ async fn a_new_authority_counts_for_the_next_connection_and_open_ones_end_with_t
 }
 
 #[tokio::test]
-async fn files_that_are_no_whole_change_nothing() {
+async fn files_that_do_not_fit_together_change_nothing() {
     let authority = Authority::new();
     let dir = tempfile::tempdir().expect("a directory");
     write(dir.path(), "ca", &authority.0.pem());
@@ -227,7 +227,7 @@ fn both(authority: &Authority) -> [tempfile::TempDir; 2] {
 }
 
 #[tokio::test]
-async fn what_answers_must_have_the_role_and_the_name_that_are_dialed() {
+async fn the_answering_process_must_have_the_dialed_role_and_name() {
     let authority = Authority::new();
     let [here, there] = both(&authority);
     let client = client(there.path());
@@ -261,7 +261,7 @@ async fn what_answers_must_have_the_role_and_the_name_that_are_dialed() {
 }
 
 #[tokio::test]
-async fn an_impostor_learns_nothing_of_who_dials() {
+async fn an_impostor_learns_nothing_about_the_dialing_process() {
     let authority = Authority::new();
     let [here, there] = both(&authority);
     authority.certify_as(here.path(), &["urn:coppice:role:reader"], |_| {});

@@ -115,7 +115,7 @@ fn key_changes_follow_each_other() {
         (change(1, 2, 3), "number of a key change"),
         (change(3, 2, 3), "number of a key change"),
         (change(2, 1, 3), "a key change from another key"),
-        (change(2, 2, 1), "a key change to a key of before"),
+        (change(2, 2, 1), "a key change to an earlier key"),
     ] {
         assert_eq!(broken(&ledger, ledger.head(), body, |_| ()), rule);
     }

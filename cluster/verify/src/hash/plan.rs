@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "made before")]
-    fn a_step_of_what_is_made_later_is_refused() {
+    fn a_step_whose_input_is_made_later_is_refused() {
         let mut plan = HashPlan::new(8);
         let list = plan.known(Digest::default());
         let node = plan.node(0, 1, &list);

@@ -103,12 +103,12 @@ fn changes_that_are_missing_or_out_of_order_are_refused() {
     let other = "a key change from another key than the one before";
     assert_eq!(refused(&[first.clone(), (Sequence(20), change(2, 1, 3))]), other);
     let again = [first, (Sequence(20), change(2, 2, 1))];
-    assert_eq!(refused(&again), "a key change to a key of before");
+    assert_eq!(refused(&again), "a key change to an earlier key");
     assert_eq!(follow(9, &changes()), Err(STRANGE));
 }
 
 #[test]
-fn a_ledger_changes_its_key_only_so_often() {
+fn the_number_of_key_changes_is_bounded() {
     let changes: Vec<(Sequence, KeyChange)> = (1..=257_u32)
         .map(|number| {
             let key = |number: u32| {

@@ -136,7 +136,7 @@ fn check_header(before: &[Header], header: &Header) -> Rule<()> {
             }
             need(change.number as usize == keys.len() && keys.len() <= 256, 5, "the number of a key change")?;
             need(keys.last() == Some(&change.old), 5, "a key change from another key")?;
-            need(!keys.contains(&change.new), 5, "a key change to a key of before")?;
+            need(!keys.contains(&change.new), 5, "a key change to an earlier key")?;
         }
         _ => {}
     }

@@ -20,7 +20,7 @@ pub fn compare(name: &str, vectors: &Value) {
         let text = serde_json::to_string_pretty(vectors).expect("a value is JSON");
         fs::write(path(name), text + "\n").expect("the file is written");
     }
-    // `assert_eq` would print both.
+    // `assert_eq` would print both documents.
     assert!(stored(name) == *vectors, "{name} is not what the code makes now");
 }
 

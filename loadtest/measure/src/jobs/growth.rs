@@ -92,7 +92,7 @@ fn grow(system: &mut dyn System, dir: &Path, scale: &Scale, workload: &mut Workl
 }
 
 /// The same as [`growth`] for our engine, then the memory that it holds in addition to its caches.
-/// With `with_reads`, also reads for each get by memory.
+/// With `with_reads`, also counts the reads of a get for each size of memory.
 ///
 /// # Errors
 /// If the engine fails.

@@ -103,7 +103,7 @@ pub enum Job {
     Reads(Scale),
     /// [`jobs::growth`]; our engine keeps one version.
     Growth(Scale),
-    /// [`jobs::growth_ours`] with reads for each get by memory; our engine only.
+    /// [`jobs::growth_ours`], also with the reads of a get for each size of memory; our engine only.
     GrowthAndReads(Scale),
     /// [`jobs::beside_merges`]; our engine only.
     BesideMerges(Scale),
@@ -111,8 +111,8 @@ pub enum Job {
     BesideMoves(Scale),
 }
 
-/// The number of records for which the capacity of the active tree is meant. Where less data stands
-/// in for that many, the capacity is reduced in proportion.
+/// The number of records that the active tree's default capacity is meant for. Runs with fewer
+/// records reduce the capacity in proportion.
 pub(super) const FULL_RECORDS: u64 = 10_000_000;
 
 impl Job {

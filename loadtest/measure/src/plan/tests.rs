@@ -31,7 +31,7 @@ fn all_systems_have_the_same_cache_bytes_and_records_in_a_comparison() {
 }
 
 #[test]
-fn a_run_has_an_end_in_sight() {
+fn a_run_has_a_bound_on_its_expected_time() {
     for (quick, minutes) in [(true, 5), (false, 36)] {
         let all: Duration = plan(quick).iter().map(Step::expected).sum();
         assert!(all <= Duration::from_secs(60 * minutes), "{all:?} of {minutes} min");
@@ -39,7 +39,7 @@ fn a_run_has_an_end_in_sight() {
 }
 
 #[test]
-fn curves_of_several_steps_are_one_with_a_line_for_each_system() {
+fn curves_of_several_steps_become_one_with_a_line_for_each_system() {
     let mut collected = Collected::default();
     let series = |points: &[(f64, f64)]| Series::new("disk", "", "", "", [(String::new(), points.to_vec())].into());
     collected.add_series("ours", series(&[(1.0, 10.0), (2.0, 20.0)]));

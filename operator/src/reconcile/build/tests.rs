@@ -289,7 +289,7 @@ fn network_policies_close_nodes_and_etcd_and_can_be_left_out() {
     let node = &find(&objects, "NetworkPolicy", "ledger-node").body["spec"]["ingress"];
     let roles: Vec<&Value> = node[0]["from"]
         .as_array()
-        .expect("it names who")
+        .expect("it names peers")
         .iter()
         .map(|peer| &peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"])
         .collect();

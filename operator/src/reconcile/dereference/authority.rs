@@ -126,7 +126,7 @@ impl Standing {
         let files = if self.stage == Stage::Believed { "ca.crt" } else { "ca.crt, tls.crt and tls.key" };
         let (secret, stage) = (facts.authority(self.of), self.stage.name());
         Some(format!(
-            "clients outside of the cluster need {files} of their secrets anew; then: kubectl annotate --overwrite secret {secret} {CLIENTS}={stage}"
+            "clients outside of the cluster need the new {files} of their secrets; then: kubectl annotate --overwrite secret {secret} {CLIENTS}={stage}"
         ))
     }
 }

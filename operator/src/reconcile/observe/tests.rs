@@ -128,7 +128,7 @@ fn groups_are_those_that_the_ledger_reports() {
 }
 
 #[test]
-fn who_votes_is_what_raft_counts_and_not_what_a_replica_thinks() {
+fn the_voters_are_those_that_raft_counts_whatever_a_replica_says() {
     let group = |voters: &[u64], third: &str| {
         let replicas = (0..3).map(|index: u64| v1::ReplicaStatus {
             raft_id: index + 1,
@@ -155,7 +155,7 @@ fn who_votes_is_what_raft_counts_and_not_what_a_replica_thinks() {
     assert_eq!(of(&[1, 2]), (Part::Silent, 2, 0), "it has lost its vote, and does not know it yet");
     assert_eq!(of(&[1, 2, 3, 9]), (Part::Votes, 3, 1), "another one is counted that nobody has");
     assert_eq!(of(&[1, 2, 9]), (Part::Silent, 2, 0));
-    assert_eq!(of(&[]), (Part::Votes, 2, 0), "a coordinator of before does not tell");
+    assert_eq!(of(&[]), (Part::Votes, 2, 0), "an older coordinator does not tell");
     for role in ["candidate", "learner", "a role of a later version"] {
         assert_eq!(group(&[1, 2, 3], role).parts[&2], Part::Unknown, "{role}: it is counted, and may vote");
         assert_eq!(group(&[1, 2], role).parts[&2], Part::Silent, "{role}");

@@ -508,7 +508,7 @@ fn files_of_dropped_segments_are_used_again_and_not_believed() {
 }
 
 #[test]
-fn what_fails_on_a_thread_is_told_here() {
+fn a_failure_on_a_thread_is_returned_to_the_caller() {
     let disk = SimStorage::new();
     let mut log = Log::create(disk.storage(), LARGE, owner(), Position::START, voters()).expect("creates");
     let entry = |index| {
@@ -567,7 +567,7 @@ fn large_batches_are_written_by_a_thread_and_are_the_same() {
 }
 
 #[test]
-fn only_what_was_proposed_is_shown_while_it_is_written() {
+fn only_proposed_commands_are_shown_while_they_are_written() {
     let disk = SimStorage::new();
     let mut log = create(&disk).expect("creates");
     let at = |index| Position { index, term: 1 };

@@ -56,7 +56,7 @@ fn disk_of(files: Files) -> SimStorage {
 }
 
 #[test]
-fn the_directory_is_written_as_ever() {
+fn the_written_directory_equals_the_golden_one() {
     let disk = SimStorage::new();
     drop(write(&disk));
     let names: Vec<_> = disk.files().into_iter().filter(|name| name != "lock").collect();

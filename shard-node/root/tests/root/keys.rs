@@ -143,7 +143,7 @@ fn keys_survive_restart_replay_snapshot_and_rollback() {
 }
 
 #[test]
-fn a_saved_state_without_key_changes_is_that_of_before() {
+fn a_saved_state_has_the_newer_format_only_after_a_key_change() {
     let disk = SimStorage::new();
     let (mut root, mut model) = founded(&disk);
     let magic = |root: &mut Root, model: &Model| {

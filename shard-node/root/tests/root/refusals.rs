@@ -286,7 +286,7 @@ fn what_no_root_shows_is_checked_too() {
     let refusal = model.refuse(&mut root, &Command::AppendHeader(alias));
     assert_eq!(refusal, Refusal::Content("name of the target"));
     model.accept(&mut root, &Command::AppendHeader(good));
-    // A state root over a leaf that claims another version than the one that changed it.
+    // The state root covers a leaf that claims another version than the one that changed it.
     let good = full_commit(&mut model);
     for wrong in [Version(0), model.head().version, model.head().version.next().next()] {
         let mut bad = good.clone();

@@ -97,7 +97,7 @@ async fn read(answer: http::Response<Body>) -> (usize, Option<Status>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_of_which_nothing_is_taken_is_cut_off_and_says_so() {
+async fn a_stream_that_nobody_reads_is_cut_off_and_says_so() {
     let scene = Scene::start(Limits::default(), usize::MAX);
     let channel = scene.connect();
     let unread = call(&channel, RANGE).await;
@@ -207,7 +207,7 @@ fn taking(
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_that_are_never_whole_hold_a_share_and_not_for_long() {
+async fn unfinished_messages_hold_a_share_and_not_for_long() {
     const MIB: usize = 1 << 20;
     let limits = Limits { received_bytes_max: 16 * MIB, ..Limits::default() };
     let server = taking(limits);

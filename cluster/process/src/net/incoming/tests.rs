@@ -106,7 +106,7 @@ async fn the_newest_connection_is_taken_and_the_oldest_silent_one_closed() {
 }
 
 #[tokio::test]
-async fn what_takes_nothing_of_what_is_written_is_closed() {
+async fn a_connection_that_reads_nothing_is_closed() {
     let bounds = Bounds { write_timeout: Duration::from_millis(50), greeting_bytes: 1, ..GRPC };
     let listener = net::listen("127.0.0.1:0".parse().expect("an address")).await.expect("a port is free");
     let address = listener.local_addr().expect("it listens");
