@@ -115,8 +115,8 @@ class Run(Steps):
             return None
 
     def is_ready(self):
-        """Whether the cluster is ready, according to the operator about the newest specification,
-        and according to the ledger itself."""
+        """Whether the operator reports the newest specification as ready, and the ledger itself is
+        well."""
         generation = self.cluster()["metadata"]["generation"]
         ready = self.conditions().get("Ready", {})
         return ready.get("status") == "True" and ready.get("observedGeneration") == generation and well(self.status(), NODES)

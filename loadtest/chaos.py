@@ -31,7 +31,8 @@ from harness.network import do_without, open_network
 from harness.processes import Process, wait_until
 
 OBSERVER = "client"
-# Seconds from the end of a fault until commits go on and every replica is back, on a busy machine.
+# The longest time from the end of a fault until commits go on and every replica is back, on a busy
+# machine.
 HEAL_SECONDS = 60
 # The small disk: room for the reserves of three groups, 104 MiB each, and for the writes of a run.
 # It fills soon.
@@ -368,7 +369,7 @@ def main():
         run.close()
     report = run.report(broken)
     print(readable(report))
-    print(f"{run.directory}/report.json, report.md; histories and logs beside them")
+    print(f"{run.directory}/report.json, report.md; histories and logs are in the same directory")
     return 0 if report["ok"] else 1
 
 

@@ -66,7 +66,7 @@ async fn everybody_goes_on(world: &World, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_that_nobody_reads_stop_nobody_else() {
+async fn unread_streams_delay_no_other_caller() {
     let world = World::new(Params { journals_kept: true, ..Params::default() }).await;
     let mut running = world.leader().await;
     fill(&mut running.client).await;
@@ -117,7 +117,7 @@ async fn ended<T>(answers: &mut Streaming<T>) -> tonic::Status {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_that_a_writer_does_not_take_stop_no_other_write_on_its_way_to_the_leader() {
+async fn unread_answers_of_a_writer_delay_no_other_forwarded_write() {
     let team = team::Team::new(team::embedded()).await;
     let leader = team.leader().await;
     let passes = team::NAMES.into_iter().find(|name| *name != leader).expect("there are three");

@@ -73,7 +73,7 @@ func verdicts(t *testing.T, operations []Operation, list []Change) string {
 func TestSoundHistoriesPass(t *testing.T) {
 	for name, history := range map[string][]Operation{
 		"one after the other": {write(1, 1, 2, 1, "a", "b"), read(2, 3, 4, 1, "a", "b"), write(1, 5, 6, 2, "c", "")},
-		"a read meets either side of a write that goes on": {
+		"a read sees either side of a write in progress": {
 			write(1, 1, 2, 1, "a", "b"), write(1, 3, 9, 2, "c", "d"), read(2, 4, 5, 1, "a", "b"), read(3, 6, 7, 2, "c", "d"),
 		},
 		"a condition that holds, and one that does not": {

@@ -25,7 +25,7 @@ pub enum State {
     Stopped,
     /// The process runs, and isn't ready.
     Running,
-    /// The process has been running longer than any start takes without being ready: something in
+    /// The process runs, and has not become ready in the time that any start takes. Something in
     /// its template keeps it from serving.
     Stalled,
     /// The process reports that it can serve its role.

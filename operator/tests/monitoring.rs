@@ -119,7 +119,7 @@ fn check(query: &str, metrics: &Metrics) {
 }
 
 #[test]
-fn alerts_ask_for_metrics_that_there_are_and_each_has_a_runbook() {
+fn alerts_query_only_listed_metrics_and_each_has_a_runbook() {
     let metrics = metrics();
     let alerts: Value = serde_saphyr::from_str(&file("charts/coppice/files/alerts.yaml")).expect("it is YAML");
     let overview = file("docs/runbooks/README.md");
@@ -156,7 +156,7 @@ fn alerts_ask_for_metrics_that_there_are_and_each_has_a_runbook() {
 }
 
 #[test]
-fn the_dashboard_asks_for_metrics_that_there_are() {
+fn the_dashboard_queries_only_listed_metrics() {
     let metrics = metrics();
     let dashboard: Value = serde_json::from_str(&file("charts/coppice/files/dashboard.json")).expect("it is JSON");
     let mut asked = 0;
@@ -173,7 +173,7 @@ fn the_dashboard_asks_for_metrics_that_there_are() {
 }
 
 #[test]
-fn a_query_for_what_is_not_there_is_found() {
+fn a_query_for_an_unlisted_metric_is_found() {
     let metrics = metrics();
     check(r#"max by (group, job) (rate(coppice_raft_elections_total{outcome="won"}[5m])) > 0.5"#, &metrics);
     let wrong = [

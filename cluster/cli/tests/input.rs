@@ -88,7 +88,7 @@ fn key_files_that_everybody_can_read_are_refused() {
     let data = work.path().join("data");
     Dev::start(&data, &["--replicas".to_owned(), "1".to_owned()]).stop();
     fs::set_permissions(data.join("ledger.key"), fs::Permissions::from_mode(0o644)).expect("it is ours");
-    let Err(done) = Dev::try_start(&data, &[]) else { panic!("it serves with a key that is none") };
+    let Err(done) = Dev::try_start(&data, &[]) else { panic!("it serves with a malformed key") };
     assert!(done.code == 2 && done.stderr.contains("chmod 600"), "{done:?}");
     let key = written(work.path(), "tls.key", "of no use");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).expect("it is ours");

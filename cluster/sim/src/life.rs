@@ -78,8 +78,8 @@ impl Life {
         let _ = ended.wait_for(|ended| *ended).await;
     }
 
-    /// Makes the process die after this many messages, or this many turns of the executor after the
-    /// last of them: at one of its await points.
+    /// Makes the process die this many turns of the executor after this many messages. So it dies
+    /// at one of its await points.
     pub fn light_fuse(&self, messages: u64, turns: u64) {
         self.0.turns.store(turns, Ordering::Relaxed);
         self.0.fuse.store(messages, Ordering::Relaxed);

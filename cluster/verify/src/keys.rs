@@ -204,7 +204,7 @@ impl Keys {
     ) -> Result<Self, &'static str> {
         let mut found: Option<Self> = None;
         for (number, (sequence, change)) in (1_u32..).zip(headers) {
-            let key = |public_key| VerifierKey::new(self.first().name(), public_key).map_err(|_| "a key that is none");
+            let key = |public_key| VerifierKey::new(self.first().name(), public_key).map_err(|_| "a malformed key");
             let mut chain = match found {
                 Some(chain) => chain,
                 None => Self::new(key(&change.old)?),

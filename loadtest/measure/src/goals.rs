@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slower_past_misses_the_goal_and_a_faster_one_does_not() {
+    fn slower_gets_of_old_versions_miss_the_goal_and_faster_ones_do_not() {
         let judged = |past: f64| judge(&cells(&[(OURS, "get_back_0", 100.0), (OURS, "get_back_40", past)]));
         assert_eq!(verdict(&judged(80.0), "get, 40 versions back"), Some(false));
         assert_eq!(verdict(&judged(95.0), "get, 40 versions back"), Some(true));

@@ -28,7 +28,7 @@ use super::{
     doc = "A verifiable ledger: its nodes, coordinators and etcd, and how they are run.",
     validation = Rule::new("self.metadata.name.size() <= 40").message("the name has at most 40 characters: names of pods are made from it"),
     validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message("the name begins with a letter and has no dots: names of services are made from it"),
-    validation = Rule::new("!self.metadata.name.matches('-(node|coordinator|etcd)$')").message("the name does not end in -node, -coordinator or -etcd: so end the names of services of other clusters"),
+    validation = Rule::new("!self.metadata.name.matches('-(node|coordinator|etcd)$')").message("the name does not end in -node, -coordinator or -etcd: services of other clusters have such names"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Nodes", type_ = "string", json_path = ".status.nodes"),
     printcolumn(name = "Coordinators", type_ = "string", json_path = ".status.coordinators"),
@@ -168,7 +168,7 @@ pub struct Shards {
     pub splits: Vec<String>,
     /// The number of nodes that hold each shard. The default is all nodes, or one less if their
     /// number is even, and at most five.
-    #[x_kube(validation = Rule::new("self % 2 == 1").message("replicas is odd: an even number bears no more failures"))]
+    #[x_kube(validation = Rule::new("self % 2 == 1").message("replicas is odd: an even number survives no more failures"))]
     #[schemars(range(min = 1, max = 9))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
@@ -198,7 +198,7 @@ impl Default for Shards {
 #[serde(rename_all = "camelCase")]
 pub struct Root {
     /// The number of nodes that hold the root log; the default is computed as for shards.
-    #[x_kube(validation = Rule::new("self % 2 == 1").message("replicas is odd: an even number bears no more failures"))]
+    #[x_kube(validation = Rule::new("self % 2 == 1").message("replicas is odd: an even number survives no more failures"))]
     #[schemars(range(min = 1, max = 9))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,

@@ -170,7 +170,7 @@ fn a_manifest_that_is_applied_again_does_not_roll_back_again() {
 }
 
 #[test]
-fn a_refusal_is_the_end_and_an_absence_is_not() {
+fn a_refusal_ends_an_operation_and_an_unavailable_ledger_does_not() {
     let mut ledger = ledger(9);
     let refused = run(&mut ledger, &prune(50), 0, 0);
     assert_eq!((refused.phase, refused.message.as_str()), (Phase::Failed, "no such boundary"));
@@ -180,7 +180,7 @@ fn a_refusal_is_the_end_and_an_absence_is_not() {
 }
 
 #[test]
-fn a_prune_that_others_did_already_is_done() {
+fn a_prune_that_somebody_else_did_counts_as_done() {
     let mut ledger = ledger(9);
     ledger.boundary = 6;
     let status = run(&mut ledger, &prune(5), 0, 0);

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_a_saved_checkpoint_is_told_apart() {
+    fn contradictions_of_a_saved_checkpoint_are_told_apart() {
         let saved = note(&ledger(5, 1), 5);
         assert_eq!(verdict(&saved, &ledger(5, 1), 5), Ok(Verdict::Fine));
         assert_eq!(verdict(&saved, &ledger(6, 1), 5), Ok(Verdict::Fine));

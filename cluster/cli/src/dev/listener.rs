@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_taken_default_port_gives_way_and_a_taken_chosen_one_does_not() {
+    fn a_default_port_that_is_taken_is_replaced_and_a_chosen_one_is_not() {
         // If this test does not get the default port, another process has it: it is taken in any
         // case.
         let (_first, _) = Listener::bind_default().expect("a port");

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_small_disk_is_left_to_its_user() {
+    fn the_reserve_is_small_on_a_small_disk() {
         let (large, small) = (Disk::fitting(1 << 40, 9), Disk::fitting(4 << 30, 9));
         assert_eq!(large.reserve_bytes, 9 * (104 << 20));
         assert_eq!(small.reserve_bytes, 9 * (24 << 20));

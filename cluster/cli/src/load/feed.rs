@@ -1,5 +1,5 @@
-//! The reader of the input, on a thread: so a slow pipe delays neither batches that were read
-//! before nor answers.
+//! The reader of the input. It has its own thread, so a slow pipe delays neither batches that were
+//! already read nor answers.
 //!
 //! The thread reads at most [`WAITING_MAX`] batches ahead. It ends at the end of the input, at its
 //! first error, or when nobody takes its batches any more. A thread that waits for a pipe ends with

@@ -153,7 +153,7 @@ fn a_nodes_key_speaks_for_no_other_node_and_a_coordinators_for_no_other_coordina
     let raft_id = |ordinal: u64| ordinal << 32 | 1;
     let runtime = Runtime::new().expect("the system gives threads");
     let denied = |result: Result<(), Status>, words: &str| {
-        let status = result.expect_err("it is another's word");
+        let status = result.expect_err("it speaks for another");
         assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
         assert!(status.message().contains(words), "{words}: {status:?}");
     };

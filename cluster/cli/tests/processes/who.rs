@@ -40,7 +40,7 @@ fn client(cluster: &Cluster, name: &str, address: &str) -> LedgerClient<Channel>
 }
 
 #[test]
-fn the_log_names_the_subject_also_through_another_coordinator_and_nobody_can_claim_one() {
+fn the_log_names_the_subject_even_through_another_coordinator_and_nobody_can_claim_one() {
     let cluster = Cluster::tls_registered();
     let (nodes, first) = (cluster.nodes(), cluster.coordinator());
     for value in 1..=4 {

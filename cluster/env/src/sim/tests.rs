@@ -141,7 +141,7 @@ fn both_locks_are_exclusive_until_dropped() {
 }
 
 #[test]
-fn both_say_what_room_there_is() {
+fn both_report_the_free_space() {
     let root = tempfile::tempdir().expect("a temporary directory");
     let disk = DiskStorage::new(root.path());
     let free = disk.free_bytes().expect("says");

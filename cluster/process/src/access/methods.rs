@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_table_is_allowed_to_nobody() {
+    fn a_method_outside_the_table_is_allowed_to_nobody() {
         for path in [
             "",
             "/",

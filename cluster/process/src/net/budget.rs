@@ -12,8 +12,8 @@ use tonic::Status;
 
 use crate::peer::Party;
 
-/// One caller may have one in this many of all places and bytes. Processes of the cluster call for
-/// others, and may have all.
+/// A caller may have at most this part of all places and bytes: 4 means a quarter. Processes of the
+/// cluster may have all, since they call for others.
 pub(super) const CALLER_SHARE: usize = 4;
 
 /// A limited number of bytes. Clones share it.
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caller_has_a_share_and_what_is_given_back_can_be_had_again() {
+    fn a_caller_has_a_share_and_released_bytes_can_be_taken_again() {
         let budget = Budget::new("requests", 400);
         let of = |name: &str| budget.held(&Party::Subject(name.to_owned()));
         let (mut first, mut second, mut other) = (of("a"), of("a"), of("b"));

@@ -312,9 +312,9 @@ impl Maker<'_> {
         let expanded = |child: &Node| Subtree::Expanded(last_of(child));
         let file = self.key(&key);
         let cases = [
-            ("absence of a present key behind the leaf before, what follows not shown", show(&[0], &expanded)),
+            ("absence of a present key behind the previous leaf, the next leaf not shown", show(&[0], &expanded)),
             (
-                "absence of a present key behind the leaf before, with its own leaf as what follows",
+                "absence of a present key behind the previous leaf, its own leaf shown as the next",
                 show(&[0, 1], &expanded),
             ),
             ("absence of a present key by the separator of its leaf", show(&[1], &expanded)),

@@ -77,7 +77,7 @@ fn points_of_a_sweep_become_one_curve_for_each_figure() {
 }
 
 #[test]
-fn ours_does_every_job_of_its_own() {
+fn our_engine_does_every_job_for_it_alone() {
     let dir = tempfile::tempdir().expect("a directory");
     let scale = Scale { records: 2000, value_bytes: 20, batch: 100, seconds: 0.01, ..base_scale(true) };
     let [plateau, ..] = plateaus(true);

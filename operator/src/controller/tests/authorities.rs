@@ -324,7 +324,7 @@ async fn an_authority_that_ends_soon_is_followed_by_another_one_or_a_person_is_t
 }
 
 #[tokio::test]
-async fn an_issuer_that_is_asked_no_more_is_followed_by_an_authority_in_stages() {
+async fn an_issuer_that_is_no_longer_asked_is_replaced_by_an_authority_in_stages() {
     let (server, context) = set_up(&json!({}));
     reconcile(&server, &context).await;
     let with = |tls: Value| {

@@ -207,7 +207,7 @@ fn groups_are_dealt_out_evenly() {
     assert_eq!(placement[0], ("root".to_owned(), vec![0]));
     let on = |node: usize| placement[1..].iter().filter(|(_, hosts)| hosts.contains(&node)).count();
     assert_eq!([on(0), on(1), on(2), on(3)], [6; 4]);
-    assert!(placement[1..].iter().all(|(_, hosts)| hosts.len() == 3), "an even number bears no more failures");
+    assert!(placement[1..].iter().all(|(_, hosts)| hosts.len() == 3), "an even number survives no more failures");
 }
 
 /// The secrets that etcd and coordinators mount for their connections; checks that the settings
@@ -318,7 +318,7 @@ fn metrics_and_spans_go_where_the_resource_says() {
 }
 
 #[test]
-fn pods_are_what_users_add_and_still_ours() {
+fn pods_have_what_users_add_and_stay_ours() {
     let objects = build(&facts(json!({ "nodes": {
         "pods": {
             "labels": { "team": "ledger", "app.kubernetes.io/name": "mine" },

@@ -125,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn split_appends_say_the_same(raft in append(), bytes_max in 1_usize..200) {
+    fn split_appends_carry_the_same_entries(raft in append(), bytes_max in 1_usize..200) {
         let parts = split_append(raft.clone(), bytes_max);
         let mut entries = Vec::new();
         let mut before = (raft.index, raft.log_term);

@@ -37,7 +37,7 @@ async fn until_closed(mut stream: TcpStream) {
     let _ = stream.read_to_end(&mut bytes).await;
 }
 
-/// Makes the frame after a number of others.
+/// Makes the next frame, given the number of frames before it.
 type Flood<'a> = Box<dyn Fn(u32) -> Vec<u8> + Send + 'a>;
 
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn hundreds_of_silent_connections_delay_nobodys_handshake() {
 }
 
 #[tokio::test]
-async fn a_connection_without_words_is_closed_and_one_with_a_call_stays() {
+async fn a_silent_connection_is_closed_and_one_with_a_call_stays() {
     let bounds = Bounds { greeting_timeout: Duration::from_millis(50), ..GRPC };
     let address = serve(None, bounds).await;
     let channel = Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy();
@@ -182,7 +182,7 @@ async fn a_flood_ends_its_connection_and_delays_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listener_without_descriptors_rests_ever_longer_and_not_for_a_connection_that_broke() {
+async fn a_listener_pauses_ever_longer_without_descriptors_and_not_at_all_after_a_broken_connection() {
     let raw = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error());
     let fresh = Backoff::new(ACCEPT_PAUSE_MIN, ACCEPT_PAUSE_MAX);
     let mut backoff = fresh;
