@@ -15,9 +15,9 @@
 # of the same authority and replaces each file atomically. Processes that use the files read them
 # again within seconds. DAYS is the validity: 30 for nodes and coordinators, 90 for others.
 #
-# Certificates from any other source work, too, if they fulfil these conditions: all are of one
-# authority, which signs for nobody else; each names the hosts by which its process is reached; each
-# may be used by servers and clients; each has, among its alternative names, a URI
+# Certificates from any other source work, too, if they fulfil these conditions. All are of one
+# authority, which signs for nobody else. Each names the hosts by which its process is reached, and
+# may be used by servers and clients. Each has, among its alternative names, a URI
 # urn:coppice:role:ROLE for each role, and for a node or coordinator one URI urn:coppice:name:NAME.
 set -euo pipefail
 command -v openssl >/dev/null || { echo "certificates.sh: there is no openssl: install it (Debian: apt install openssl)" >&2; exit 1; }

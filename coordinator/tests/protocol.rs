@@ -585,7 +585,7 @@ async fn stages_are_finalized_on_head_and_lost_by_any_other_commit() {
     verify(&done.receipt, world.key().verifier(), None).expect("the receipt is sound");
     let again = client.finalize(finalize(&one.stage_id)).await.expect("it is answered again").into_inner();
     assert!(again.replayed && again.header == done.header);
-    let error = client.finalize(finalize(&sibling.stage_id)).await.expect_err("its parent is head no more");
+    let error = client.finalize(finalize(&sibling.stage_id)).await.expect_err("its parent is no longer head");
     assert_eq!(reason(&error), Reason::StageLost);
     client.finalize(finalize(&child.stage_id)).await.expect("its parent is head now");
     let lost = client.stage(stage("b", b"")).await.expect("staged").into_inner();

@@ -22,7 +22,7 @@ fn exceeded(refused: &Status, says: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_with_its_share_of_sessions_goes_on_with_those_and_is_told_how_long_it_waits() {
+async fn a_caller_at_its_quota_of_sessions_keeps_them_and_is_told_how_long_to_wait() {
     let world = small().await;
     let mut client = world.leader().await.client;
     let open = |session: u8| v1::OpenSessionRequest { session_id: vec![session; 16].into() };
@@ -47,7 +47,7 @@ async fn a_caller_with_its_share_of_sessions_goes_on_with_those_and_is_told_how_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_with_its_share_of_stages_stages_again_when_it_has_discarded_one() {
+async fn a_caller_at_its_quota_of_stages_stages_again_after_a_discard() {
     let world = small().await;
     let mut client = world.leader().await.client;
     let stage = |key: &str| v1::StageRequest {
@@ -62,7 +62,7 @@ async fn a_caller_with_its_share_of_stages_stages_again_when_it_has_discarded_on
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_with_its_share_of_pins_pins_again_when_it_has_taken_one_back() {
+async fn a_caller_at_its_quota_of_pins_pins_again_after_an_unpin() {
     let world = small().await;
     let mut client = world.leader().await.client;
     client.commit(commit(vec![put("k", "v")], Vec::new())).await.expect("it is committed");
@@ -77,14 +77,14 @@ async fn a_caller_with_its_share_of_pins_pins_again_when_it_has_taken_one_back()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_with_its_share_of_streams_that_follow_follows_again_when_one_has_ended() {
+async fn a_caller_at_its_quota_of_streams_opens_one_again_after_one_has_ended() {
     let world = small().await;
     let mut client = world.leader().await.client;
     let follow = || v1::WatchHeadsRequest { follow: true, ..v1::WatchHeadsRequest::default() };
     let first = client.watch_heads(follow()).await.expect("it is one of two");
     let _second = client.watch_heads(follow()).await.expect("it is one of two");
     exceeded(&client.watch_heads(follow()).await.expect_err("it would be the third"), "end one");
-    client.watch_heads(v1::WatchHeadsRequest::default()).await.expect("one that ends by itself is none");
+    client.watch_heads(v1::WatchHeadsRequest::default()).await.expect("a stream that ends by itself does not count");
     drop(first);
     let again = async {
         while client.watch_heads(follow()).await.is_err() {

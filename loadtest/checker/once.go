@@ -6,8 +6,8 @@ import "fmt"
 // must be listed once, at its version. A value of unknown outcome may be listed at most once. A
 // refused value, or one that nobody wrote, must not be listed.
 //
-// If another write of the same version replaced a value, the ledger lists only the other one; or
-// nothing, if the other one deleted a key that did not exist before.
+// If another write of the same version replaced a value, the ledger lists only the other one. It
+// lists nothing if the other one deleted a key that did not exist before.
 func once(operations []Operation, changes []Change) []string {
 	type place struct {
 		group string

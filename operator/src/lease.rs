@@ -1,9 +1,9 @@
 //! Leader election between operators: only the holder of a `Lease` works.
 //!
-//! A lease has expired when the reader has seen no change of it for its duration, by the reader's
-//! own clock, so clocks of machines need not agree. An operator that can't renew the lease in time
-//! ends, and waits for it again when it is restarted. If two operators take the lease at once, its
-//! resource version lets one of them win.
+//! A lease has expired when the reader has seen no change of it for its duration. The reader uses
+//! its own clock, so clocks of machines need not agree. An operator that can't renew the lease in
+//! time ends, and waits for it again when it is restarted. If two operators take the lease at once,
+//! its resource version lets one of them win.
 
 use std::time::Duration;
 

@@ -4,9 +4,8 @@
 //! in a session. The session's name follows from the cluster and the input's first line (or
 //! commit). An interrupted load finds the session again, and sends the batch with the session's
 //! highest number once more. The cluster then says whether it is the same batch, and whether it
-//! still stands. Equal batches imply equal inputs up to there: a batch has in its metadata a hash
-//! of all lines so far, or the name of its commit, which serves the same purpose. Then the load
-//! goes on after that number.
+//! still stands. Then the load goes on after that number. Equal batches imply equal inputs up to
+//! there. For that, a batch's metadata holds a hash of all lines so far, or the name of its commit.
 
 mod feed;
 mod git;

@@ -8,8 +8,8 @@
 //! - A truncation is kept or lost. A new, renamed or removed name is kept or lost on its own, and a
 //!   rename as a whole.
 //!
-//! Synced changes stay. A `sync_data` that was made to fail permanently loses the writes that it
-//! should have covered: they can be read until the power fails, and no later sync saves them.
+//! Synced changes stay. A `sync_data` that was made to fail loses the writes that it should have
+//! covered for good. They can be read until the power fails, and no later sync saves them.
 
 mod fault;
 mod inode;

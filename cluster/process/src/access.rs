@@ -76,7 +76,8 @@ impl Access {
         if tls || self.plaintext || listen.ip().is_loopback() {
             return Ok(());
         }
-        let failure = Failure::usage(format!("listen = {listen} without [tls]: anybody who can connect could do anything"));
+        let failure =
+            Failure::usage(format!("listen = {listen} without [tls]: anybody who can connect could do anything"));
         Err(failure.hint("Give certificates by [tls], listen on 127.0.0.1, or set access.plaintext = true."))
     }
 

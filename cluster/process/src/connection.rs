@@ -50,7 +50,7 @@ impl<IO> Secured<IO> {
         if self.ended.is_none()
             && let Poll::Ready(why) = self.watch.poll(cx)
         {
-            tracing::info!(why, "an open connection ends: its other end is believed no more");
+            tracing::info!(why, "an open connection ends: its other end is no longer believed");
             self.ended = Some(why);
         }
         match &self.ended {

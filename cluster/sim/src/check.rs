@@ -4,7 +4,7 @@
 //! - `audit`: every state root follows from the batches and events, by a naive model.
 //! - `commits`: every acknowledged batch stands where its client was told, applied once, and its
 //!   preconditions held. No refused batch is in the log.
-//! - `order`: every answer fits one moment of the log between its question and itself
+//! - `order`: every answer fits one moment of the log between question and answer
 //!   (linearizability).
 //! - `reads`: records that were read are those of the model at that state. `proofs` and
 //!   `checkpoints` are judged as they come.
@@ -61,7 +61,7 @@ pub fn observe(world: &World) {
                 && !world.machines[ordinal].rotten.contains(group)
             {
                 scribe.wrong(format!(
-                    "replicas: {group} on node-{ordinal} distrusts what nothing damaged: {}",
+                    "replicas: {group} on node-{ordinal} is quarantined without a bad byte: {}",
                     status.note
                 ));
             }

@@ -312,8 +312,8 @@ impl Nemesis {
         event!(site.net.trace(), "{} lost its disk", machine.name);
     }
 
-    /// Spoils a bit that a leader has on its disk and does not read, and takes the disk of another
-    /// replica of the group, which then needs a snapshot.
+    /// Spoils a bit on a leader's disk that the leader does not read. Then takes the disk of
+    /// another replica of the group, so that it needs a snapshot.
     pub fn spoil_snapshots(&mut self, world: &mut World) {
         let free = self.faults.rot && self.faults.lost_disks && self.may_damage(world);
         if !free || world.machines.values().any(|machine| !machine.rotten.is_empty()) {

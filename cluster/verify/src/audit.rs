@@ -1,9 +1,9 @@
 //! Rules of an audit in addition to hashes and state roots (`docs/verification.md` section 8, *What
-//! an auditor checks*): those along a log (rules 1 to 6), and those of one version's journal and
-//! operation lists (rules 8, 9, 11, 12 and 14).
+//! an auditor checks*). Rules 1 to 6 hold along a log. Rules 8, 9, 11, 12 and 14 hold for one
+//! version's journal and operation lists.
 //!
 //! A ledger that breaks one of them can still have a log, journals and state roots that fit each
-//! other: the holder of its key could sign that.
+//! other. The holder of its key could sign that.
 
 use alloc::{collections::BTreeSet, vec::Vec};
 
@@ -161,7 +161,7 @@ pub fn check_entries(map: &ShardMap, entries: &[Entry]) -> Result<(), Broken> {
             }
         };
         let strange = touched.into_iter().find(|shard| !known.contains(shard));
-        ensure(strange.is_none(), strange, "its journal names a shard that there is not")?;
+        ensure(strange.is_none(), strange, "its journal names an unknown shard")?;
     }
     Ok(())
 }
@@ -179,7 +179,7 @@ pub fn check_operations(
 ) -> Result<u64, Broken> {
     let rule = |holds, rule| ensure(holds, Some(shard), rule);
     let range = map.shards().iter().find(|known| known.id == shard);
-    let range = range.ok_or(Broken { shard: Some(shard), rule: "its journal names a shard that there is not" })?;
+    let range = range.ok_or(Broken { shard: Some(shard), rule: "its journal names an unknown shard" })?;
     rule(!operations.is_empty(), "an operation list is empty")?;
     let mut bytes = 0;
     for (key, body) in operations {

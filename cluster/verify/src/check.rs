@@ -106,8 +106,8 @@ pub fn verify_known<'a>(
     Ok(verified)
 }
 
-/// Verifies a proof file under a policy (section 10). The newest checkpoint that is shown, that of
-/// `newer` if it is given, must be signed by a log of the policy and have the quorum of
+/// Verifies a proof file under a policy (section 10). The newest checkpoint that is shown is that
+/// of `newer`, if it is given. It must be signed by a log of the policy and have the quorum of
 /// cosignatures. All else is [`verify`] under that log's key.
 ///
 /// The newest checkpoint is enough, since it is shown to extend the other one.
@@ -136,8 +136,8 @@ pub fn verify_under<'a>(
     Ok((verified, examined))
 }
 
-/// The answer of one shard's trees to a query, given the shard digest of the version `stamp`: the
-/// part of a verification for callers that have the digest from elsewhere.
+/// The answer of one shard's trees to a query, given the shard digest of the version `stamp`. It is
+/// the part of a verification for callers that already have a digest that they trust.
 ///
 /// # Errors
 /// Names the step that failed.

@@ -29,8 +29,8 @@ fn weight(fixed: u32, key_len: usize) -> u32 {
     fixed.saturating_add(u32::try_from(key_len).unwrap_or(u32::MAX))
 }
 
-/// The separator of two neighbouring leaves (section 4): the shortest prefix of `right`, the lowest
-/// key of the second, that is above `left`, the highest key of the first.
+/// The separator of two neighbouring leaves (section 4). `left` is the highest key of the first
+/// leaf, `right` the lowest key of the second. Returns the shortest prefix of `right` above `left`.
 #[must_use]
 pub fn separator<'k>(left: &[u8], right: &'k [u8]) -> &'k [u8] {
     debug_assert!(left < right);

@@ -207,10 +207,10 @@ fn journals() -> Vec<Case> {
         }),
         last("number 0 of a session", 8, |liar| liar.commit(&[numbered(0)], |_| {})),
         last("a number of a session twice", 8, |liar| liar.commit(&[numbered(4), numbered(4)], |_| {})),
-        last("a batch on a shard that there is not", 9, |liar| {
+        last("a batch on an unknown shard", 9, |liar| {
             liar.commit(&[Told::of(7, &[b"c"])], |_| {});
         }),
-        last("a merge on a shard that there is not", 9, |liar| {
+        last("a merge on an unknown shard", 9, |liar| {
             liar.commit(&batch(), |journal| journal.push(Entry::Merge(merge(7))));
         }),
         last("an operation list that is not kept", 10, |liar| {
@@ -236,7 +236,7 @@ fn journals() -> Vec<Case> {
         last("a batch of 102 bytes on two shards, where 100 are the limit", 12, |liar| {
             liar.commit(&[told(vec![(0, vec![put(b"k", 50)]), (1, vec![put(b"z", 50)])])], |_| {});
         }),
-        last("a merge of trees that there are not", 13, |liar| {
+        last("a merge of unknown trees", 13, |liar| {
             liar.commit(&batch(), |journal| journal.push(Entry::Merge(merge(0))));
         }),
         merged_otherwise(),

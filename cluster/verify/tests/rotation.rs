@@ -173,10 +173,7 @@ fn two_logs_with_different_key_changes_do_not_fit_together() {
     fork.ledger.rotate(&[6; 32]);
     let size = fork.ledger.headers.len() as u64;
     let file = fork.ledger.standing(2, size);
-    assert!(
-        verify(&encode(&file), &trusted(7), None).is_ok(),
-        "a thief of the first key could have signed it"
-    );
+    assert!(verify(&encode(&file), &trusted(7), None).is_ok(), "a thief of the first key could have signed it");
     let failure = verify_known(&file, &keys, None, &Question::default()).expect_err("a fork");
     assert!(failure.step == Step::Keys && failure.to_string().contains("evidence"), "{failure}");
 }

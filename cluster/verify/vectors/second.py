@@ -1450,7 +1450,7 @@ class Replay:
         need(len(set(numbers)) == len(numbers), 8, "a number of a session twice")
         for entry in entries:
             touched = [shard for shard, _ in entry[2]] if entry[0] == "batch" else [entry[1]]
-            need(all(shard in self.forests for shard in touched), 9, "a shard that there is not")
+            need(all(shard in self.forests for shard in touched), 9, "an unknown shard")
 
     def read_list(self, data):
         """Decodes an operation list into [(key, (length, hash) or None)]."""

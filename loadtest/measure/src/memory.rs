@@ -1,10 +1,10 @@
 //! Keeps free memory with the machine.
 //!
-//! A virtual machine may give free memory back to its host, in blocks of 2 MiB, seconds after it
-//! became free (virtio's free page reporting), or may never have had it. The next user of such
-//! memory waits for the host, ten times as long as for a write to memory that is there. A phase
-//! would then measure how much memory the phase before it had left. With one page of each block in
-//! use, no block is free as a whole, and the rest of it stays.
+//! A virtual machine may give free memory back to its host within seconds, in blocks of 2 MiB
+//! (virtio's free page reporting). Other memory it may never have had. The next user of such memory
+//! waits for the host, ten times as long as for a write to memory that is there. A phase would then
+//! measure how much memory the phase before it had left. With one page of each block in use, no
+//! block is free as a whole, and the rest of it stays.
 
 use std::fs;
 

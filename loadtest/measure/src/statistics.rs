@@ -37,8 +37,8 @@ pub fn quantile(ascending: &[f64], part: f64) -> f64 {
     ascending[index.min(ascending.len() - 1)]
 }
 
-/// Whether a quantity has come to rest. `of` is taken of its values in the last quarter and in the
-/// quarter before the middle; the first must not exceed the second by more than a tenth.
+/// Whether a quantity is stable. `of` summarizes its values in the last quarter, and those in the
+/// second quarter. The former must not exceed the latter by more than a tenth.
 #[must_use]
 pub fn is_plateau(values: &[f64], of: fn(Summary) -> f64) -> bool {
     let quarter = values.len() / 4;

@@ -195,9 +195,9 @@ impl Facts {
         hosts
     }
 
-    /// The secrets with a role's certificates, in the order of its pods: one for each node and each
-    /// coordinator, so that none can speak for another, and one for all members of etcd. Empty if
-    /// connections are not encrypted.
+    /// The secrets with a role's certificates, in the order of its pods. Each node and each
+    /// coordinator has its own, so that none can speak for another. All members of etcd share one.
+    /// Empty if connections are not encrypted.
     #[must_use]
     pub fn tls_secrets(&self, role: Role) -> Vec<String> {
         let tls = &self.spec().tls;

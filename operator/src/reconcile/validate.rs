@@ -2,8 +2,8 @@
 //! `Valid`.
 //!
 //! A user who may write a `LedgerCluster` may not be allowed to do everything that the operator
-//! may. A specification therefore reaches no further than its own namespace: references must be
-//! object names ([`check_name`]), since kube puts them into paths without escaping, and no text may
+//! may. A specification therefore reaches no further than its own namespace. References must be
+//! object names ([`check_name`]), since kube puts them into paths without escaping. No text may
 //! have hidden characters. The definition states the same by patterns. They are checked here again
 //! for an API server that has an older definition.
 

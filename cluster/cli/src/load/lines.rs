@@ -1,8 +1,8 @@
 //! JSON lines, gzipped or not: each line is one batch.
 //!
-//! The metadata field `input` of each batch is the hash of all lines up to its own, in hex: the
-//! SHA-256 of the previous hash (nothing for the first line) and the line without surrounding white
-//! space. So a batch occurs in two inputs only if the inputs are equal up to there.
+//! The metadata field `input` of each batch is a hash of all lines up to its own, in hex. It is the
+//! SHA-256 of the previous hash (nothing for the first line) and the line, without surrounding
+//! white space. So a batch occurs in two inputs only if the inputs are equal up to there.
 
 use std::{
     fs::File,

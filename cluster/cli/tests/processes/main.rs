@@ -226,7 +226,7 @@ fn a_new_authority_is_taken_up_without_a_restart_and_open_connections_end_with_t
     nodes.insert(1, cluster.node(2));
     cluster.until_whole();
     cluster.until_it_commits("renewed=yes");
-    coordinator.says("an open connection ends: its other end is believed no more");
+    coordinator.says("an open connection ends: its other end is no longer believed");
     assert!(!follower.ends().success(), "its certificate is of the authority that went");
     drop((coordinator, nodes));
 }

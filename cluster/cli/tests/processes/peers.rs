@@ -243,7 +243,7 @@ fn a_withdrawn_certificate_ends_its_open_connections_and_is_let_in_no_more() {
     // The certificate of a node is withdrawn: the others go on without it, and it comes back with a
     // different certificate.
     write(&format!("{readers}serial {}\nend\n", serial_of(&cluster, "node-3")));
-    nodes[0].says("an open connection ends: its other end is believed no more");
+    nodes[0].says("an open connection ends: its other end is no longer believed");
     until("nobody speaks with it", || cluster.replicas().filter(|groups| voters_of(groups, "node-3") == 0).map(drop));
     cluster.until_it_commits("without=node-3");
     let authority = cluster.authority();

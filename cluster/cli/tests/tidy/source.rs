@@ -83,8 +83,8 @@ fn source(root: &Path, path: &PathBuf) -> Option<Source> {
 }
 
 impl Source {
-    /// Returns the prose of the file: the number of each line that is only a comment, a part of a
-    /// docstring or of a page, and the line. Tables, pictures and code in pages are left out.
+    /// Returns the lines of prose with their numbers: whole-line comments, docstrings, and pages.
+    /// Tables, pictures and code in pages are left out.
     pub fn prose(&self) -> Vec<(usize, &str)> {
         let mut quoted = false;
         let mut prose = Vec::new();
@@ -112,8 +112,8 @@ impl Source {
     }
 
     /// Returns the functions of the file: the number of the first line, the name and the number of
-    /// lines of each. Formatters indent code, so a function ends at the indentation at which it
-    /// began.
+    /// lines of each. Formatters indent code, so a function ends at the indentation of its first
+    /// line.
     pub fn functions(&self) -> Vec<(usize, &str, usize)> {
         let lines: Vec<&str> = self.text.lines().collect();
         let mut functions = Vec::new();

@@ -1,5 +1,5 @@
-//! Limits on the open calls of a server: how many there are of each kind, how much memory they hold
-//! while they are received and sent, and how long they may wait for their callers.
+//! Limits on the open calls of a server: their number by kind, the memory that they hold while they
+//! are received and sent, and the time that they may wait for their callers.
 //!
 //! **Invariants.** No kind of call uses up the places of another kind. No caller uses up all places
 //! or all bytes. A request that is not complete within [`Limits::receive_max`] is refused. An

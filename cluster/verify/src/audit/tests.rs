@@ -154,7 +154,7 @@ fn entries_have_their_order_their_numbers_and_known_shards() {
     assert_eq!(rule(&twice), whole("two batches have one number of a session"));
     for entry in [batch(None, 2), merge(2)] {
         let rule = rule(&[entry]);
-        assert_eq!((rule.shard, rule.rule), (Some(ShardId(2)), "its journal names a shard that there is not"));
+        assert_eq!((rule.shard, rule.rule), (Some(ShardId(2)), "its journal names an unknown shard"));
     }
 }
 
@@ -179,7 +179,7 @@ fn operations_keep_the_limits_of_genesis_and_the_range_of_their_shard() {
     refused(1, &[(b"lzzz", 0)], "an operation has a key that is not in the range of its shard");
     refused(0, &[(b"a", 10)], "an operation has a value over the limit of genesis");
     refused(0, &[(b"a", 9), (b"b", 9), (b"c", 0)], "a batch is over the limit of genesis");
-    refused(2, &[(b"a", 0)], "its journal names a shard that there is not");
+    refused(2, &[(b"a", 0)], "its journal names an unknown shard");
     let deleted = [(b"a".to_vec(), RecordBody::Tombstone)];
     assert_eq!(check_operations(&params, &map(), ShardId(0), &deleted), Ok(1));
     assert_eq!(check_batch(&params, 20), Ok(()));

@@ -49,8 +49,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Checks that a header names only known keys of the ledger: a key change must be among those
-    /// that are shown, and genesis must name the first key and the checkpoint's origin.
+    /// Checks that a header names only known keys of the ledger. A key change must be among those
+    /// that are shown. Genesis must name the first key and the checkpoint's origin.
     fn check_keys_in(&self, header: &Header, step: Step) -> Result<(), Failure> {
         match &header.body {
             Body::Key(change) => {

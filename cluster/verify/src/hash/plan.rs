@@ -17,8 +17,8 @@ use crate::sha256::{LANES, pair_each};
 /// Messages to hash, most of which contain hashes of other messages.
 ///
 /// They are hashed in waves. A message is in a later wave than all messages whose hashes it
-/// contains: nodes level by level, and within a level first the entries, then the inner nodes of
-/// their lists by height, then the tree nodes. So all messages of a wave are of one kind.
+/// contains. Nodes are hashed level by level. Within a level the entries come first, then the inner
+/// nodes of their lists by height, then the tree nodes. So all messages of a wave are of one kind.
 pub(crate) struct HashPlan<'p> {
     hashes: Vec<Digest>,
     /// The messages that are not hashed yet.

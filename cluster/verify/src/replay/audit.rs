@@ -224,7 +224,7 @@ fn check_entries(genesis: &Genesis, entries: &[Entry]) -> Rule<()> {
             Entry::Merge(merge) => Vec::from([merge.shard]),
         };
         let known = |shard: &ShardId| genesis.shard_map.shards().iter().any(|known| known.id == *shard);
-        need(shards.iter().all(known), 9, "a shard that there is not")?;
+        need(shards.iter().all(known), 9, "an unknown shard")?;
     }
     Ok(())
 }

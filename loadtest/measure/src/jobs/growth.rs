@@ -1,5 +1,5 @@
-//! Dependence on the amount of data: one load, with looks at the disk on the way, and updates and
-//! reads at the end.
+//! The dependence on the amount of data. One load is interrupted to measure the disk; updates and
+//! reads follow at the end.
 
 use std::path::Path;
 
@@ -17,14 +17,14 @@ use crate::{
     workload::Workload,
 };
 
-/// Numbers of records at which the disk is looked at.
+/// Numbers of records at which the disk is measured.
 const MILESTONES: [u64; 6] = [10_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000];
 
 /// Bounds on the number of ranges that are cycled through.
 const STARTS_MIN: usize = 25;
 const STARTS_MAX: usize = 1000;
 
-/// Loads in random order, looks at the disk as the data grows, then updates, gets, and reads ranges
+/// Loads in random order, measures the disk as the data grows, then updates, gets, and reads ranges
 /// of several lengths.
 ///
 /// # Errors

@@ -287,8 +287,9 @@ async fn keep(
     applied.map(|_| true).trying(|| format!("applying secret {name}"))
 }
 
-/// The secret that the pod of this role and name mounts for its general certificate, or that of
-/// another pod of the role; `None` if there are no pods. Pods trust the authority in that secret.
+/// The secret with the general certificate of the pod `own`, as pods of this role mount it. If they
+/// mount none for that pod, the first one that they mount; `None` if there are no pods. Pods trust
+/// the authority in that secret.
 async fn mounted(
     client: &Client,
     secrets: &Api<Secret>,
