@@ -136,3 +136,134 @@ pub(crate) fn check_superblock(storage: &Arc<dyn Storage>, superblock: &Superblo
     }
     report
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+    use coppice_types::{Params, Version};
+
+    use super::*;
+    use crate::{
+        place::page::{PageFile, Pid},
+        testing::{commit, create, damage, deletes, flush, long_keys, put, puts, small},
+    };
+
+    fn check(sim: &SimStorage) -> Report {
+        fsck(sim.storage()).expect("a directory")
+    }
+
+    /// A closed directory after two flushed versions. The newest superblock is in slot 1.
+    fn two_versions() -> SimStorage {
+        let sim = SimStorage::new();
+        let mut engine = create(&sim, small());
+        for version in 1..=2 {
+            commit(&mut engine, version, puts(0..4, 100));
+            flush(&mut engine, version);
+        }
+        assert_eq!(engine.superblock.generation, 3);
+        sim
+    }
+
+    #[test]
+    fn what_is_no_directory_of_an_engine_or_in_use_is_refused() {
+        let sim = SimStorage::new();
+        assert!(matches!(fsck(sim.storage()), Err(Error::Missing)));
+        let engine = create(&sim, small());
+        assert!(matches!(fsck(sim.storage()), Err(Error::Locked)));
+        drop(engine);
+        check(&sim);
+    }
+
+    #[test]
+    fn a_sound_directory_has_its_counts_and_no_findings_or_notes() {
+        let report = check(&two_versions());
+        assert!(report.is_clean() && report.notes.is_empty(), "{report:?}");
+        assert_eq!((report.versions, report.records, report.values), (3, 8, 8));
+    }
+
+    #[test]
+    fn a_broken_slot_is_a_note_and_the_state_of_the_other_superblock_is_checked() {
+        for (slot, versions) in [(0, 3), (1, 2)] {
+            let sim = two_versions();
+            sim.flip_bit(superblock::FILE, slot * superblock::SLOT_BYTES as u64 + 30, 0);
+            let report = check(&sim);
+            assert!(report.is_clean(), "{report:?}");
+            assert_eq!((report.notes.len(), report.versions), (1, versions));
+            assert!(report.notes[0].contains(&format!("slot {slot}")));
+        }
+    }
+
+    #[test]
+    fn two_broken_slots_and_a_superblock_file_of_another_length_are_damage() {
+        let sim = two_versions();
+        (0..2).for_each(|slot| sim.flip_bit(superblock::FILE, slot * superblock::SLOT_BYTES as u64 + 30, 0));
+        let report = check(&sim);
+        assert_eq!((report.findings.len(), report.notes.len()), (1, 2));
+        let sim = two_versions();
+        let file = sim.open(superblock::FILE, OpenMode::Existing).expect("it is there");
+        file.set_len(100).expect("cut");
+        assert_eq!(check(&sim).findings.len(), 1);
+    }
+
+    #[test]
+    fn damage_that_only_the_older_superblock_leads_to_is_named_so() {
+        let sim = SimStorage::new();
+        let mut engine = create(&sim, Params::default());
+        commit(&mut engine, 1, puts(0..1000, 9));
+        flush(&mut engine, 1);
+        let old = engine.view_at(Version(1)).expect("decided").footprint().expect("sound pages");
+        commit(&mut engine, 2, deletes(0..1000));
+        engine.prune(Version(2)).expect("usable");
+        flush(&mut engine, 2);
+        drop(engine);
+        let leaf = old.spans.keys().filter_map(|pid| Pid::from_u64(*pid)).find(|pid| pid.file() == PageFile::Data);
+        sim.flip_bit("data", leaf.expect("whole leaves").offset_bytes() + 100, 0);
+        let report = check(&sim);
+        assert!(!report.is_clean());
+        assert!(report.findings.iter().all(|finding| finding.what.ends_with("(older superblock)")), "{report:?}");
+    }
+
+    #[test]
+    fn each_damaged_file_is_named() {
+        let sim = SimStorage::new();
+        let mut engine = create(&sim, Params::default());
+        commit(&mut engine, 1, long_keys(4000));
+        commit(&mut engine, 2, vec![put("long", 1000)]);
+        flush(&mut engine, 1);
+        drop(engine);
+        for file in ["index", "data", "values-0", "meta-1"] {
+            let sim = sim.process_loss();
+            match file {
+                "index" | "data" => damage(&sim, file),
+                _ => sim.flip_bit(file, 100, 0),
+            }
+            let report = check(&sim);
+            assert!(report.findings.iter().any(|finding| finding.file == file), "{file}: {report:?}");
+        }
+        for file in ["index", "data", "patches", "values-0", "meta-1"] {
+            let sim = sim.process_loss();
+            sim.storage().remove(file).expect("it is there");
+            assert!(!check(&sim).is_clean(), "{file} is missing");
+        }
+    }
+
+    #[test]
+    fn files_that_no_superblock_names_are_notes() {
+        let sim = two_versions();
+        for name in ["stranger", "meta-9"] {
+            sim.open(name, OpenMode::CreateNew).expect("a new file");
+        }
+        let report = check(&sim);
+        assert!(report.is_clean());
+        assert_eq!(report.notes.len(), 2, "{:?}", report.notes);
+        assert!(["stranger", "meta-9"].iter().all(|name| report.notes.iter().any(|note| note.starts_with(name))));
+    }
+
+    #[test]
+    fn a_check_changes_no_file() {
+        let sim = two_versions();
+        let (count, files) = (sim.io_count(), sim.files());
+        check(&sim);
+        assert_eq!((sim.io_count(), sim.files()), (count, files));
+    }
+}

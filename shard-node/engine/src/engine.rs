@@ -442,3 +442,6 @@ fn genesis() -> VersionRecord {
         delta: Delta::default(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -183,3 +183,49 @@ impl Error {
         Self::Corrupted { file: file.into(), page, what: what.into() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(kind: io::ErrorKind) -> Error {
+        Error::io("write", "data")(kind.into())
+    }
+
+    fn told(error: &Error) -> (ErrorKind, Reason) {
+        (error.kind(), error.reason())
+    }
+
+    /// Callers wait for room on this replica, and turn to another for file handles.
+    #[test]
+    fn a_shortage_is_told_from_other_failures_of_the_storage() {
+        assert_eq!(told(&failed(io::ErrorKind::StorageFull)), (ErrorKind::Exhausted, Reason::ResourceExhausted));
+        assert_eq!(told(&failed(io::ErrorKind::OutOfMemory)), (ErrorKind::Exhausted, Reason::Unavailable));
+        assert_eq!(told(&failed(io::ErrorKind::TimedOut)), (ErrorKind::Internal, Reason::Internal));
+    }
+
+    #[test]
+    fn a_base_that_was_not_decided_is_fenced_and_a_missing_one_unavailable() {
+        let state = ShardState { version: Version(1), digest: Digest::default() };
+        let fenced = (ErrorKind::Fenced, Reason::BaseMismatch);
+        assert_eq!(told(&Error::BaseMismatch { base: state, decided: state }), fenced);
+        assert_eq!(told(&Error::StampMismatch { epoch: Epoch(1) }), fenced);
+        assert_eq!(told(&Error::StateMissing(state)), (ErrorKind::Unavailable, Reason::StateMissing));
+        assert_eq!(told(&Error::Pruned { boundary: Version(1) }), (ErrorKind::Conflict, Reason::Pruned));
+    }
+
+    #[test]
+    fn damage_is_told_from_a_check_that_could_not_be_made() {
+        assert_eq!(told(&Error::corrupted("data", Some(1), "checksum")), (ErrorKind::Corrupted, Reason::Corrupted));
+        assert_eq!(Error::Unchecked("data".to_owned()).kind(), ErrorKind::Internal);
+        let cold = Error::ColdMissing { file: "values-0".to_owned() };
+        assert_eq!(told(&cold), (ErrorKind::Unavailable, Reason::Unavailable));
+    }
+
+    #[test]
+    fn a_message_names_the_file_and_the_page_if_it_is_known() {
+        assert_eq!(Error::corrupted("data", Some(7), "checksum").to_string(), "data page 7 is damaged: checksum");
+        assert_eq!(Error::corrupted("meta-1", None, "header").to_string(), "meta-1 is damaged: header");
+        assert_eq!(failed(io::ErrorKind::TimedOut).to_string(), "cannot write data");
+    }
+}

@@ -324,3 +324,6 @@ fn wipe(storage: &dyn Storage) -> Result<()> {
     }
     storage.sync_dir("").map_err(Error::io("sync", "the directory"))
 }
+
+#[cfg(test)]
+mod tests;

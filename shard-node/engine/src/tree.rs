@@ -127,3 +127,85 @@ fn newest(
     }
     Ok(None)
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+    use coppice_types::Params;
+
+    use super::*;
+    use crate::{
+        Engine,
+        testing::{commit, create, delete, key, puts, small},
+    };
+
+    /// Even numbers below 40 in a frozen tree, numbers from 10 to 13 above it.
+    fn engine() -> Engine {
+        let mut engine = create(&SimStorage::new(), Params { capacity: 20, ..small() });
+        commit(&mut engine, 1, puts(0..40, 5).into_iter().step_by(2).collect());
+        commit(&mut engine, 2, [puts(10..14, 6), vec![delete(&key(20))]].concat());
+        engine
+    }
+
+    #[test]
+    fn a_path_goes_from_the_root_to_the_leaf_of_the_key() {
+        let engine = engine();
+        let frozen = &engine.meta.tip().trees[1];
+        assert!(frozen.level >= 2);
+        for number in 0..40 {
+            let path = frozen.path(&engine.store, key(number).as_bytes()).expect("sound pages");
+            let levels: Vec<u8> = path.iter().map(Node::level).collect();
+            assert_eq!(levels, (0..=frozen.level).rev().collect::<Vec<_>>());
+            let leaf = path.last().expect("a leaf");
+            assert_eq!(leaf.search(key(number).as_bytes()).is_ok(), number % 2 == 0);
+        }
+        assert!(Tree::empty().path(&engine.store, b"a").expect("nothing to read").is_empty());
+    }
+
+    #[test]
+    fn a_tree_has_its_own_records_alone() {
+        let engine = engine();
+        let [active, frozen] = engine.meta.tip().trees.as_slice() else { panic!("two trees") };
+        for number in 0..42 {
+            let key = key(number);
+            let has = [active, frozen].map(|tree| tree.has(&engine.store, key.as_bytes()).expect("sound pages"));
+            assert_eq!(has, [(10..14).contains(&number) || number == 20, number % 2 == 0 && number < 40], "{number}");
+            let got = frozen.get(&engine.store, key.as_bytes()).expect("sound pages");
+            assert_eq!(got.is_some(), has[1]);
+        }
+    }
+
+    #[test]
+    fn the_newest_record_of_a_key_may_be_a_tombstone() {
+        let engine = engine();
+        let trees = &engine.meta.tip().trees;
+        let newest = |number| {
+            let found = get(&engine.store, trees, None, key(number).as_bytes()).expect("sound pages");
+            found.map(|found| (found.stamp.version.0, found.is_tombstone()))
+        };
+        assert_eq!(
+            [8, 10, 11, 20, 21].map(newest),
+            [Some((1, false)), Some((2, false)), Some((2, false)), Some((2, true)), None]
+        );
+    }
+
+    #[test]
+    fn the_active_tree_is_not_read_for_a_key_that_its_filter_does_not_admit() {
+        let engine = engine();
+        let trees = &engine.meta.tip().trees;
+        let none = Filter::from_blocks(vec![[0; 8]]).expect("a block");
+        let found = get(&engine.store, trees, Some(&none), key(10).as_bytes()).expect("sound pages");
+        assert_eq!(found.map(|found| found.stamp.version.0), Some(1), "the filter was believed");
+        assert_eq!(engine.counters().filter_skips, 1);
+    }
+
+    #[test]
+    fn a_filter_of_the_keys_of_a_tree_admits_each_of_them() {
+        let engine = engine();
+        let frozen = &engine.meta.tip().trees[1];
+        let mut filter = Filter::new(&small(), frozen.entries);
+        frozen.add_keys_to(&mut filter, &engine.store).expect("sound pages");
+        assert!((0..20).all(|n| filter.admits(key(2 * n).as_bytes())));
+        assert_eq!(*engine.store.filter(frozen).expect("readable"), filter, "it is the stored one");
+    }
+}

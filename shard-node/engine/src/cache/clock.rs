@@ -164,3 +164,102 @@ impl<T: Cached> Clock<T> {
         *self = Self::new(self.bytes_max);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::page::PageFile;
+
+    #[derive(Debug, PartialEq, Eq)]
+    struct Item(usize);
+
+    impl Cached for Item {
+        fn size_bytes(&self) -> usize {
+            self.0
+        }
+    }
+
+    fn pid(page: u64) -> Pid {
+        Pid::new(PageFile::Data, page, 1)
+    }
+
+    /// A cache with room for this many items of 100 bytes, filled with them.
+    fn full(items: u64) -> Clock<Item> {
+        let mut clock = Clock::new(items as usize * (100 + ITEM_BYTES));
+        (0..items).for_each(|page| clock.insert(pid(page), page, Item(100)));
+        assert_eq!(clock.bytes(), clock.bytes_max);
+        clock
+    }
+
+    fn pages(clock: &Clock<Item>) -> Vec<u64> {
+        (0..20).filter(|page| clock.peek(pid(*page), *page).is_some()).collect()
+    }
+
+    #[test]
+    fn an_item_of_an_older_node_at_its_place_is_removed_when_it_is_asked_for() {
+        let mut clock = full(2);
+        assert_eq!(clock.peek(pid(0), 99), None);
+        assert_eq!(pages(&clock), [0, 1], "a peek changes nothing");
+        assert_eq!(clock.get(pid(0), 99), None);
+        assert_eq!((pages(&clock), clock.bytes()), (vec![1], 100 + ITEM_BYTES));
+        assert_eq!((clock.take(pid(1), 99), clock.bytes()), (None, 0));
+    }
+
+    #[test]
+    fn an_item_replaces_that_of_its_place() {
+        let mut clock = full(2);
+        clock.insert(pid(0), 7, Item(50));
+        assert_eq!((clock.peek(pid(0), 0), clock.peek(pid(0), 7)), (None, Some(&Item(50))));
+        assert_eq!(clock.bytes(), 150 + 2 * ITEM_BYTES);
+    }
+
+    #[test]
+    fn an_item_above_the_budget_is_not_kept_and_evicts_nothing_else() {
+        let mut clock = full(2);
+        clock.insert(pid(5), 5, Item(clock.bytes_max + 1 - ITEM_BYTES));
+        assert_eq!(pages(&clock), [0, 1]);
+        clock.insert(pid(0), 0, Item(usize::MAX / 2));
+        assert_eq!(pages(&clock), [1], "the item of its place is gone all the same");
+        clock.insert(pid(5), 5, Item(clock.bytes_max - ITEM_BYTES));
+        assert_eq!(pages(&clock), [5], "it takes all");
+    }
+
+    #[test]
+    fn an_item_that_was_used_outlives_one_round_of_the_hand() {
+        let mut clock = full(4);
+        for page in [0, 1, 3] {
+            assert!(clock.get(pid(page), page).is_some());
+        }
+        clock.insert(pid(10), 10, Item(100));
+        assert_eq!(pages(&clock), [0, 1, 3, 10]);
+        // The uses are spent after the hand has passed.
+        (11..15).for_each(|page| clock.insert(pid(page), page, Item(100)));
+        assert!(pages(&clock).iter().all(|page| *page >= 10), "{:?}", pages(&clock));
+    }
+
+    #[test]
+    fn a_smaller_budget_evicts_at_once_and_a_budget_of_nothing_keeps_nothing() {
+        let mut clock = full(4);
+        assert!(!clock.has_room(&Item(1)));
+        clock.bound(2 * (100 + ITEM_BYTES));
+        assert_eq!(pages(&clock).len(), 2);
+        clock.bound(0);
+        assert_eq!((pages(&clock).len(), clock.bytes()), (0, 0));
+        clock.insert(pid(0), 0, Item(0));
+        assert_eq!(pages(&clock).len(), 0);
+    }
+
+    #[test]
+    fn slots_of_forgotten_items_are_used_again() {
+        let mut clock = full(3);
+        for page in 0..100 {
+            clock.forget(pid(page));
+            clock.insert(pid(page + 3), page + 3, Item(100));
+        }
+        assert_eq!(clock.slots.len(), 3);
+        clock.clear();
+        assert_eq!((clock.bytes(), clock.slots.len()), (0, 0));
+        clock.insert(pid(1), 1, Item(100));
+        assert_eq!(pages(&clock), [1], "it keeps its budget");
+    }
+}

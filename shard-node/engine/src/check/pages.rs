@@ -85,3 +85,115 @@ impl Checker<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+    use coppice_types::Params;
+
+    use super::*;
+    use crate::{
+        Engine, Report,
+        check::walk::PLACES_MAX,
+        meta::MetaOp,
+        testing::{commit, create, flush, put, puts, small, stage},
+    };
+
+    /// A flushed engine with a decided version, and a staged one on it.
+    fn engine() -> Engine {
+        let mut engine = create(&SimStorage::new(), small());
+        commit(&mut engine, 1, puts(0..8, 100));
+        stage(&mut engine, 2, puts(0..8, 90));
+        flush(&mut engine, 1);
+        engine
+    }
+
+    /// The findings of a check of the table in memory.
+    fn findings(engine: &Engine) -> Vec<String> {
+        let mut report = Report::default();
+        Checker::new(&engine.meta, &engine.store, &mut report, PLACES_MAX).check();
+        report.findings.iter().map(ToString::to_string).collect()
+    }
+
+    fn assert_found(engine: &Engine, what: &str) {
+        let found = findings(engine);
+        assert!(found.iter().any(|finding| finding.contains(what)), "no {what:?} in {found:?}");
+    }
+
+    #[test]
+    fn a_table_that_fits_its_files_has_no_finding() {
+        assert_eq!(findings(&engine()), [""; 0]);
+    }
+
+    #[test]
+    fn pages_that_are_in_use_and_that_nothing_reaches_are_leaked() {
+        for file in [PageFile::Index, PageFile::Data] {
+            let mut engine = engine();
+            engine.meta.allocate(file, 3);
+            assert_found(&engine, "leaked");
+        }
+    }
+
+    #[test]
+    fn pages_of_a_version_that_forgot_its_tree_are_leaked() {
+        let mut engine = create(&SimStorage::new(), Params::default());
+        stage(&mut engine, 1, puts(0..1000, 9));
+        let staged = *engine.meta.staged.first().expect("one");
+        engine.meta.versions.get_mut(&staged).expect("it is staged").trees[0].root = None;
+        assert_found(&engine, "leaked");
+    }
+
+    #[test]
+    fn a_page_that_is_reached_and_free_is_found() {
+        let mut engine = create(&SimStorage::new(), Params::default());
+        stage(&mut engine, 1, puts(0..1000, 9));
+        flush(&mut engine, 1);
+        let staged = *engine.meta.staged.first().expect("one");
+        let record = engine.meta.versions[&staged].clone();
+        engine.meta.apply(MetaOp::DropVersion(staged)).expect("it is staged");
+        engine.meta.versions.insert(staged, record);
+        engine.meta.staged.insert(staged);
+        assert_found(&engine, "a page is used twice, or used and free");
+    }
+
+    #[test]
+    fn a_patch_that_nothing_reaches_is_found() {
+        let mut engine = engine();
+        let page = *engine.meta.patches().keys().next().expect("small nodes are patches");
+        engine.meta.allocate_patch(Some((page, 200)));
+        assert_found(&engine, "patches of it are reachable, not");
+        let mut engine = self::engine();
+        engine.meta.allocate_patch(None);
+        assert_found(&engine, "pages have patches that are reachable, not");
+    }
+
+    #[test]
+    fn live_bytes_are_those_of_the_values_that_are_reached() {
+        for change in [1_i64, -1] {
+            let mut engine = engine();
+            let segment = engine.meta.segments.get_mut(&0).expect("it has values");
+            segment.live = segment.live.saturating_add_signed(change);
+            assert_found(&engine, "values-0: ");
+            assert_found(&engine, "bytes are live, not");
+        }
+    }
+
+    #[test]
+    fn a_value_of_a_segment_that_the_table_lacks_is_found() {
+        let mut engine = engine();
+        engine.meta.segments.remove(&0);
+        assert_found(&engine, "the segment is not in the Meta table");
+    }
+
+    #[test]
+    fn free_and_used_pages_are_counted() {
+        let mut engine = engine();
+        commit(&mut engine, 3, vec![put("a", 5)]);
+        flush(&mut engine, 2);
+        let mut report = Report::default();
+        Checker::new(&engine.meta, &engine.store, &mut report, PLACES_MAX).check();
+        let spaces = PageFile::ALL.map(|file| engine.meta.space(file));
+        assert_eq!(report.pages_used, spaces.iter().map(|space| space.used_pages()).sum::<u64>());
+        assert_eq!(report.pages_used + report.pages_free, spaces.iter().map(|space| space.high).sum::<u64>());
+    }
+}

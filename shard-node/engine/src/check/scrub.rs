@@ -158,3 +158,154 @@ impl Scrub {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::{OpenMode, SimStorage, Storage};
+    use coppice_types::{Params, Version};
+
+    use super::*;
+    use crate::{
+        Engine,
+        place::page::PageFile,
+        testing::{commit, create, damage, flush, long_keys, put, puts, small},
+    };
+
+    /// A flushed engine with a tree of whole nodes on two levels, and a value in the log.
+    fn engine(sim: &SimStorage) -> Engine {
+        let mut engine = create(sim, Params::default());
+        commit(&mut engine, 1, long_keys(4000));
+        commit(&mut engine, 2, vec![put("long", 1000)]);
+        flush(&mut engine, 1);
+        engine
+    }
+
+    /// Scrubs by steps of this size to the end of the round.
+    fn round(engine: &mut Engine, bytes: u64) -> Result<()> {
+        let rounds = engine.counters().scrubs;
+        for _ in 0..10_000 {
+            engine.scrub(bytes)?;
+            if engine.counters().scrubs > rounds {
+                return Ok(());
+            }
+        }
+        panic!("the round does not end");
+    }
+
+    fn damaged_file(found: Result<()>) -> String {
+        match found {
+            Err(Error::Corrupted { file, .. }) => file,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn rounds_of_one_step_read_the_same_bytes_and_those_of_small_steps_some_nodes_again() {
+        let read = [u64::MAX, 10_000, 1].map(|bytes| {
+            let mut engine = engine(&SimStorage::new());
+            round(&mut engine, bytes).expect("sound");
+            let read = engine.counters().scrubbed_bytes;
+            round(&mut engine, bytes).expect("sound");
+            assert_eq!(engine.counters().scrubbed_bytes, 2 * read, "the second round in steps of {bytes}");
+            read
+        });
+        assert!(read[0] > 4000 * 180 && read.is_sorted(), "{read:?}");
+    }
+
+    #[test]
+    fn damage_of_leaves_inner_nodes_and_values_is_found_though_caches_have_them() {
+        for file in ["data", "index", "values-0"] {
+            let sim = SimStorage::new();
+            let mut engine = engine(&sim);
+            match file {
+                "values-0" => sim.flip_bit(file, 500, 0),
+                _ => damage(&sim, file),
+            }
+            assert_eq!(damaged_file(round(&mut engine, 5000)), file);
+            let key = long_keys(2)[1].key.clone();
+            assert!(engine.view_at(Version(2)).expect("decided").get(&key, false).is_ok(), "a cache has it");
+        }
+    }
+
+    #[test]
+    fn the_step_after_a_found_damage_finds_it_again() {
+        for file in ["data", "values-0"] {
+            let sim = SimStorage::new();
+            let mut engine = engine(&sim);
+            match file {
+                "values-0" => sim.flip_bit(file, 500, 0),
+                _ => damage(&sim, file),
+            }
+            let first = round(&mut engine, 5000).expect_err("damage").to_string();
+            for _ in 0..3 {
+                assert_eq!(engine.scrub(5000).expect_err("damage").to_string(), first);
+            }
+            assert_eq!(engine.counters().scrubs, 0);
+        }
+    }
+
+    #[test]
+    fn a_node_with_another_hash_than_its_parent_says_is_found() {
+        let mut engine = engine(&SimStorage::new());
+        let id = engine.meta.tip().id;
+        let root = engine.meta.versions.get_mut(&id).and_then(|record| record.trees[0].root.as_mut());
+        root.expect("it has records").hash = Digest([9; 32]);
+        let found = round(&mut engine, u64::MAX).expect_err("another hash");
+        assert!(found.to_string().contains("its hash is not what its parent says"), "{found}");
+    }
+
+    #[test]
+    fn unflushed_nodes_and_values_are_left_to_a_later_round() {
+        let sim = SimStorage::new();
+        let mut engine = create(&sim, small());
+        commit(&mut engine, 1, puts(0..20, 100));
+        round(&mut engine, u64::MAX).expect("nothing to read");
+        assert_eq!(engine.counters().scrubbed_bytes, 0);
+        flush(&mut engine, 1);
+        round(&mut engine, u64::MAX).expect("sound");
+        assert!(engine.counters().scrubbed_bytes > 20 * 116);
+    }
+
+    #[test]
+    fn versions_may_go_and_come_between_two_steps() {
+        let sim = SimStorage::new();
+        let mut engine = create(&sim, Params { capacity: 1000, ..small() });
+        for version in 1..20 {
+            commit(&mut engine, version, puts(0..20, 90 + version as usize));
+            engine.scrub(1).expect("sound");
+            if version % 3 == 0 {
+                engine.prune(Version(version)).expect("usable");
+            }
+            flush(&mut engine, version);
+            engine.scrub(1).expect("sound");
+        }
+        round(&mut engine, 1).expect("sound");
+    }
+
+    #[test]
+    fn a_segment_that_is_cut_short_is_found() {
+        let sim = SimStorage::new();
+        let mut engine = engine(&sim);
+        let file = sim.open("values-0", OpenMode::Existing).expect("it is there");
+        file.set_len(500).expect("cut");
+        assert_eq!(damaged_file(round(&mut engine, u64::MAX)), "values-0");
+    }
+
+    #[test]
+    fn patches_are_read_with_their_bases() {
+        let sim = SimStorage::new();
+        let mut engine = create(&sim, Params::default());
+        commit(&mut engine, 1, puts(0..1000, 9));
+        flush(&mut engine, 1);
+        commit(&mut engine, 2, vec![put("0001", 8)]);
+        engine.prune(Version(2)).expect("usable");
+        flush(&mut engine, 2);
+        let view = engine.view_at(Version(2)).expect("decided");
+        let spans = view.footprint().expect("sound pages").spans;
+        let patched =
+            |pid: &u64| crate::place::page::Pid::from_u64(*pid).is_some_and(|pid| pid.file() == PageFile::Patches);
+        assert!(spans.keys().any(patched), "the leaf of one change is a patch");
+        damage(&sim, "data");
+        assert_eq!(damaged_file(round(&mut engine, u64::MAX)), "data");
+    }
+}

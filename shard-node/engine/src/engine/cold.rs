@@ -70,3 +70,138 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use coppice_env::{Fault, Operation, SimStorage, Storage, TieredStorage};
+    use coppice_types::{ShardId, Version};
+
+    use super::*;
+    use crate::{
+        Options, fsck,
+        testing::{commit, flush, options, put, small},
+    };
+
+    /// A storage in two directories of a simulated one.
+    fn tiered(sim: &SimStorage) -> Arc<dyn Storage> {
+        let dir = |name| sim.subdir(name).expect("a path");
+        Arc::new(TieredStorage::new(dir("hot"), dir("cold")))
+    }
+
+    fn eager() -> Options {
+        Options { segment_bytes_max: 200, hot_value_bytes_max: 0, ..options() }
+    }
+
+    /// Three flushed values of 100 bytes, each in a segment of its own. No segment may stay but the
+    /// one that takes new records.
+    fn engine(sim: &SimStorage) -> Engine {
+        let mut engine = Engine::create(tiered(sim), ShardId(3), small(), eager()).expect("an empty directory");
+        commit(&mut engine, 1, vec![put("a", 100), put("b", 100), put("c", 100)]);
+        flush(&mut engine, 1);
+        engine
+    }
+
+    /// The segments in the directories.
+    fn segments(sim: &SimStorage) -> Vec<String> {
+        sim.files().into_iter().filter(|name| name.contains("values-")).collect()
+    }
+
+    fn run(engine: &mut Engine, bytes: u64) -> Result<()> {
+        let mut step = engine.begin_cold_step(bytes).expect("there is something to move");
+        step.run();
+        engine.end_cold_step(step)
+    }
+
+    fn assert_readable(engine: &Engine) {
+        let page = engine.view_at(Version(1)).expect("decided").range(b"", None, 9, true).expect("readable");
+        assert!(page.records.len() == 3 && page.records.iter().all(|it| it.value == Some(vec![100; 100])));
+    }
+
+    #[test]
+    fn all_segments_move_but_the_one_that_takes_records() {
+        let sim = SimStorage::new();
+        let mut engine = engine(&sim);
+        while engine.cold_behind() {
+            run(&mut engine, 1000).expect("room");
+        }
+        assert_eq!(segments(&sim), ["cold/values-0", "cold/values-1", "hot/values-2"]);
+        assert_eq!((engine.cold_bytes(), engine.counters().cold_segments), (2 * 116, 2));
+        assert_eq!(engine.counters().cold_write_bytes, 2 * 116);
+        assert_readable(&engine);
+        drop(engine);
+        assert_readable(&Engine::open(tiered(&sim), eager()).expect("a sound directory"));
+    }
+
+    #[test]
+    fn a_segment_with_unflushed_records_stays() {
+        let sim = SimStorage::new();
+        let mut engine = Engine::create(tiered(&sim), ShardId(3), small(), eager()).expect("an empty directory");
+        commit(&mut engine, 1, vec![put("a", 100), put("b", 100), put("c", 100)]);
+        assert!(!engine.cold_behind());
+        flush(&mut engine, 1);
+        assert!(engine.cold_behind());
+    }
+
+    #[test]
+    fn no_second_step_begins_while_one_is_out() {
+        let mut engine = engine(&SimStorage::new());
+        let step = engine.begin_cold_step(10).expect("there is something to move");
+        assert!(!engine.cold_behind() && engine.begin_cold_step(10).is_none());
+        engine.end_cold_step(step).expect("it was not run");
+        assert!(engine.cold_behind());
+    }
+
+    #[test]
+    fn a_step_that_was_not_run_is_begun_again_from_the_same_place() {
+        let sim = SimStorage::new();
+        let mut engine = engine(&sim);
+        run(&mut engine, 50).expect("room");
+        let step = engine.begin_cold_step(50).expect("there is more");
+        assert_eq!((step.segment(), step.len_bytes()), (0, 50));
+        engine.end_cold_step(step).expect("it was not run");
+        run(&mut engine, 50).expect("room");
+        run(&mut engine, 50).expect("room");
+        assert_eq!(segments(&sim)[0], "cold/values-0");
+        assert_readable(&engine);
+    }
+
+    #[test]
+    fn a_failed_step_leaves_the_segment_where_it_was_and_no_copy() {
+        let faults = [(Operation::Write, "cold/"), (Operation::Sync, "cold/"), (Operation::SyncDir, "cold")];
+        for (operation, path) in faults {
+            let sim = SimStorage::new();
+            let mut engine = engine(&sim);
+            sim.inject(Fault { operation, path_part: path.to_owned(), skip: 0, kind: ErrorKind::StorageFull });
+            assert!(run(&mut engine, 1000).is_err(), "{operation:?}");
+            assert_eq!(segments(&sim), ["hot/values-0", "hot/values-1", "hot/values-2"], "{operation:?}");
+            assert_eq!((engine.counters().cold_failures, engine.cold_bytes()), (1, 0));
+            assert!(engine.cold_behind());
+            assert_readable(&engine);
+            run(&mut engine, 1000).expect("room");
+            assert_readable(&engine);
+        }
+    }
+
+    #[test]
+    fn a_segment_that_dies_while_it_moves_is_gone_from_both_directories() {
+        for run_it in [false, true] {
+            let sim = SimStorage::new();
+            let mut engine = engine(&sim);
+            run(&mut engine, 50).expect("room");
+            let mut step = engine.begin_cold_step(50).expect("there is more");
+            if run_it {
+                step.run();
+            }
+            commit(&mut engine, 2, vec![put("a", 101)]);
+            engine.prune(Version(2)).expect("usable");
+            (2..=3).for_each(|index| flush(&mut engine, index));
+            engine.end_cold_step(step).expect("nothing needs it");
+            assert_eq!(segments(&sim), ["hot/values-1", "hot/values-2", "hot/values-3"]);
+            drop(engine);
+            let report = fsck(tiered(&sim)).expect("a directory");
+            assert!(report.is_clean() && report.notes.is_empty(), "{report:?}");
+        }
+    }
+}

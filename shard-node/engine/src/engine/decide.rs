@@ -150,3 +150,190 @@ impl Engine {
 pub(super) fn check_number(number: u64) -> Result<()> {
     if number < NUMBER_MAX { Ok(()) } else { Err(Error::Invalid("a number of 2^62 or more")) }
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+
+    use super::*;
+    use crate::testing::{commit, create, delete, flush, prepare_id, put, small, stage_on, used};
+
+    /// A decided version 1, version 2 staged on it, version 3 staged on that, and a sibling of
+    /// version 2.
+    fn family() -> (Engine, [ShardState; 4]) {
+        let mut engine = create(&SimStorage::new(), small());
+        commit(&mut engine, 1, vec![put("a", 100)]);
+        let base = engine.decided();
+        let parent = stage_on(&mut engine, base, 2, 20, &[put("a", 102)]).expect("it follows");
+        let child = stage_on(&mut engine, parent, 3, 30, &[put("a", 103)]).expect("it follows");
+        let sibling = stage_on(&mut engine, base, 2, 21, &[put("b", 104)]).expect("it follows");
+        (engine, [base, parent, child, sibling])
+    }
+
+    fn staged(engine: &Engine) -> Vec<ShardState> {
+        engine.staged().iter().map(|info| info.state).collect()
+    }
+
+    #[test]
+    fn a_settled_version_settles_its_base_and_drops_its_siblings() {
+        let (mut engine, [_, parent, child, sibling]) = family();
+        engine.settle(&child).expect("it is staged");
+        assert_eq!(engine.decided(), child);
+        assert_eq!(engine.decided_at(Version(2)).expect("it is kept"), parent);
+        assert!(staged(&engine).is_empty() && !engine.has(&sibling));
+    }
+
+    #[test]
+    fn what_is_staged_on_a_settled_version_stays_staged() {
+        let (mut engine, [_, parent, child, _]) = family();
+        engine.settle(&parent).expect("it is staged");
+        assert_eq!((engine.decided(), staged(&engine)), (parent, vec![child]));
+    }
+
+    #[test]
+    fn settling_a_decided_version_changes_nothing() {
+        let (mut engine, [base, parent, child, sibling]) = family();
+        engine.settle(&base).expect("it is decided");
+        assert_eq!((engine.decided(), staged(&engine)), (base, vec![parent, child, sibling]));
+    }
+
+    #[test]
+    fn settling_or_adopting_an_unknown_version_drops_nothing() {
+        let (mut engine, [base, parent, ..]) = family();
+        let unknown = ShardState { version: Version(9), ..parent };
+        assert!(matches!(engine.settle(&unknown), Err(Error::StateMissing(state)) if state == unknown));
+        assert!(matches!(engine.adopt(&unknown), Err(Error::StateMissing(state)) if state == unknown));
+        assert_eq!((engine.decided(), engine.staged().len()), (base, 3));
+    }
+
+    #[test]
+    fn an_adopted_version_drops_even_what_is_staged_on_it() {
+        let (mut engine, [_, parent, ..]) = family();
+        engine.adopt(&parent).expect("it is staged");
+        assert_eq!((engine.decided(), staged(&engine)), (parent, vec![]));
+    }
+
+    #[test]
+    fn a_staged_version_is_gone_after_its_abort_with_what_was_staged_on_it() {
+        let (mut engine, [_, parent, child, sibling]) = family();
+        assert_eq!(engine.abort(Version(2), prepare_id(20)), 2);
+        assert_eq!(staged(&engine), [sibling]);
+        assert!(!engine.has(&parent) && !engine.has(&child));
+    }
+
+    #[test]
+    fn an_abort_needs_both_the_version_and_the_prepare_id() {
+        let (mut engine, _) = family();
+        assert_eq!(engine.abort(Version(2), prepare_id(30)), 0);
+        assert_eq!(engine.abort(Version(3), prepare_id(20)), 0);
+        assert_eq!(engine.abort(Version(1), prepare_id(1)), 0, "it is decided");
+        assert_eq!(engine.staged().len(), 3);
+    }
+
+    #[test]
+    fn an_abort_frees_exactly_what_its_versions_allocated() {
+        for flushed in [false, true] {
+            let mut engine = create(&SimStorage::new(), small());
+            commit(&mut engine, 1, vec![put("a", 100)]);
+            let (base, before) = (engine.decided(), used(&engine));
+            for (version, attempt) in [(2, 1), (2, 2)] {
+                stage_on(&mut engine, base, version, attempt, &[put("a", 100), put("b", 5)]).expect("it follows");
+            }
+            if flushed {
+                flush(&mut engine, 1);
+            }
+            assert!(used(&engine) > before);
+            assert_eq!(engine.abort_all_staged(), 2);
+            assert_eq!(used(&engine), before, "flushed: {flushed}");
+        }
+    }
+
+    #[test]
+    fn a_rollback_drops_later_and_staged_versions_and_what_they_allocated() {
+        let mut engine = create(&SimStorage::new(), small());
+        commit(&mut engine, 1, vec![put("a", 100), put("b", 101)]);
+        let (target, before) = (engine.decided(), used(&engine));
+        commit(&mut engine, 2, vec![put("a", 102)]);
+        commit(&mut engine, 3, vec![delete("b")]);
+        let tip = engine.decided();
+        stage_on(&mut engine, tip, 4, 1, &[put("c", 103)]).expect("it follows");
+        assert_eq!(engine.rollback(Version(1), Epoch(1)).expect("it is kept"), target);
+        assert_eq!((engine.decided(), engine.epoch(), engine.staged().len()), (target, Epoch(1), 0));
+        assert_eq!(used(&engine), before);
+        let record = engine.view(&target).expect("it is decided").get(b"b", true).expect("sound pages");
+        assert_eq!(record.and_then(|record| record.value), Some(vec![101; 101]));
+    }
+
+    #[test]
+    fn a_rollback_makes_a_frozen_tree_active_again() {
+        let mut engine = create(&SimStorage::new(), small());
+        commit(&mut engine, 1, crate::testing::puts(0..8, 5));
+        commit(&mut engine, 2, vec![put("z", 5)]);
+        assert_eq!(engine.shape(&engine.decided()).expect("decided").entries, [1, 8]);
+        engine.rollback(Version(1), Epoch(1)).expect("it is kept");
+        assert_eq!(engine.shape(&engine.decided()).expect("decided").entries, [8]);
+        let base = engine.decided();
+        let state = stage_on(&mut engine, base, 2, 9, &[put("y", 5)]).expect("it follows");
+        assert_eq!(engine.shape(&state).expect("staged").entries, [1, 8]);
+    }
+
+    #[test]
+    fn a_rollback_below_the_boundary_is_refused_and_drops_nothing() {
+        let (mut engine, [base, ..]) = family();
+        engine.prune(Version(1)).expect("usable");
+        let refused = engine.rollback(Version(0), Epoch(7));
+        assert!(matches!(refused, Err(Error::Pruned { boundary: Version(1) })));
+        assert_eq!((engine.decided(), engine.staged().len(), engine.epoch()), (base, 3, Epoch(0)));
+    }
+
+    #[test]
+    fn the_epoch_of_rollbacks_never_goes_down() {
+        let (mut engine, _) = family();
+        engine.rollback(Version(1), Epoch(5)).expect("it is kept");
+        engine.rollback(Version(1), Epoch(2)).expect("it is kept");
+        assert_eq!(engine.epoch(), Epoch(5));
+    }
+
+    #[test]
+    fn a_prune_frees_exactly_what_only_older_versions_had() {
+        let mut engine = create(&SimStorage::new(), small());
+        commit(&mut engine, 1, vec![put("a", 100)]);
+        let one = used(&engine);
+        commit(&mut engine, 2, vec![put("a", 100)]);
+        let tip = engine.decided();
+        let staged = stage_on(&mut engine, tip, 3, 1, &[put("a", 100)]).expect("it follows");
+        engine.prune(Version(2)).expect("usable");
+        assert_eq!(used(&engine).1, 2 * one.1, "the tip's value and the staged one's");
+        assert!(engine.has(&staged));
+        engine.abort_all_staged();
+        assert_eq!(used(&engine), one);
+    }
+
+    #[test]
+    fn a_prune_between_two_versions_keeps_the_one_below() {
+        let mut engine = create(&SimStorage::new(), small());
+        commit(&mut engine, 2, vec![put("a", 5)]);
+        let kept = engine.decided();
+        commit(&mut engine, 7, vec![put("a", 6)]);
+        engine.prune(Version(4)).expect("usable");
+        assert_eq!(engine.boundary(), Version(4));
+        assert_eq!(engine.decided_at(Version(4)).expect("it is kept"), kept);
+        assert!(matches!(engine.decided_at(Version(3)), Err(Error::Pruned { boundary: Version(4) })));
+        assert_eq!(engine.disk_usage().expect("readable").versions, 2);
+    }
+
+    #[test]
+    fn a_prune_at_or_below_the_boundary_changes_nothing() {
+        let (mut engine, [base, ..]) = family();
+        engine.prune(Version(1)).expect("usable");
+        let before = used(&engine);
+        (0..=1).for_each(|version| engine.prune(Version(version)).expect("usable"));
+        assert_eq!((engine.boundary(), used(&engine), engine.decided()), (Version(1), before, base));
+    }
+
+    #[test]
+    fn numbers_from_the_limit_on_are_refused() {
+        assert!(check_number(NUMBER_MAX - 1).is_ok());
+        assert!(matches!(check_number(NUMBER_MAX), Err(Error::Invalid(_))));
+    }
+}

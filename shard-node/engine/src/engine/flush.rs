@@ -239,3 +239,6 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

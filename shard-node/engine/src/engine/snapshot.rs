@@ -84,3 +84,121 @@ impl Engine {
         self.clean_up();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+    use coppice_types::{Params, Version};
+
+    use super::*;
+    use crate::{
+        Options,
+        testing::{commit, create, create_with, damage, deletes, flush, open, options, puts, send, small},
+    };
+
+    fn missing<T>(found: Result<T>) -> bool {
+        matches!(found, Err(Error::SnapshotMissing { .. }))
+    }
+
+    #[test]
+    fn a_snapshot_is_the_flushed_state_whatever_comes_after() {
+        let (sim, to) = (SimStorage::new(), SimStorage::new());
+        let mut engine = create(&sim, Params { capacity: 1000, ..small() });
+        commit(&mut engine, 1, puts(0..20, 100));
+        flush(&mut engine, 1);
+        let flushed = engine.decided();
+        commit(&mut engine, 2, puts(0..20, 90));
+        let manifest = engine.pin_snapshot().expect("readable");
+        assert_eq!((manifest.position.index, manifest.machine_state()), (1, &b""[..]));
+        engine.prune(Version(2)).expect("usable");
+        for index in 2..6 {
+            commit(&mut engine, 1 + index, puts(0..20, 80));
+            engine.prune(Version(1 + index)).expect("usable");
+            flush(&mut engine, index);
+        }
+        engine.check_of_snapshot(manifest.id).expect("it is pinned")().expect("sound");
+        send(&engine, &manifest, to.storage()).finish().expect("sound");
+        let received = open(&to);
+        assert_eq!((received.decided(), received.durable_position()), (flushed, manifest.position));
+        let page = received.view(&flushed).expect("decided").range(b"", None, 99, true).expect("sound pages");
+        assert!(page.records.len() == 20 && page.records.iter().all(|it| it.value == Some(vec![100; 100])));
+    }
+
+    #[test]
+    fn what_is_not_pinned_cannot_be_read_or_checked() {
+        let mut engine = create(&SimStorage::new(), small());
+        let pin = engine.pin_snapshot().expect("readable").id;
+        assert!(missing(engine.read_snapshot(pin + 1, "data", 0, 1)));
+        assert!(missing(engine.read_snapshot(pin, "superblock", 0, 1)), "it is in the manifest");
+        assert!(missing(engine.check_of_snapshot(pin + 1)));
+        engine.unpin_snapshot(pin);
+        assert!(missing(engine.read_snapshot(pin, "data", 0, 1)) && missing(engine.check_of_snapshot(pin)));
+    }
+
+    #[test]
+    fn a_file_is_read_up_to_its_pinned_end() {
+        let mut engine = create(&SimStorage::new(), small());
+        commit(&mut engine, 1, puts(0..3, 100));
+        flush(&mut engine, 1);
+        let manifest = engine.pin_snapshot().expect("readable");
+        commit(&mut engine, 2, puts(0..3, 90));
+        flush(&mut engine, 2);
+        let (name, len) = manifest.files.last().expect("a segment");
+        assert_eq!((name.as_str(), *len), ("values-0", 3 * 116));
+        let read = |offset, bytes| engine.read_snapshot(manifest.id, name, offset, bytes).expect("it is pinned").len();
+        assert_eq!(
+            [read(0, 100), read(300, 100), read(*len, 100), read(u64::MAX, 100), read(0, 0)],
+            [100, 48, 0, 0, 0]
+        );
+    }
+
+    #[test]
+    fn pinned_pages_wait_until_their_last_pin_is_gone() {
+        let mut engine = create(&SimStorage::new(), Params { capacity: 1000, ..small() });
+        commit(&mut engine, 1, puts(0..20, 5));
+        flush(&mut engine, 1);
+        let pins = [(); 2].map(|()| engine.pin_snapshot().expect("readable").id);
+        assert_ne!(pins[0], pins[1]);
+        commit(&mut engine, 2, deletes(0..20));
+        engine.prune(Version(2)).expect("usable");
+        (2..6).for_each(|index| flush(&mut engine, index));
+        let waiting = |engine: &Engine| engine.disk_usage().expect("readable").waiting_bytes;
+        let held = waiting(&engine);
+        engine.unpin_snapshot(pins[0]);
+        assert!(held > 0 && waiting(&engine) == held);
+        engine.unpin_snapshot(pins[1]);
+        assert_eq!(waiting(&engine), 0);
+    }
+
+    #[test]
+    fn pinned_files_stay_until_the_pin_is_gone() {
+        let sim = SimStorage::new();
+        let short = Options { segment_bytes_max: 200, meta_compaction_bytes_min: 0, ..options() };
+        let mut engine = create_with(&sim, small(), short);
+        commit(&mut engine, 1, puts(0..2, 100));
+        flush(&mut engine, 1);
+        let manifest = engine.pin_snapshot().expect("readable");
+        for index in 2..40 {
+            commit(&mut engine, index, puts(0..2, 90));
+            engine.prune(Version(index)).expect("usable");
+            flush(&mut engine, index);
+        }
+        let gone = ["meta-1", "values-0", "values-1"];
+        let has = |sim: &SimStorage, name: &str| sim.files().iter().any(|file| file == name);
+        assert!(gone.iter().all(|name| has(&sim, name)));
+        engine.unpin_snapshot(manifest.id);
+        assert!(!gone.iter().any(|name| has(&sim, name)), "{:?}", sim.files());
+    }
+
+    #[test]
+    fn a_sender_finds_damage_in_a_pinned_snapshot() {
+        let sim = SimStorage::new();
+        let mut engine = create(&sim, Params::default());
+        commit(&mut engine, 1, puts(0..1000, 9));
+        flush(&mut engine, 1);
+        let pin = engine.pin_snapshot().expect("readable").id;
+        let check = engine.check_of_snapshot(pin).expect("it is pinned");
+        damage(&sim, "data");
+        assert!(matches!(check(), Err(Error::Corrupted { file, .. }) if file == "data"));
+    }
+}

@@ -360,3 +360,6 @@ impl Engine {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests;

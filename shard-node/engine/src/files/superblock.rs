@@ -177,6 +177,8 @@ pub(crate) fn newest(slots: [Slot; 2]) -> Result<(Superblock, Option<Superblock>
 
 #[cfg(test)]
 mod tests {
+    use coppice_env::SimStorage;
+
     use super::*;
 
     fn superblock(generation: u64) -> Superblock {
@@ -210,6 +212,71 @@ mod tests {
         assert_eq!(newest([Slot::Broken, valid(7)]), Ok((superblock(7), None)));
         assert_eq!(newest([valid(7), valid(7)]), Ok((superblock(7), None)));
         assert!(newest([Slot::Broken, Slot::Blank]).is_err());
+    }
+
+    fn slots(sim: &SimStorage) -> [Slot; 2] {
+        read_slots(&*sim.open(FILE, OpenMode::Existing).expect("it is there")).expect("readable")
+    }
+
+    #[test]
+    fn a_write_leaves_the_slot_of_the_generation_before_and_a_copy_replaces_it() {
+        let sim = SimStorage::new();
+        publish(&sim, &superblock(1)).expect("room");
+        assert_eq!(slots(&sim), [Slot::Blank, Slot::Valid(superblock(1))]);
+        let file = sim.open(FILE, OpenMode::Existing).expect("it is there");
+        write_slot(&*file, &superblock(2)).expect("room");
+        assert_eq!(slots(&sim), [Slot::Valid(superblock(2)), Slot::Valid(superblock(1))]);
+        write_copy(&*file, &superblock(2)).expect("room");
+        assert_eq!(slots(&sim), [Slot::Valid(superblock(2)), Slot::Valid(superblock(2))]);
+        write_slot(&*file, &superblock(3)).expect("room");
+        sim.flip_bit(FILE, 100, 0);
+        assert_eq!(slots(&sim), [Slot::Broken, Slot::Valid(superblock(3))]);
+    }
+
+    #[test]
+    fn a_crash_while_the_first_one_is_published_leaves_none_or_all_of_it() {
+        let mut outcomes = [0; 2];
+        for n in 0.. {
+            let sim = SimStorage::new();
+            sim.crash_after(n);
+            let published = publish(&sim, &superblock(1));
+            for seed in 0..8 {
+                let loss = sim.power_loss(seed);
+                let found = exists(&loss).expect("readable");
+                assert!(found || published.is_err(), "after {n} calls, seed {seed}");
+                if found {
+                    assert_eq!(slots(&loss), [Slot::Blank, Slot::Valid(superblock(1))], "after {n} calls, seed {seed}");
+                }
+                outcomes[usize::from(found)] += 1;
+            }
+            if published.is_ok() {
+                break;
+            }
+        }
+        assert!(outcomes[0] > 0 && outcomes[1] > 0, "{outcomes:?}");
+    }
+
+    #[test]
+    fn a_file_of_another_length_and_a_slot_of_another_format_are_refused() {
+        let sim = SimStorage::new();
+        publish(&sim, &superblock(1)).expect("room");
+        let file = sim.open(FILE, OpenMode::Existing).expect("it is there");
+        let mut other = superblock(2).encode();
+        other[16] = 99;
+        let checksum = XxHash3_64::oneshot(&other[16..]);
+        other[8..16].copy_from_slice(&checksum.to_le_bytes());
+        file.write_all_at(&other, 0).expect("room");
+        assert!(matches!(read_slots(&*file), Err(Error::OtherFormat { found: 99, known: FORMAT })));
+        for len in [0, SLOT_BYTES as u64, 2 * SLOT_BYTES as u64 + 1] {
+            file.set_len(len).expect("room");
+            assert!(matches!(read_slots(&*file), Err(Error::Corrupted { .. })), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_has_no_superblock() {
+        let dir = SimStorage::new().subdir("nowhere").expect("a path");
+        assert_eq!(exists(&*dir), Ok(false));
     }
 
     impl PartialEq for Error {

@@ -154,3 +154,200 @@ impl Meta {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+
+    use super::*;
+    use crate::{
+        meta::{Delta, MetaOp, VersionId},
+        place::{
+            page::{PageFile, Pid},
+            refs::Segment,
+        },
+        testing::{commit, create, put, small, stage},
+    };
+
+    /// A table at generation 1 with a staged version, which has a patch and a value in segment 0.
+    fn staged() -> (Meta, VersionId) {
+        let mut engine = create(&SimStorage::new(), small());
+        commit(&mut engine, 1, vec![put("a", 5)]);
+        stage(&mut engine, 2, vec![put("b", 100)]);
+        let id = *engine.meta.staged.first().expect("one");
+        assert_eq!(engine.meta.generation, 1);
+        (engine.meta, id)
+    }
+
+    fn checkpoint(meta: &mut Meta, ends: &[(u32, u64)], dead: &[u32]) -> Result<(), Inconsistent> {
+        meta.begin_checkpoint(meta.generation + 1, ends, dead)?;
+        meta.end_checkpoint(ends)
+    }
+
+    fn limbo(meta: &Meta) -> u64 {
+        PageFile::ALL.iter().map(|file| meta.space(*file).limbo_pages()).sum()
+    }
+
+    fn dead(meta: &mut Meta) -> Vec<u32> {
+        meta.take_dead_segments().iter().map(|dead| dead.segment).collect()
+    }
+
+    #[test]
+    fn generations_ascend() {
+        let (mut meta, _) = staged();
+        for generation in [0, 1, u64::MAX] {
+            assert!(meta.begin_checkpoint(generation, &[], &[]).is_err(), "{generation}");
+        }
+        assert_eq!(meta.begin_checkpoint(5, &[], &[]), Ok(()));
+    }
+
+    #[test]
+    fn a_segment_is_dead_once_and_only_without_live_bytes() {
+        for (segment, what) in
+            [(0, "a segment is dead that has live bytes, or was dead"), (7, "an unknown segment is dead")]
+        {
+            assert_eq!(checkpoint(&mut staged().0, &[], &[segment]), Err(Inconsistent(what)));
+        }
+        let (mut meta, id) = staged();
+        meta.apply(MetaOp::DropVersion(id)).expect("it is staged");
+        assert_eq!(checkpoint(&mut meta, &[], &[0]), Ok(()));
+        assert!(checkpoint(&mut meta, &[], &[0]).is_err(), "it is dead already");
+    }
+
+    #[test]
+    fn a_page_that_no_superblock_names_is_free_at_once() {
+        let (mut meta, id) = staged();
+        let before = meta.space(PageFile::Data).used_pages();
+        let pid = meta.allocate(PageFile::Data, 2);
+        meta.discard(pid);
+        meta.apply(MetaOp::DropVersion(id)).expect("it is staged");
+        assert_eq!((meta.space(PageFile::Data).used_pages(), limbo(&meta)), (before, 0));
+    }
+
+    /// A merge's pages; those of a small version are patches on a shared page.
+    fn with_pages(meta: &mut Meta, pages: usize) -> (VersionId, Pid) {
+        let pid = meta.allocate(PageFile::Data, pages);
+        let staged = *meta.staged.first().expect("one");
+        let mut record = meta.versions[&staged].clone();
+        (record.id, record.parent) = (meta.next_id(), staged);
+        record.delta = Delta { allocated: vec![pid], ..Delta::default() };
+        let id = record.id;
+        meta.apply(MetaOp::AddVersion(record)).expect("it follows");
+        (id, pid)
+    }
+
+    #[test]
+    fn a_flushed_page_is_free_when_the_older_superblock_does_not_name_it_either() {
+        let (mut meta, _) = staged();
+        let (id, _) = with_pages(&mut meta, 3);
+        checkpoint(&mut meta, &[], &[]).expect("generation 2 names it");
+        meta.apply(MetaOp::DropVersion(id)).expect("it is staged");
+        assert_eq!(limbo(&meta), 3);
+        checkpoint(&mut meta, &[], &[]).expect("generation 3 does not");
+        assert_eq!(limbo(&meta), 3, "2 is the older one");
+        checkpoint(&mut meta, &[], &[]).expect("generation 4 does not");
+        assert_eq!(limbo(&meta), 0);
+    }
+
+    #[test]
+    fn a_copied_superblock_frees_what_only_the_older_one_named() {
+        let (mut meta, _) = staged();
+        let (id, _) = with_pages(&mut meta, 3);
+        checkpoint(&mut meta, &[], &[]).expect("it ascends");
+        meta.apply(MetaOp::DropVersion(id)).expect("it is staged");
+        checkpoint(&mut meta, &[], &[]).expect("it ascends");
+        meta.apply(MetaOp::Copied).expect("the newest is durable");
+        assert_eq!(limbo(&meta), 0);
+    }
+
+    #[test]
+    fn a_page_freed_during_a_checkpoint_that_names_it_waits_for_the_one_after_the_next() {
+        let (mut meta, _) = staged();
+        let (id, _) = with_pages(&mut meta, 3);
+        meta.begin_checkpoint(2, &[], &[]).expect("it ascends");
+        meta.apply(MetaOp::DropVersion(id)).expect("it is staged");
+        assert_eq!(limbo(&meta), 3);
+        meta.end_checkpoint(&[]).expect("it began");
+        assert_eq!(limbo(&meta), 3);
+        for left in [3, 0] {
+            checkpoint(&mut meta, &[], &[]).expect("it ascends");
+            assert_eq!(limbo(&meta), left, "after generation {}", meta.generation);
+        }
+    }
+
+    #[test]
+    fn a_cancelled_checkpoint_leaves_no_trace_but_what_was_freed_beside_it_waits() {
+        let (mut meta, first) = staged();
+        let (second, _) = with_pages(&mut meta, 3);
+        let (third, _) = with_pages(&mut meta, 2);
+        meta.segments.insert(5, Segment { end: 9, ..Segment::default() });
+        meta.begin_checkpoint(2, &[(0, 116)], &[5]).expect("it ascends");
+        meta.apply(MetaOp::DropVersion(third)).expect("it is staged");
+        meta.cancel_checkpoint();
+        assert_eq!((meta.generation, meta.segments[&5].dead_at, meta.segments[&0].end), (1, None, 0));
+        assert_eq!(limbo(&meta), 2, "a superblock of unknown fate may name it");
+        // What the cancelled checkpoint would have covered is still named by no superblock.
+        meta.apply(MetaOp::DropVersion(second)).expect("it is staged");
+        assert_eq!(limbo(&meta), 2);
+        meta.apply(MetaOp::DropVersion(first)).expect("it is staged");
+        checkpoint(&mut meta, &[(0, 116)], &[0, 5]).expect("the same number again");
+        checkpoint(&mut meta, &[], &[]).expect("it ascends");
+        assert_eq!((limbo(&meta), dead(&mut meta)), (0, vec![0, 5]));
+    }
+
+    #[test]
+    fn a_dead_segment_is_given_for_deletion_once_no_superblock_needs_it() {
+        let (mut meta, id) = staged();
+        checkpoint(&mut meta, &[(0, 116)], &[]).expect("generation 2 needs it");
+        meta.apply(MetaOp::DropVersion(id)).expect("it is staged");
+        checkpoint(&mut meta, &[], &[0]).expect("generation 3 does not");
+        assert_eq!(dead(&mut meta), [0; 0]);
+        checkpoint(&mut meta, &[], &[]).expect("generation 4 does not");
+        assert!(!meta.segments.contains_key(&0));
+        assert_eq!((dead(&mut meta), dead(&mut meta)), (vec![0], vec![]));
+    }
+
+    #[test]
+    fn pins_hold_pages_and_segments_of_their_generation() {
+        let (mut meta, first) = staged();
+        let (second, _) = with_pages(&mut meta, 3);
+        checkpoint(&mut meta, &[(0, 116)], &[]).expect("it ascends");
+        meta.pin(2, 1);
+        meta.pin(2, 2);
+        meta.apply(MetaOp::DropVersion(second)).expect("it is staged");
+        meta.apply(MetaOp::DropVersion(first)).expect("it is staged");
+        checkpoint(&mut meta, &[], &[0]).expect("it ascends");
+        (0..3).for_each(|_| checkpoint(&mut meta, &[], &[]).expect("it ascends"));
+        let held = limbo(&meta);
+        assert!(held >= 3 && meta.is_pinned());
+        assert_eq!(dead(&mut meta), [0; 0]);
+        meta.unpin(1);
+        assert_eq!((limbo(&meta), dead(&mut meta)), (held, vec![]));
+        meta.unpin(2);
+        assert_eq!((limbo(&meta), dead(&mut meta), meta.is_pinned()), (0, vec![0], false));
+    }
+
+    #[test]
+    fn a_segment_dies_that_nothing_needs_and_that_takes_no_records() {
+        let (mut meta, _) = staged();
+        meta.segments.insert(1, Segment { end: 50, ..Segment::default() });
+        meta.segments.insert(2, Segment { end: 50, ..Segment::default() });
+        meta.segments.insert(3, Segment { end: 50, dead_at: Some(1), ..Segment::default() });
+        meta.reserve_value(2, 9);
+        // Segment 4 is new; 0 has live bytes.
+        assert_eq!(meta.dying_segments(&[(4, 30)], &[]), [1, 4]);
+        assert_eq!(meta.dying_segments(&[(4, 30)], &[4, 1]), [0; 0]);
+    }
+
+    #[test]
+    fn segments_are_as_long_as_their_unflushed_end() {
+        let (mut meta, _) = staged();
+        meta.segments.insert(0, Segment { end: 50, live: 10, dead_at: None });
+        let unflushed = [(0, 80), (2, 30)];
+        assert_eq!([0, 1, 2].map(|id| meta.segment_end(id, &unflushed)), [80, 0, 30]);
+        assert_eq!((meta.segment_bytes(&[]), meta.segment_bytes(&unflushed)), (50, 110));
+        let used = meta.waiting_bytes(&unflushed, &[2]).1;
+        let (waiting, still_used) = meta.waiting_bytes(&unflushed, &[]);
+        assert_eq!((waiting, used - still_used), (30, 30), "segment 2 has no live bytes");
+    }
+}

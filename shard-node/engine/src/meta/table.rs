@@ -150,3 +150,124 @@ fn decode_space(input: &mut Reader<'_>) -> Result<Space, CodecError> {
     }
     Ok(space)
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+
+    use super::*;
+    use crate::{
+        Engine,
+        testing::{commit, create, flush, merge, prepare_id, puts, small, stage},
+    };
+
+    /// An engine with frozen trees, an installed and a built merge, a staged version with a
+    /// journal, and free and waiting pages.
+    fn engine() -> Engine {
+        let mut engine = create(&SimStorage::new(), Params { journals_kept: true, ..small() });
+        for version in 1..8 {
+            commit(&mut engine, version, puts(5 * version as u32..5 * version as u32 + 8, 100));
+            merge(&mut engine);
+            flush(&mut engine, version);
+        }
+        engine.prune(Version(4)).expect("usable");
+        let state = stage(&mut engine, 9, puts(0..9, 50)).state;
+        engine.keep_journal(&state, prepare_id(9), b"journal").expect("it is staged");
+        engine
+    }
+
+    fn encoded(meta: &Meta) -> Vec<u8> {
+        let mut out = Writer::new();
+        meta.encode(&mut out);
+        out.into_bytes()
+    }
+
+    #[test]
+    fn a_table_is_read_back_and_no_prefix_of_it_is_one() {
+        let engine = engine();
+        let bytes = encoded(&engine.meta);
+        let mut input = Reader::new(&bytes);
+        let meta = Meta::decode(&mut input).expect("its own");
+        input.finish().expect("all of it");
+        assert_eq!(encoded(&meta), bytes);
+        assert_eq!((meta.versions.len(), meta.merges.len()), (engine.meta.versions.len(), engine.meta.merges.len()));
+        assert_eq!(
+            (&meta.versions, &meta.decided, &meta.staged),
+            (&engine.meta.versions, &engine.meta.decided, &engine.meta.staged)
+        );
+        assert_eq!(
+            (&meta.merges, &meta.journals, &meta.patches),
+            (&engine.meta.merges, &engine.meta.journals, &engine.meta.patches)
+        );
+        assert_eq!((&meta.spaces, meta.next_id), (&engine.meta.spaces, engine.meta.next_id));
+        assert_eq!(meta.check(), Ok(()));
+        assert!((0..bytes.len()).all(|end| Meta::decode(&mut Reader::new(&bytes[..end])).is_err()));
+    }
+
+    #[test]
+    fn a_reader_of_the_table_finds_reserved_pages_free() {
+        let mut engine = engine();
+        let bytes = encoded(&engine.meta);
+        let before = Meta::decode(&mut Reader::new(&bytes)).expect("its own");
+        for file in [PageFile::Index, PageFile::Data] {
+            engine.meta.allocate(file, 3);
+        }
+        let bytes = encoded(&engine.meta);
+        let meta = Meta::decode(&mut Reader::new(&bytes)).expect("its own");
+        for file in PageFile::ALL {
+            assert_eq!(meta.space(file).used_pages(), before.space(file).used_pages());
+        }
+    }
+
+    #[test]
+    fn a_table_that_breaks_its_own_order_is_refused() {
+        type Breaks = fn(&mut Meta);
+        let changes: [(&str, Breaks); 6] = [
+            ("generation", |meta| meta.generation = u64::MAX),
+            ("version number", |meta| meta.next_id = *meta.versions.keys().last().expect("one")),
+            ("installed merge", |meta| {
+                meta.versions.values_mut().next().expect("one").installs.push(1 << 40);
+            }),
+            ("no decided version", |meta| {
+                meta.versions.values_mut().for_each(|record| record.decided = false);
+            }),
+            ("pages of patches", |meta| {
+                meta.patches.insert(1 << 40, 1);
+            }),
+            ("pages of patches", |meta| {
+                meta.patches.insert(0, 0);
+            }),
+        ];
+        for (what, change) in changes {
+            let mut engine = engine();
+            change(&mut engine.meta);
+            let bytes = encoded(&engine.meta);
+            let refused = Meta::decode(&mut Reader::new(&bytes)).err();
+            assert_eq!(refused, Some(CodecError::Malformed(what)));
+        }
+    }
+
+    /// A space as it is encoded.
+    fn decode(high: u64, free: &[(u64, u64)], limbo: &[(u64, u64, u64)]) -> Result<Space, CodecError> {
+        let mut out = Writer::new();
+        out.u64(high);
+        encode_list(free, &mut out, |(start, len), out| [start, len].into_iter().for_each(|it| out.u64(*it)));
+        encode_list(limbo, &mut out, |(at, start, len), out| [at, start, len].into_iter().for_each(|it| out.u64(*it)));
+        let bytes = out.into_bytes();
+        decode_space(&mut Reader::new(&bytes))
+    }
+
+    #[test]
+    fn the_pages_of_a_file_are_used_or_free_or_waiting() {
+        let space = decode(10, &[(0, 2), (4, 1)], &[(3, 5, 5)]).expect("they fit");
+        assert_eq!((space.used_pages(), space.limbo_pages()), (2, 5));
+        assert!(decode(PAGES_MAX, &[], &[]).is_ok() && decode(PAGES_MAX + 1, &[], &[]).is_err());
+        for free in [&[(9, 2)][..], &[(0, 2), (1, 2)], &[(4, 1), (0, 1)], &[(3, 0)], &[(u64::MAX, 2)]] {
+            assert_eq!(decode(10, free, &[]).err(), Some(CodecError::Malformed("free range")), "{free:?}");
+        }
+        for limbo in [&[(3, 9, 2)][..], &[(3, 0, 6), (3, 0, 5)], &[(3, u64::MAX, 2)]] {
+            assert_eq!(decode(10, &[], limbo).err(), Some(CodecError::Malformed("waiting range")), "{limbo:?}");
+        }
+        assert!(decode(10, &[(0, 6)], &[(3, 6, 5)]).is_err(), "more than the file has");
+    }
+}

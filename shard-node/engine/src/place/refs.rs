@@ -66,3 +66,38 @@ pub(crate) fn checksum(at: ValueRef, rest: &[u8]) -> u64 {
 pub(crate) fn seed(at: ValueRef) -> u64 {
     u64::from(at.segment) << 32 | u64::from(at.offset)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_is_read_back_and_no_prefix_of_it_is_one() {
+        let blob = BlobRef { at: ValueRef { segment: 7, offset: u32::MAX }, len: 9 };
+        let mut out = Writer::new();
+        blob.encode(&mut out);
+        let bytes = out.into_bytes();
+        assert_eq!(BlobRef::decode(&mut Reader::new(&bytes)), Ok(blob));
+        assert!((0..bytes.len()).all(|end| BlobRef::decode(&mut Reader::new(&bytes[..end])).is_err()));
+    }
+
+    #[test]
+    fn the_longest_record_and_its_header_do_not_overflow() {
+        assert_eq!(record_bytes(0), RECORD_HEADER_BYTES as u64);
+        assert_eq!(record_bytes(u32::MAX), RECORD_HEADER_BYTES as u64 + u64::from(u32::MAX));
+    }
+
+    #[test]
+    fn a_checksum_is_that_of_bytes_at_one_place() {
+        let at = ValueRef { segment: 1, offset: 2 };
+        let others = [ValueRef { segment: 2, offset: 1 }, ValueRef { offset: 3, ..at }, ValueRef { segment: 0, ..at }];
+        assert!(others.into_iter().all(|other| checksum(other, b"bytes") != checksum(at, b"bytes")));
+        assert_ne!(checksum(at, b"byte"), checksum(at, b"bytes"));
+    }
+
+    #[test]
+    fn places_are_in_the_order_of_the_log() {
+        let at = |segment, offset| ValueRef { segment, offset };
+        assert!(at(0, u32::MAX) < at(1, 0) && at(1, 0) < at(1, 1));
+    }
+}

@@ -322,4 +322,50 @@ mod tests {
         assert!(space.claim(0, 5));
         assert!(space.claim(7, 1));
     }
+
+    #[test]
+    fn pages_freed_beside_a_failed_superblock_wait_for_its_next_attempt() {
+        let mut space = Space::default();
+        assert_eq!(space.allocate(3), 0);
+        space.retire(0, 1, 5);
+        space.retire(1, 1, 6);
+        space.retire(2, 1, 6);
+        // The superblock 5 failed and is written again; the later two pages are free with it, too.
+        space.reopen(5);
+        assert!(space.limbo.iter().all(|limbo| limbo.generation == 5));
+        assert!(space.settle_limbo(5));
+        assert_eq!((space.limbo_pages(), space.used_pages()), (0, 0));
+    }
+
+    #[test]
+    fn pages_beyond_the_largest_file_are_not_claimed() {
+        let mut space = Space::default();
+        assert!(!space.claim(PAGES_MAX, 1) && !space.claim(PAGES_MAX - 1, 2) && !space.claim(u64::MAX, 1));
+        assert_eq!(space, Space::default());
+        assert!(space.claim(PAGES_MAX - 1, 1));
+    }
+
+    #[test]
+    fn common_pages_are_those_of_both_sets() {
+        let ranges = |ranges: &[(u64, u64)]| {
+            let mut free = FreeRanges::default();
+            assert!(ranges.iter().all(|(start, len)| free.insert(*start, *len)));
+            free
+        };
+        let mut common = ranges(&[(0, 10), (20, 5), (40, 1)]);
+        common.keep_common(&ranges(&[(2, 3), (8, 14), (24, 10)]));
+        assert_eq!(common.iter().collect::<Vec<_>>(), [(2, 3), (8, 2), (20, 2), (24, 1)]);
+        common.keep_common(&FreeRanges::default());
+        assert_eq!(common, FreeRanges::default());
+    }
+
+    #[test]
+    fn a_space_with_more_unused_pages_than_it_has_is_unsound() {
+        let mut space = Space::used(4);
+        assert!(space.release(0, 2));
+        space.retire(2, 2, 7);
+        assert!(space.is_sound(6) && !space.is_sound(5), "it waits for the superblock after the last at most");
+        space.retire(3, 1, 7);
+        assert!(!space.is_sound(6));
+    }
 }

@@ -56,3 +56,77 @@ impl Footprint {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+    use coppice_types::{Params, Version};
+
+    use super::*;
+    use crate::{
+        Engine,
+        place::page::{PageFile, Pid},
+        testing::{commit, create, put, puts, small, used},
+    };
+
+    fn footprint(engine: &Engine, version: u64) -> Footprint {
+        engine.view_at(Version(version)).expect("decided").footprint().expect("sound pages")
+    }
+
+    #[test]
+    fn an_empty_version_takes_nothing() {
+        assert_eq!(footprint(&create(&SimStorage::new(), small()), 0), Footprint::default());
+    }
+
+    #[test]
+    fn values_in_leaves_are_no_stored_values() {
+        let mut engine = create(&SimStorage::new(), small());
+        commit(&mut engine, 1, vec![put("a", 8), put("b", 9)]);
+        let footprint = footprint(&engine, 1);
+        assert_eq!(footprint.values.into_values().collect::<Vec<_>>(), [9]);
+        assert_eq!(footprint.spans.len(), 1);
+    }
+
+    #[test]
+    fn versions_share_what_did_not_change() {
+        let mut engine = create(&SimStorage::new(), Params::default());
+        commit(&mut engine, 1, puts(0..1000, 200));
+        commit(&mut engine, 2, vec![put("0500", 300)]);
+        let [one, two] = [1, 2].map(|version| footprint(&engine, version));
+        let new =
+            |of: fn(&Footprint) -> &BTreeMap<u64, u64>| of(&two).keys().filter(|it| !of(&one).contains_key(it)).count();
+        assert_eq!((one.values.len(), two.values.len(), new(|it| &it.values)), (1000, 1000, 1));
+        // The leaf and the root.
+        assert!((1..=2).contains(&new(|it| &it.spans)), "{}", new(|it| &it.spans));
+    }
+
+    #[test]
+    fn a_patch_counts_with_its_base() {
+        let mut engine = create(&SimStorage::new(), Params::default());
+        commit(&mut engine, 1, puts(0..1000, 9));
+        let leaves = |footprint: &Footprint| {
+            let pids = footprint.spans.keys().filter_map(|pid| Pid::from_u64(*pid));
+            pids.filter(|pid| pid.file() == PageFile::Data).count()
+        };
+        let whole = leaves(&footprint(&engine, 1));
+        commit(&mut engine, 2, vec![put("0500", 8)]);
+        let two = footprint(&engine, 2);
+        assert_eq!(leaves(&two), whole, "the base of the new leaf");
+        assert!(two.spans.keys().filter_map(|pid| Pid::from_u64(*pid)).any(Pid::is_patch));
+    }
+
+    #[test]
+    fn the_footprints_of_all_versions_are_the_pages_in_use() {
+        let mut engine = create(&SimStorage::new(), small());
+        commit(&mut engine, 1, puts(0..8, 100));
+        commit(&mut engine, 2, puts(4..12, 100));
+        engine.prune(Version(2)).expect("usable");
+        let found = footprint(&engine, 2);
+        let pages = |file: PageFile| {
+            let spans = found.spans.keys().filter_map(|pid| Pid::from_u64(*pid)).filter(|pid| pid.file() == file);
+            let firsts: BTreeMap<u64, u64> = spans.map(|pid| (pid.first(), pid.pages())).collect();
+            firsts.values().sum::<u64>()
+        };
+        assert_eq!(PageFile::ALL.map(pages), used(&engine).0);
+    }
+}

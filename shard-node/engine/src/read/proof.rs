@@ -181,3 +181,6 @@ fn child_entry(node: &Node, index: usize, child: Subtree<'static>) -> (u16, Entr
 fn unexpanded(node: &Node, index: usize) -> (u16, Entry<'static>) {
     child_entry(node, index, Subtree::Hash(node.child(index).hash))
 }
+
+#[cfg(test)]
+mod tests;

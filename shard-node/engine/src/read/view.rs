@@ -205,3 +205,158 @@ fn shown(found: Found) -> Option<(Record, Option<StoredValue>)> {
     };
     Some((Record { key, stamp, value_len, known_hash, value }, elsewhere))
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+
+    use super::*;
+    use crate::{
+        Engine,
+        testing::{commit, create, delete, key, put, puts, small, stage_on},
+    };
+
+    /// Keys 0 to 7 lie in a frozen tree with long values, 4 to 9 in the active one with short ones.
+    fn engine() -> Engine {
+        let mut engine = create(&SimStorage::new(), small());
+        commit(&mut engine, 1, puts(0..8, 100));
+        commit(&mut engine, 2, puts(4..10, 5));
+        engine
+    }
+
+    fn view(engine: &Engine) -> View<'_> {
+        engine.view(&engine.decided()).expect("decided")
+    }
+
+    fn keys(page: &RangePage) -> Vec<String> {
+        page.records.iter().map(|record| String::from_utf8_lossy(&record.key).into_owned()).collect()
+    }
+
+    fn numbered(numbers: std::ops::Range<u32>) -> Vec<String> {
+        numbers.map(key).collect()
+    }
+
+    #[test]
+    fn a_get_has_the_newest_record_and_its_value_only_if_wanted() {
+        let engine = engine();
+        for (number, version, len) in [(0, 1, 100), (4, 2, 5), (9, 2, 5)] {
+            for wanted in [false, true] {
+                let found = view(&engine).get(key(number).as_bytes(), wanted).expect("sound pages");
+                let record = found.expect("it has a value");
+                let value = vec![len as u8; len];
+                assert_eq!((record.stamp, record.value_len as usize), (Stamp::new(0, version), len));
+                assert_eq!(record.value_hash(), hash::sha256(&value));
+                assert_eq!(record.value, wanted.then_some(value));
+            }
+        }
+        assert_eq!(view(&engine).get(b"absent", true).expect("sound pages"), None);
+        assert_eq!(view(&engine).get(b"", true).expect("sound pages"), None);
+    }
+
+    #[test]
+    fn a_deleted_key_has_no_record_though_an_older_tree_has_one() {
+        let mut engine = engine();
+        commit(&mut engine, 3, vec![delete(&key(0)), delete(&key(9))]);
+        assert_eq!(view(&engine).get(key(0).as_bytes(), false).expect("sound pages"), None);
+        let page = view(&engine).range(b"", None, 99, false).expect("sound pages");
+        assert_eq!(keys(&page), numbered(1..9));
+        let before = engine.view_at(Version(2)).expect("decided").range(b"", None, 99, false).expect("sound pages");
+        assert_eq!(keys(&before), numbered(0..10));
+    }
+
+    #[test]
+    fn a_range_goes_from_its_low_key_up_to_but_without_its_high_key() {
+        let engine = engine();
+        let range = |low: &str, high: Option<&str>| {
+            let page = view(&engine).range(low.as_bytes(), high.map(str::as_bytes), 99, false);
+            keys(&page.expect("sound pages"))
+        };
+        assert_eq!(range("0002", Some("0006")), numbered(2..6));
+        assert_eq!(range("00015", Some("00055")), numbered(2..6), "bounds that are no keys");
+        assert_eq!(range("0008", None), numbered(8..10));
+        assert_eq!(range("0002", Some("0002")), numbered(0..0));
+        assert_eq!(range("0006", Some("0002")), numbered(0..0));
+        assert_eq!(range("1", None), numbered(0..0));
+    }
+
+    #[test]
+    fn a_limit_says_whether_there_is_more() {
+        let engine = engine();
+        let range = |low: &str, limit| view(&engine).range(low.as_bytes(), None, limit, true).expect("sound pages");
+        for (limit, count, more) in [(0, 0, true), (1, 1, true), (9, 9, true), (10, 10, false), (11, 10, false)] {
+            let page = range("", limit);
+            assert_eq!((page.records.len(), page.more), (count, more), "limit {limit}");
+        }
+        assert_eq!(range("1", 0), RangePage::default(), "an empty range has no more");
+    }
+
+    #[test]
+    fn values_of_leaves_and_of_the_log_come_with_their_keys() {
+        let engine = engine();
+        let page = view(&engine).range(b"", None, 99, true).expect("sound pages");
+        let lens: Vec<usize> = page.records.iter().map(|it| it.value.as_ref().map_or(0, Vec::len)).collect();
+        assert_eq!(lens, [100, 100, 100, 100, 5, 5, 5, 5, 5, 5]);
+    }
+
+    #[test]
+    fn a_part_ends_by_its_bytes_but_has_at_least_one_record() {
+        let engine = engine();
+        let part = |bytes_max, values| {
+            let page = view(&engine).range_part(b"", None, 99, bytes_max, values).expect("sound pages");
+            assert_eq!(page.more, page.records.len() < 10);
+            page.records.len()
+        };
+        // A key has 4 bytes, the first values 100.
+        assert_eq!([part(0, true), part(104, true), part(207, true), part(208, true)], [1, 1, 1, 2]);
+        assert_eq!([part(0, false), part(39, false), part(40, false)], [1, 9, 10]);
+    }
+
+    #[test]
+    fn a_view_of_an_unknown_or_pruned_version_is_refused() {
+        let mut engine = engine();
+        let unknown = ShardState { digest: Digest([9; 32]), ..engine.decided() };
+        assert!(engine.view(&unknown).is_err());
+        engine.prune(Version(2)).expect("usable");
+        assert!(engine.view_at(Version(1)).is_err());
+        assert_eq!(engine.view_at(Version(9)).expect("the newest").state(), engine.decided());
+    }
+
+    #[test]
+    fn the_version_before_is_on_the_own_line_of_the_view() {
+        let mut engine = engine();
+        let base = engine.decided();
+        let child = stage_on(&mut engine, base, 5, 1, &[put("a", 5)]).expect("it follows");
+        let sibling = stage_on(&mut engine, base, 6, 2, &[put("b", 5)]).expect("it follows");
+        let grandchild = stage_on(&mut engine, child, 8, 3, &[put("c", 5)]).expect("it follows");
+        let before =
+            |state, version| engine.view(state).expect("here").before(Version(version)).map(|it| it.stamp().version.0);
+        assert_eq!(
+            [9, 8, 6, 5, 2].map(|version| before(&grandchild, version)),
+            [Some(8), Some(5), Some(5), Some(2), Some(1)]
+        );
+        assert_eq!([7, 6].map(|version| before(&sibling, version)), [Some(6), Some(2)]);
+        assert_eq!([9, 2, 1, 0].map(|version| before(&base, version)), [Some(2), Some(1), Some(0), None]);
+    }
+
+    #[test]
+    fn there_is_no_version_before_the_oldest_that_is_kept() {
+        let mut engine = engine();
+        engine.prune(Version(2)).expect("usable");
+        assert!(view(&engine).before(Version(2)).is_none());
+    }
+
+    #[test]
+    fn records_are_equal_whichever_way_their_hash_is_known() {
+        let known = Record {
+            key: b"k".to_vec(),
+            stamp: Stamp::new(0, 1),
+            value_len: 3,
+            known_hash: Some(hash::sha256(b"abc")),
+            value: Some(b"abc".to_vec()),
+        };
+        let computed = Record { known_hash: None, ..known.clone() };
+        assert_eq!(known, computed);
+        assert_ne!(known, Record { value: None, ..known.clone() });
+        assert_ne!(known, Record { stamp: Stamp::new(1, 1), ..known.clone() });
+    }
+}

@@ -71,3 +71,76 @@ fn write_spans(files: &[Arc<dyn File>; 3], file: PageFile, spans: &[Span]) -> Re
     write(&run, start)?;
     handle.sync_data().map_err(Error::io("sync", file.name()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use coppice_env::{Fault, OpenMode, Operation, SimStorage, Storage};
+
+    use super::*;
+    use crate::place::page::PAGE_BYTES;
+
+    /// The pages of a file, each filled with one byte.
+    fn content(sim: &SimStorage, spans: &[(PageFile, u64, usize, u8)]) -> Content {
+        let files = PageFile::ALL.map(|file| sim.open(file.name(), OpenMode::OpenOrCreate).expect("room"));
+        sim.sync_dir("").expect("a sound disk");
+        let span = |(file, first, pages, byte): &(PageFile, u64, usize, u8)| {
+            (Pid::new(*file, *first, *pages), Class::Old, vec![*byte; pages * PAGE_BYTES].into())
+        };
+        Content { files, spans: spans.iter().map(span).collect(), values: Vec::new(), workers: Workers::Inline }
+    }
+
+    fn durable(sim: &SimStorage, file: PageFile) -> Vec<u8> {
+        let file = sim.power_loss(1).open(file.name(), OpenMode::Existing).expect("it is there");
+        let pages = file.len().expect("readable") / PAGE_BYTES as u64;
+        let page = |page: u64| {
+            let mut bytes = vec![0; PAGE_BYTES];
+            file.read_exact_at(&mut bytes, page * PAGE_BYTES as u64).expect("readable");
+            assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+            bytes[0]
+        };
+        (0..pages).map(page).collect()
+    }
+
+    #[test]
+    fn spans_are_durable_at_their_places() {
+        let sim = SimStorage::new();
+        let (index, data) = (PageFile::Index, PageFile::Data);
+        content(&sim, &[(index, 1, 1, 7), (data, 0, 2, 1), (data, 2, 1, 2), (data, 5, 1, 3)]).write().expect("room");
+        assert_eq!(durable(&sim, index), [0, 7]);
+        assert_eq!(durable(&sim, data), [1, 1, 2, 0, 0, 3]);
+        assert_eq!(durable(&sim, PageFile::Patches), [0; 0]);
+    }
+
+    #[test]
+    fn neighbouring_spans_take_one_write_up_to_its_limit() {
+        let most = (WRITE_BYTES_MAX / PAGE_BYTES) as u64;
+        let calls = |pages: &[u64]| {
+            let sim = SimStorage::new();
+            let spans: Vec<_> = pages.iter().map(|page| (PageFile::Data, *page, 1, 1)).collect();
+            let content = content(&sim, &spans);
+            let before = sim.io_count();
+            content.write().expect("room");
+            sim.io_count() - before
+        };
+        let run = |len| (0..len).collect::<Vec<u64>>();
+        // The sync is one more.
+        assert_eq!([calls(&[]), calls(&[3]), calls(&[3, 4, 5]), calls(&[3, 5])], [0, 2, 2, 3]);
+        assert_eq!([calls(&run(most)), calls(&run(most + 1))], [2, 3]);
+    }
+
+    #[test]
+    fn a_failure_of_any_file_is_reported() {
+        for file in [PageFile::Index, PageFile::Data] {
+            for operation in [Operation::Write, Operation::Sync] {
+                let sim = SimStorage::new();
+                let content = content(&sim, &[(PageFile::Index, 0, 1, 1), (PageFile::Data, 0, 1, 1)]);
+                let path_part = file.name().to_owned();
+                sim.inject(Fault { operation, path_part, skip: 0, kind: ErrorKind::TimedOut });
+                assert!(matches!(content.write(), Err(Error::Io { file: failed, .. }) if failed == file.name()));
+                content.write().expect("it can be repeated");
+            }
+        }
+    }
+}

@@ -285,3 +285,98 @@ impl Store {
         self.values.flushed(segment_ends, &meta.segments);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+    use coppice_types::Params;
+
+    use super::*;
+    use crate::{
+        Engine,
+        testing::{commit, create, flush, puts, stage},
+    };
+
+    /// A flushed engine with whole nodes.
+    fn engine(sim: &SimStorage) -> Engine {
+        let mut engine = create(sim, Params::default());
+        commit(&mut engine, 1, puts(0..1000, 9));
+        flush(&mut engine, 1);
+        assert_eq!((engine.store.unflushed_bytes(), engine.store.behind_bytes(true)), (0, 0));
+        engine
+    }
+
+    #[test]
+    fn nodes_that_die_before_a_flush_are_never_written() {
+        let mut engine = engine(&SimStorage::new());
+        stage(&mut engine, 2, puts(0..1000, 8));
+        assert!(engine.store.unflushed_bytes() > 0);
+        engine.abort_all_staged();
+        assert_eq!((engine.store.unflushed_bytes(), engine.store.behind_bytes(true)), (0, 0));
+        assert!(engine.store.dirty.is_empty() && engine.store.patches.is_empty() && engine.store.filling.is_empty());
+        let written = engine.counters().span_write_bytes;
+        flush(&mut engine, 2);
+        assert_eq!(engine.counters().span_write_bytes, written);
+    }
+
+    #[test]
+    fn a_node_written_ahead_stays_dirty_until_the_flush_but_is_not_written_again() {
+        let mut engine = engine(&SimStorage::new());
+        commit(&mut engine, 2, puts(0..1000, 8));
+        let content = engine.store.begin_ahead(true);
+        content.write().expect("room");
+        engine.store.end_ahead(&content);
+        assert_eq!(engine.store.behind_bytes(true), 0);
+        assert!(engine.store.unflushed_bytes() > 0);
+        let written = engine.counters().span_write_bytes;
+        flush(&mut engine, 2);
+        assert_eq!((engine.counters().span_write_bytes, engine.store.unflushed_bytes()), (written, 0));
+    }
+
+    #[test]
+    fn of_nodes_freed_while_they_are_written_ahead_nothing_is_left_to_count() {
+        let mut engine = engine(&SimStorage::new());
+        stage(&mut engine, 2, puts(0..1000, 8));
+        let content = engine.store.begin_ahead(true);
+        engine.abort_all_staged();
+        content.write().expect("room");
+        engine.store.end_ahead(&content);
+        assert_eq!((engine.store.unflushed_bytes(), engine.store.behind_bytes(true)), (0, 0));
+    }
+
+    #[test]
+    fn a_place_that_holds_another_node_by_then_is_still_behind() {
+        let sim = SimStorage::new();
+        let mut engine = engine(&sim);
+        stage(&mut engine, 2, puts(0..1000, 8));
+        let content = engine.store.begin_ahead(true);
+        engine.abort_all_staged();
+        // The same places, with other nodes.
+        commit(&mut engine, 2, puts(0..1000, 7));
+        let behind = engine.store.behind_bytes(true);
+        content.write().expect("room");
+        engine.store.end_ahead(&content);
+        assert_eq!(engine.store.behind_bytes(true), behind);
+        flush(&mut engine, 2);
+        let decided = engine.decided();
+        drop(engine);
+        assert!(crate::fsck(sim.storage()).expect("a directory").is_clean());
+        assert_eq!(crate::testing::open(&sim).decided(), decided);
+    }
+
+    #[test]
+    fn a_flush_covers_what_was_dirty_when_it_began() {
+        let mut engine = engine(&SimStorage::new());
+        commit(&mut engine, 2, puts(0..500, 8));
+        let (content, _) = engine.store.begin_flush(Workers::Inline).expect("no new files");
+        commit(&mut engine, 3, puts(500..1000, 7));
+        let later =
+            engine.store.dirty.values().filter(|dirty| !dirty.flushing).map(|dirty| dirty.node.bytes().len() as u64);
+        let later = later.sum::<u64>()
+            + engine.store.patches.values().filter(|it| !it.flushing).count() as u64 * PAGE_BYTES as u64;
+        assert!(later > 0);
+        content.write().expect("room");
+        engine.store.end_flush(&content, &[], &engine.meta);
+        assert_eq!((engine.store.unflushed_bytes(), engine.store.behind_bytes(true)), (later, later));
+    }
+}

@@ -180,3 +180,137 @@ pub(crate) fn decode_filter(bytes: &[u8]) -> Option<Filter> {
     };
     if rest.is_empty() { Filter::from_blocks(blocks.iter().map(block).collect()) } else { None }
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+    use coppice_verify::hash;
+
+    use super::*;
+    use crate::{
+        Engine, Options,
+        testing::{commit, create_with, flush, key, merge, options, puts, small},
+    };
+
+    /// A flushed engine that was opened again, with two frozen trees of even numbers below 16 and
+    /// from 100 on, and a budget of this many bytes for the cache of frozen trees.
+    fn engine(old_cache_bytes: usize) -> Engine {
+        let sim = SimStorage::new();
+        let options = Options { old_cache_bytes, ..options() };
+        let mut engine = create_with(&sim, small(), options.clone());
+        commit(&mut engine, 1, puts(0..16, 5).into_iter().step_by(2).collect());
+        commit(&mut engine, 2, puts(100..108, 5));
+        commit(&mut engine, 3, puts(200..201, 5));
+        flush(&mut engine, 1);
+        drop(engine);
+        Engine::open(sim.storage(), options).expect("a sound directory")
+    }
+
+    fn tree(engine: &Engine, at: usize) -> Tree {
+        engine.meta.tip().trees[at].clone()
+    }
+
+    fn hash_of(number: u32) -> (u64, u64) {
+        hash::filter_hash(key(number).as_bytes())
+    }
+
+    #[test]
+    fn bytes_that_are_not_whole_blocks_are_no_filter() {
+        assert!(decode_filter(&[0; 64]).is_some());
+        assert!([0, 1, 63, 65].into_iter().all(|len| decode_filter(&vec![0; len]).is_none()));
+    }
+
+    #[test]
+    fn a_filter_admits_each_key_of_its_tree_after_a_restart() {
+        let engine = engine(1 << 20);
+        assert_eq!(engine.store.filters_cached(), 0);
+        let oldest = tree(&engine, 2);
+        assert!((0..8).all(|n| engine.store.admits(&oldest, hash_of(2 * n)).expect("readable")));
+        let strangers = (1000..2000).filter(|n| engine.store.admits(&oldest, hash_of(*n)).expect("readable")).count();
+        assert!(strangers < 300, "{strangers} of 1000");
+        assert_eq!(engine.store.filters_cached(), 1);
+        assert!(engine.store.filter_bytes() > 0);
+    }
+
+    #[test]
+    fn a_tree_whose_filter_does_not_admit_a_key_is_not_read() {
+        let engine = engine(1 << 20);
+        let view = engine.view(&engine.decided()).expect("decided");
+        let frozen_admit = |n| (1..3).any(|at| engine.store.admits(&tree(&engine, at), hash_of(n)).expect("readable"));
+        let active_admits = |n| view.active_keys().is_none_or(|filter| filter.admits_hash(hash_of(n)));
+        let absent = (1000..1100).find(|n| !frozen_admit(*n) && !active_admits(*n));
+        let before = engine.counters();
+        assert_eq!(view.get(key(absent.expect("most are")).as_bytes(), false).expect("sound pages"), None);
+        let after = engine.counters();
+        assert_eq!((after.span_reads, after.filter_skips), (before.span_reads, before.filter_skips + 3));
+    }
+
+    #[test]
+    fn a_large_filter_of_the_oldest_tree_is_not_read_for_a_get() {
+        let engine = engine(0);
+        let oldest = tree(&engine, 2);
+        assert!(engine.store.oldest_admits(&oldest, hash_of(1001)).expect("readable"));
+        assert_eq!(engine.store.filters_cached(), 0);
+        let admitted = engine.store.admits(&oldest, hash_of(1001)).expect("readable");
+        assert_eq!(engine.store.filters_cached(), 1, "a delete needs it");
+        assert_eq!(engine.store.oldest_admits(&oldest, hash_of(1001)).expect("readable"), admitted);
+    }
+
+    #[test]
+    fn only_the_filters_to_keep_stay() {
+        let mut engine = engine(1 << 20);
+        let [one, other] = [1, 2].map(|at| tree(&engine, at));
+        [&one, &other].into_iter().for_each(|tree| drop(engine.store.filter(tree).expect("readable")));
+        assert_eq!(engine.store.filters_cached(), 2);
+        let kept = filter_of(&one).at;
+        engine.store.retain_filters(|at| *at == kept);
+        assert_eq!(engine.store.filters_cached(), 1);
+        assert!(engine.store.filters().contains_key(&kept));
+    }
+
+    #[test]
+    fn a_damaged_filter_is_an_error_that_names_its_place() {
+        let sim = SimStorage::new();
+        let mut engine = create_with(&sim, small(), options());
+        commit(&mut engine, 1, puts(0..8, 5));
+        commit(&mut engine, 2, puts(8..9, 5));
+        flush(&mut engine, 1);
+        let at = filter_of(&tree(&engine, 1)).at;
+        drop(engine);
+        sim.flip_bit(&values::file_name(at.segment), u64::from(at.offset) + 20, 0);
+        let engine = crate::testing::open(&sim);
+        let found = engine.store.admits(&tree(&engine, 1), hash_of(0));
+        assert!(matches!(found, Err(Error::Corrupted { page: Some(page), .. }) if page == u64::from(at.offset)));
+    }
+
+    #[test]
+    fn shortcuts_are_for_trees_that_the_cache_does_not_hold() {
+        let with =
+            |old_cache_bytes| create_with(&SimStorage::new(), small(), Options { old_cache_bytes, ..options() }).store;
+        assert!(with(0).wants_shortcuts(0) && with(0).wants_shortcuts(shortcuts::RECORDS_MAX));
+        assert!(!with(0).wants_shortcuts(shortcuts::RECORDS_MAX + 1));
+        let store = with(512 * 100);
+        assert!(!store.wants_shortcuts(99) && store.wants_shortcuts(100));
+    }
+
+    #[test]
+    fn a_get_by_shortcuts_gives_the_record_that_its_leaf_has() {
+        let options = Options { old_cache_bytes: 0, ..options() };
+        let mut engine = create_with(&SimStorage::new(), small(), options);
+        for version in 1..4 {
+            commit(&mut engine, version, puts(8 * version as u32..8 * version as u32 + 8, 1000));
+        }
+        merge(&mut engine);
+        commit(&mut engine, 4, vec![]);
+        let merged = tree(&engine, 1);
+        assert!(merged.shortcuts.is_some());
+        for number in 8..24 {
+            let found = engine.store.named(&merged, key(number).as_bytes(), hash_of(number)).expect("readable");
+            let stamp = coppice_types::Stamp::new(0, u64::from(number) / 8);
+            assert!(found.is_none_or(|found| found == Named::This(stamp, vec![232; 1000])), "{number}");
+            let view = engine.view(&engine.decided()).expect("decided");
+            let record = view.get(key(number).as_bytes(), true).expect("sound pages").expect("it has a value");
+            assert_eq!((record.stamp, record.value), (stamp, Some(vec![232; 1000])));
+        }
+    }
+}

@@ -493,3 +493,6 @@ fn keys_before(keys: &[&[u8]], key: &[u8]) -> usize {
     let start = end / 2;
     start + keys[start..end.min(keys.len())].partition_point(|before| *before < key)
 }
+
+#[cfg(test)]
+mod tests;

@@ -384,3 +384,120 @@ impl Builder {
         Some((root, level))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+    use coppice_types::Stamp;
+    use coppice_verify::rules::pack;
+
+    use super::*;
+    use crate::{
+        Engine,
+        node::Body,
+        testing::{create, key, small, used},
+        tree::cursor::Cursor,
+    };
+
+    const PACE: Pace = Pace { leaves: 3, ahead: 0 };
+
+    /// Records of these numbers, with values of various lengths in their leaf.
+    fn records(numbers: Range<u32>) -> Records {
+        let mut records = Records::with_room(numbers.len(), 0);
+        for number in numbers {
+            let (key, value) = (key(number), vec![number as u8; number as usize % 9]);
+            let body = Body::Inline { hash: hash::sha256(&value), value: &value };
+            let record = LeafRecord { key: key.as_bytes(), stamp: Stamp::new(0, 1), body };
+            let mut bytes = vec![0; record.encoded_bytes()];
+            record.encode(&mut bytes);
+            records.push(&bytes, weight(number));
+        }
+        records
+    }
+
+    fn weight(number: u32) -> u32 {
+        rules::record_weight(&small(), 4, Some(number % 9))
+    }
+
+    /// The tree of batches of records, and what it took.
+    fn build(engine: &mut Engine, batches: Vec<Records>, pace: Pace) -> (Tree, Delta) {
+        let len = batches.iter().map(Records::len).sum();
+        let mut builder = Builder::new(&small(), Version(1), Workers::Inline, len, false);
+        let (store, meta, mut delta) = (&mut engine.store, &mut engine.meta, Delta::default());
+        batches.into_iter().for_each(|batch| builder.push(store, meta, &mut delta, batch, pace));
+        let tree = builder.finish(store, meta, &mut delta);
+        (tree, delta)
+    }
+
+    /// Number of records of each leaf.
+    fn leaves(engine: &Engine, tree: &Tree) -> Vec<usize> {
+        let mut cursor = Cursor::seek(&engine.store, tree, b"").expect("sound pages");
+        let mut lens = Vec::new();
+        while let Some((leaf, index)) = cursor.at() {
+            lens.extend((index == 0).then(|| leaf.len()));
+            cursor.skip(&engine.store).expect("sound pages");
+        }
+        lens
+    }
+
+    #[test]
+    fn no_records_give_the_empty_tree_with_a_filter() {
+        let mut engine = create(&SimStorage::new(), small());
+        for batches in [vec![], vec![Records::default()]] {
+            let (tree, delta) = build(&mut engine, batches, PACE);
+            assert_eq!((tree.root, tree.entries, tree.digest), (None, 0, Tree::empty().digest));
+            assert!(tree.filter.is_some() && delta.allocated.is_empty());
+        }
+    }
+
+    #[test]
+    fn leaves_are_packed_by_the_rule_and_every_record_is_found() {
+        let mut engine = create(&SimStorage::new(), small());
+        for count in [1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 200] {
+            let (tree, _) = build(&mut engine, vec![records(0..count)], PACE);
+            let weights: Vec<u32> = (0..count).map(weight).collect();
+            let packed: Vec<usize> = pack(&small(), &weights).into_iter().map(|range| range.len()).collect();
+            assert_eq!((leaves(&engine, &tree), tree.entries), (packed, u64::from(count)));
+            for number in 0..count {
+                assert!(tree.has(&engine.store, key(number).as_bytes()).expect("sound pages"), "{number} of {count}");
+            }
+            assert!(!tree.has(&engine.store, key(count).as_bytes()).expect("sound pages"));
+        }
+    }
+
+    #[test]
+    fn neither_batches_nor_pace_change_the_tree() {
+        let mut engine = create(&SimStorage::new(), small());
+        let digest = build(&mut engine, vec![records(0..100)], PACE).0.digest;
+        for (batch, leaves, ahead) in [(1, 1, 0), (7, 1, 2), (30, 100, 0), (99, 2, 5), (100, 1, 1)] {
+            let batches =
+                (0..100).step_by(batch).map(|start| records(start..(start + batch as u32).min(100))).collect();
+            let (tree, _) = build(&mut engine, batches, Pace { leaves, ahead });
+            assert_eq!(tree.digest, digest, "batches of {batch}, {leaves} leaves, {ahead} ahead");
+        }
+    }
+
+    #[test]
+    fn all_that_a_tree_took_is_in_its_delta() {
+        let mut engine = create(&SimStorage::new(), small());
+        let (before, unflushed) = (used(&engine), engine.store.behind_bytes(true));
+        let (_, delta) = build(&mut engine, vec![records(0..100)], PACE);
+        assert!(used(&engine) > before);
+        engine.meta.discard_all(&delta);
+        engine.forget_freed();
+        assert_eq!(used(&engine), before);
+        let filter = delta.values_allocated.values().sum::<u64>();
+        assert_eq!(engine.store.behind_bytes(true), unflushed + filter, "the log keeps its bytes");
+    }
+
+    #[test]
+    fn a_record_is_replaced_by_one_of_its_size() {
+        let mut records = records(0..3);
+        let encoded = records.encoded(1).to_vec();
+        let (before, after) = (records.encoded(0).to_vec(), records.encoded(2).to_vec());
+        let record = LeafRecord { stamp: Stamp::new(7, 8), ..decode_record(&encoded) };
+        records.replace(1, &record);
+        assert_eq!(decode_record(records.encoded(1)).stamp, Stamp::new(7, 8));
+        assert_eq!((records.encoded(0), records.encoded(2)), (&before[..], &after[..]));
+    }
+}

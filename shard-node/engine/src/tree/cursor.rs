@@ -122,3 +122,90 @@ pub(crate) fn youngest<'k>(keys: impl Iterator<Item = Option<&'k [u8]>>) -> Opti
     let keys = keys.enumerate().filter_map(|(tree, key)| Some((key?, tree)));
     keys.min_by(|one, other| compare(one.0, other.0)).map(|(_, tree)| tree)
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+    use coppice_types::Params;
+
+    use super::*;
+    use crate::{
+        Engine,
+        testing::{commit, create, delete, key, puts, small},
+    };
+
+    /// Even numbers below 80, in one deep tree.
+    fn deep() -> Engine {
+        let mut engine = create(&SimStorage::new(), Params { capacity: 100, ..small() });
+        commit(&mut engine, 1, puts(0..80, 5).into_iter().step_by(2).collect());
+        assert!(engine.meta.tip().trees[0].level >= 2);
+        engine
+    }
+
+    #[test]
+    fn a_cursor_begins_at_the_first_key_that_is_not_below() {
+        let engine = deep();
+        let tree = &engine.meta.tip().trees[0];
+        for number in 0..82 {
+            let cursor = Cursor::seek(&engine.store, tree, key(number).as_bytes()).expect("sound pages");
+            let expected = Some(key(number.next_multiple_of(2))).filter(|_| number < 79);
+            assert_eq!(cursor.key(), expected.as_deref().map(str::as_bytes), "from {number}");
+        }
+    }
+
+    #[test]
+    fn a_cursor_visits_each_record_once_and_stays_at_the_end() {
+        let engine = deep();
+        let mut cursor = Cursor::seek(&engine.store, &engine.meta.tip().trees[0], b"").expect("sound pages");
+        for number in (0..80).step_by(2) {
+            let found = cursor.next(&engine.store).expect("sound pages").expect("it is there");
+            assert_eq!(found.key, key(number).into_bytes());
+        }
+        for _ in 0..2 {
+            assert_eq!(cursor.next(&engine.store).expect("nothing to read"), None);
+            cursor.skip(&engine.store).expect("nothing to read");
+            assert!(cursor.key().is_none() && cursor.at().is_none());
+        }
+    }
+
+    #[test]
+    fn an_empty_tree_has_no_record() {
+        let engine = deep();
+        let mut cursor = Cursor::seek(&engine.store, &Tree::empty(), b"").expect("nothing to read");
+        assert!(cursor.key().is_none());
+        assert_eq!(cursor.next(&engine.store).expect("nothing to read"), None);
+    }
+
+    #[test]
+    fn a_forest_gives_the_newest_record_of_each_key_once_tombstones_included() {
+        let mut engine = create(&SimStorage::new(), small());
+        commit(&mut engine, 1, puts(0..8, 5));
+        commit(&mut engine, 2, puts(4..12, 6));
+        commit(&mut engine, 3, vec![delete(&key(0)), delete(&key(5)), crate::testing::put(&key(9), 7)]);
+        let trees = &engine.meta.tip().trees;
+        assert_eq!(trees.len(), 3);
+        let walk = |low: &str, high: Option<&str>| {
+            let mut cursor = ForestCursor::seek(&engine.store, trees, low.as_bytes()).expect("sound pages");
+            let mut found = Vec::new();
+            while let Some(newest) = cursor.next_newest(&engine.store, high.map(str::as_bytes)).expect("sound pages") {
+                found.push((newest.stamp.version.0, newest.is_put()));
+                assert_eq!(newest.key, key(found.len() as u32 - 1 + low.parse::<u32>().unwrap_or(0)).into_bytes());
+            }
+            found
+        };
+        let all = [3, 1, 1, 1, 2, 3, 2, 2, 2, 3, 2, 2].into_iter().zip(0..);
+        let all: Vec<(u64, bool)> = all.map(|(version, at)| (version, at != 0 && at != 5)).collect();
+        assert_eq!(walk("", None), all);
+        assert_eq!(walk("0004", Some("0008")), all[4..8]);
+        assert_eq!(walk("0004", Some("0004")), []);
+    }
+
+    #[test]
+    fn of_equal_keys_the_youngest_tree_is_first() {
+        let first = |keys: &[Option<&'static str>]| youngest(keys.iter().map(|key| key.map(str::as_bytes)));
+        assert_eq!(first(&[Some("b"), Some("a"), Some("a")]), Some(1));
+        assert_eq!(first(&[None, Some("b"), Some("ab")]), Some(2));
+        assert_eq!(first(&[Some(""), None]), Some(0));
+        assert_eq!((first(&[None, None]), first(&[])), (None, None));
+    }
+}

@@ -265,3 +265,135 @@ fn read(file: &dyn File, leaves: &[Leaf]) -> Result<Vec<Node>> {
     }
     Ok(read)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use coppice_env::{Fault, Operation, SimStorage};
+    use coppice_types::Params;
+
+    use super::*;
+    use crate::{
+        Engine, Error,
+        testing::{commit, create, flush, open, puts, small},
+    };
+
+    /// A deep frozen tree of numbers below 40, and an active one from 20 to 59.
+    fn engine() -> Engine {
+        let mut engine = create(&SimStorage::new(), Params { capacity: 40, ..small() });
+        commit(&mut engine, 1, puts(0..40, 5));
+        commit(&mut engine, 2, puts(20..60, 5));
+        engine
+    }
+
+    fn lots(engine: &Engine, trees: &[Tree], leaves: usize) -> Vec<Lot> {
+        let mut lots = Lots::new(&engine.store, trees).expect("sound pages");
+        std::iter::from_fn(|| lots.next(&engine.store, leaves).expect("sound pages")).collect()
+    }
+
+    #[test]
+    fn lots_follow_on_each_other_from_the_first_key_to_the_last() {
+        let engine = engine();
+        for leaves in [1, 2, 5, 1000] {
+            let lots = lots(&engine, &engine.meta.tip().trees, leaves);
+            assert_eq!((lots[0].low.as_slice(), lots.last().map(|lot| lot.high.is_none())), (&b""[..], Some(true)));
+            let follow = |pair: &[Lot]| pair[0].high.as_ref() == Some(&pair[1].low) && pair[0].low <= pair[1].low;
+            assert!(lots.windows(2).all(follow), "lots of {leaves}");
+        }
+    }
+
+    #[test]
+    fn runs_have_each_record_once_within_the_bounds_of_their_lot() {
+        let engine = engine();
+        for leaves in [1, 2, 5, 1000] {
+            let mut counts = [0; 2];
+            for lot in lots(&engine, &engine.meta.tip().trees, leaves) {
+                for (mut run, count) in lot.runs().expect("sound pages").into_iter().zip(&mut counts) {
+                    let size = run.size().0;
+                    let mut visited = 0;
+                    while let Some(key) = run.key() {
+                        assert!(key >= lot.low.as_slice() && lot.high.as_deref().is_none_or(|high| key < high));
+                        visited += 1;
+                        run.skip();
+                    }
+                    assert_eq!((visited, run.size()), (size, (0, 0)));
+                    *count += visited;
+                }
+            }
+            assert_eq!(counts, [40, 40], "lots of {leaves}");
+        }
+    }
+
+    #[test]
+    fn trees_without_records_have_no_lots() {
+        let engine = engine();
+        assert!(lots(&engine, &[Tree::empty(), Tree::empty()], 3).is_empty());
+        assert!(lots(&engine, &[], 3).is_empty());
+    }
+
+    #[test]
+    fn an_empty_tree_has_no_leaf_in_any_lot() {
+        let engine = engine();
+        let frozen = engine.meta.tip().trees[1].clone();
+        let found = lots(&engine, &[Tree::empty(), frozen], 1);
+        assert!(found.len() > 8 && found.iter().all(|lot| lot.leaves[0].is_empty()));
+    }
+
+    /// A frozen tree of whole leaves in a closed directory, and its leaves in key order.
+    fn whole_leaves(sim: &SimStorage) -> (Engine, Tree, Vec<Child>) {
+        let mut engine = create(sim, Params { capacity: 1000, ..Params::default() });
+        commit(&mut engine, 1, puts(0..1000, 9));
+        commit(&mut engine, 2, puts(1000..1001, 9));
+        flush(&mut engine, 1);
+        drop(engine);
+        let engine = open(sim);
+        let tree = engine.meta.tip().trees[1].clone();
+        let lots = lots(&engine, std::slice::from_ref(&tree), 1);
+        let leaves = lots.iter().filter_map(|lot| lot.leaves[0].last().map(|leaf| leaf.child)).collect();
+        (engine, tree, leaves)
+    }
+
+    #[test]
+    fn neighbouring_leaves_take_one_read_and_each_is_checked() {
+        let sim = SimStorage::new();
+        let (engine, tree, leaves) = whole_leaves(&sim);
+        assert!(leaves.len() > 10 && leaves.iter().all(|leaf| leaf.pid.file() == PageFile::Data));
+        let runs = |sim: &SimStorage| {
+            let all = lots(&engine, std::slice::from_ref(&tree), 1000);
+            assert_eq!(all.len(), 1);
+            // The joint read fails once; each leaf is then read alone.
+            sim.inject(Fault {
+                operation: Operation::Read,
+                path_part: "data".to_owned(),
+                skip: 0,
+                kind: ErrorKind::Other,
+            });
+            let found = all[0].runs();
+            sim.clear_faults();
+            found
+        };
+        assert_eq!(runs(&sim).expect("sound leaves")[0].size().0, 1000);
+        let damaged = leaves[5].pid;
+        sim.flip_bit("data", damaged.offset_bytes() + 100, 1);
+        for found in [runs(&sim), lots(&engine, std::slice::from_ref(&tree), 1000)[0].runs()] {
+            let page = damaged.first();
+            assert!(matches!(found, Err(Error::Corrupted { page: Some(found), .. }) if found == page));
+        }
+    }
+
+    #[test]
+    fn a_leaf_that_reaches_into_the_next_lot_is_read_once() {
+        let sim = SimStorage::new();
+        let (engine, tree, _) = whole_leaves(&sim);
+        let all = lots(&engine, &[tree.clone(), tree], 1);
+        let (first, second) = (&all[0], &all[1]);
+        first.runs().expect("sound leaves");
+        let shared = second
+            .leaves
+            .iter()
+            .flatten()
+            .filter(|leaf| first.leaves.iter().flatten().any(|other| Arc::ptr_eq(&other.node, &leaf.node)));
+        assert!(shared.clone().count() > 0 && shared.into_iter().all(|leaf| leaf.node.get().is_some()));
+    }
+}

@@ -92,3 +92,74 @@ pub(super) fn check(kind: RecordKind, blob: BlobRef, record: &[u8]) -> Result<&[
     }
     Ok(&record[RECORD_HEADER_BYTES..])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::refs::record_bytes;
+
+    const AT: ValueRef = ValueRef { segment: 3, offset: 40 };
+
+    /// A record as it lies in its segment.
+    fn record(kind: RecordKind, at: ValueRef, content: &[u8]) -> Vec<u8> {
+        let mut rest = (content.len() as u32).to_le_bytes().to_vec();
+        rest.extend_from_slice(&[kind as u8, 0, 0, 0]);
+        rest.extend_from_slice(content);
+        [checksum(at, &rest).to_le_bytes().to_vec(), rest].concat()
+    }
+
+    fn name(key: &[u8], value: &[u8]) -> Vec<u8> {
+        let mut held = [5_u64.to_le_bytes(), 6_u64.to_le_bytes()].concat();
+        held.extend_from_slice(&(key.len() as u16).to_le_bytes());
+        [held, key.to_vec(), value.to_vec()].concat()
+    }
+
+    #[test]
+    fn the_file_name_of_a_segment_has_its_number() {
+        for segment in [0, 7, u32::MAX] {
+            assert_eq!(file_number(&file_name(segment)), Some(segment));
+        }
+        for name in ["values-4294967296", "values-", "values--1", "values-1.new", "meta-1", "values1"] {
+            assert_eq!(file_number(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_record_is_checked_against_its_place_kind_and_length() {
+        let blob = BlobRef { at: AT, len: 5 };
+        let bytes = record(RecordKind::Value, AT, b"bytes");
+        assert_eq!(bytes.len() as u64, record_bytes(5));
+        assert_eq!(check(RecordKind::Value, blob, &bytes).expect("sound"), b"bytes");
+        let damaged = |checked: Result<&[u8]>| matches!(checked, Err(Error::Corrupted { page: Some(_), .. }));
+        assert!(damaged(check(RecordKind::Filter, blob, &bytes)), "another kind");
+        assert!(damaged(check(RecordKind::Value, BlobRef { len: 4, ..blob }, &bytes)), "another length");
+        let elsewhere = ValueRef { offset: 41, ..AT };
+        assert!(damaged(check(RecordKind::Value, BlobRef { at: elsewhere, ..blob }, &bytes)), "another place");
+        for at in 0..bytes.len() {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 1;
+            assert!(damaged(check(RecordKind::Value, blob, &bytes)), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_split_from_its_value_wherever_it_may_end() {
+        let held = name(b"key", b"value");
+        assert_eq!(split_name(&held), Some((Stamp::new(5, 6), &b"key"[..], 5)));
+        let no_value = NAME_FIXED_BYTES + 3;
+        assert_eq!(split_name(&held[..no_value]), Some((Stamp::new(5, 6), &b"key"[..], 0)));
+        assert!((0..no_value).all(|end| split_name(&held[..end]).is_none()));
+    }
+
+    #[test]
+    fn a_value_is_the_end_of_its_record() {
+        let held = name(b"key", b"value");
+        let value = StoredValue { len: 5, blob: BlobRef { at: AT, len: held.len() as u32 } };
+        assert_eq!(
+            (value.kind(), value.of(&held), value.taken_from(held.clone())),
+            (RecordKind::Named, &b"value"[..], b"value".to_vec())
+        );
+        let plain = StoredValue { len: 5, blob: BlobRef { at: AT, len: 5 } };
+        assert_eq!((plain.kind(), plain.of(b"value")), (RecordKind::Value, &b"value"[..]));
+    }
+}

@@ -101,3 +101,97 @@ impl ValueLog {
         if read == 0 { Err(corrupted(from, "the segment ends within a record")) } else { Ok(read as u64) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use coppice_env::{SimStorage, Storage};
+
+    use super::*;
+    use crate::files::values::write_sealed;
+
+    const LENS: [usize; 4] = [0, 40, 1000, 3];
+    const END: u64 = 4 * 16 + 1043;
+
+    /// A log with one segment of four records in its file.
+    fn log(sim: &SimStorage) -> ValueLog {
+        let mut log = ValueLog::new(sim.storage(), 1 << 20, &BTreeMap::new(), std::iter::empty());
+        for len in LENS {
+            log.append(RecordKind::Value, &vec![7; len]);
+        }
+        write_sealed(&log.seal()).expect("room");
+        log
+    }
+
+    /// Reads up to this end by steps of this size. Returns the number of steps.
+    fn scrub(log: &ValueLog, end: u64, bytes: u64) -> Result<u64> {
+        let (mut place, mut read, mut steps) = (ScrubPlace::of_segment(0), 0, 0);
+        while place.offset < end {
+            read += log.scrub(&mut place, end, bytes)?;
+            steps += 1;
+        }
+        assert_eq!(read, end, "each byte once");
+        Ok(steps)
+    }
+
+    fn found(result: Result<u64>) -> (Option<u64>, String) {
+        match result {
+            Err(Error::Corrupted { page, what, .. }) => (page, what),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_record_longer_than_a_step_is_read_in_several() {
+        let sim = SimStorage::new();
+        let log = log(&sim);
+        assert_eq!(scrub(&log, END, 1 << 20).expect("sound"), 1);
+        for bytes in [1, 16, 17, 100, 500] {
+            let steps = scrub(&log, END, bytes).expect("sound");
+            // A step takes a header at least, and may leave a part of one to the next.
+            assert!((END / bytes.max(16)..=END / bytes.max(16) * 3).contains(&steps), "{steps} steps of {bytes}");
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_of_any_byte_is_found_at_its_record() {
+        let starts = [0, 16, 72, 1088];
+        for at in (0..200).chain((200..END).step_by(97)).chain(1060..END) {
+            let sim = SimStorage::new();
+            let log = log(&sim);
+            sim.flip_bit("values-0", at, 1);
+            let start = starts.iter().rev().find(|start| **start <= at).copied();
+            for bytes in [16, 1 << 20] {
+                assert_eq!(found(scrub(&log, END, bytes)).0, start, "byte {at} in steps of {bytes}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_segment_that_ends_within_a_record_is_damage() {
+        let sim = SimStorage::new();
+        let log = log(&sim);
+        assert_eq!(found(scrub(&log, END - 1, 1 << 20)).1, "record header", "a record beyond the end");
+        assert_eq!(found(scrub(&log, END - 4, 1 << 20)).1, "the segment ends within a record", "half a header");
+        let file = sim.open("values-0", OpenMode::Existing).expect("it is there");
+        file.set_len(END - 1).expect("cut");
+        assert_eq!(found(scrub(&log, END, 1 << 20)).1, "the segment ends before the record");
+    }
+
+    #[test]
+    fn a_step_that_cannot_read_is_repeated_from_the_same_place() {
+        let sim = SimStorage::new();
+        let log = log(&sim);
+        let mut place = ScrubPlace::of_segment(0);
+        log.scrub(&mut place, END, 500).expect("sound");
+        let offset = place.offset;
+        let (operation, kind) = (coppice_env::Operation::Read, ErrorKind::TimedOut);
+        sim.inject(coppice_env::Fault { operation, path_part: String::new(), skip: 0, kind });
+        assert!(matches!(log.scrub(&mut place, END, 500), Err(Error::Io { .. })));
+        assert_eq!(place.offset, offset);
+        while place.offset < END {
+            log.scrub(&mut place, END, 500).expect("sound");
+        }
+    }
+}

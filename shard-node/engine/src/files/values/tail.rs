@@ -88,3 +88,63 @@ impl Tail {
         bytes.get(from..from.checked_add(size)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::{Fault, OpenMode, Operation, SimStorage, Storage};
+
+    use super::*;
+
+    /// A tail from offset 100 with two closed buffers and an open one, ten bytes each.
+    fn tail() -> Tail {
+        let mut tail = Tail::new(100);
+        for byte in 0..3 {
+            tail.close();
+            tail.bytes = vec![byte; 10];
+        }
+        tail
+    }
+
+    #[test]
+    fn a_new_tail_is_empty() {
+        let mut tail = Tail::new(100);
+        tail.close();
+        assert_eq!((tail.start, tail.ahead, tail.end(), tail.sealed.len()), (100, 100, 100, 0));
+    }
+
+    #[test]
+    fn closed_buffers_follow_on_each_other_without_gaps() {
+        let tail = tail();
+        let places: Vec<(u64, u64)> = tail.sealed.iter().map(|part| (part.start, part.end())).collect();
+        assert_eq!((places, tail.open, tail.end()), (vec![(100, 110), (110, 120)], 120, 130));
+    }
+
+    #[test]
+    fn bytes_are_read_from_one_buffer_and_never_across_two() {
+        let tail = tail();
+        for (offset, size, byte) in [(100, 10, 0), (109, 1, 0), (110, 10, 1), (120, 10, 2), (129, 1, 2)] {
+            assert_eq!(tail.get(offset, size), Some(vec![byte; size].as_slice()), "{size} at {offset}");
+        }
+        for (offset, size) in [(109, 2), (119, 2), (120, 11), (130, 1), (129, usize::MAX)] {
+            assert_eq!(tail.get(offset, size), None, "{size} at {offset}");
+        }
+        assert_eq!(tail.get(130, 0), Some(&[][..]));
+    }
+
+    #[test]
+    fn sealed_parts_are_written_at_their_places_and_synced() {
+        let sim = SimStorage::new();
+        let file = sim.open("values-4", OpenMode::CreateNew).expect("a new file");
+        sim.sync_dir("").expect("a sound disk");
+        let sealed = [Sealed { segment: 4, file: file.clone(), parts: tail().sealed }];
+        write_sealed(&sealed).expect("room");
+        let mut bytes = [9; 20];
+        let loss = sim.power_loss(1).open("values-4", OpenMode::Existing).expect("it is durable");
+        loss.read_exact_at(&mut bytes, 100).expect("as long as written");
+        assert_eq!(bytes, [[0; 10], [1; 10]].concat().as_slice());
+        for operation in [Operation::Write, Operation::Sync] {
+            sim.inject(Fault { operation, path_part: String::new(), skip: 0, kind: std::io::ErrorKind::TimedOut });
+            assert!(matches!(write_sealed(&sealed), Err(Error::Io { file, .. }) if file == "values-4"));
+        }
+    }
+}

@@ -274,3 +274,106 @@ impl ColdStep {
         self.hot.remove(&name).map_err(Error::io("remove", &name))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::{SimStorage, TieredStorage};
+
+    use super::*;
+    use crate::testing::{create, small};
+
+    fn tiered(sim: &SimStorage) -> TieredStorage {
+        let dir = |name| sim.subdir(name).expect("a path");
+        TieredStorage::new(dir("hot"), dir("cold"))
+    }
+
+    /// A table with segments 0 to 2. Segment 1 is dead.
+    fn meta() -> Meta {
+        let mut engine = create(&SimStorage::new(), small());
+        for segment in 0..3 {
+            let dead_at = (segment == 1).then_some(1);
+            engine.meta.segments.insert(segment, Segment { end: 100, live: 0, dead_at });
+        }
+        engine.meta
+    }
+
+    fn touch(sim: &SimStorage, names: &[&str]) {
+        for name in names {
+            let dir = name.split('/').next().expect("a directory");
+            sim.create_dir_all(dir).expect("room");
+            sim.open(name, OpenMode::CreateNew).expect("a new file");
+        }
+    }
+
+    #[test]
+    fn names_in_a_cold_directory_are_final_or_temporary() {
+        assert_eq!(file_number("values-7"), Some((7, true)));
+        assert_eq!(file_number(&temporary_name(7)), Some((7, false)));
+        assert_eq!(["values-", "values-7.new.new", "meta-7", "values-x.new"].map(file_number), [None; 4]);
+    }
+
+    #[test]
+    fn a_segment_is_cold_if_only_the_cold_directory_has_it() {
+        let sim = SimStorage::new();
+        touch(&sim, &["hot/values-2", "cold/values-0", "cold/values-2", "cold/values-9"]);
+        assert_eq!(find(&tiered(&sim), &meta()).expect("readable"), BTreeSet::from([0]));
+    }
+
+    #[test]
+    fn a_lost_segment_is_damage_only_if_the_disk_that_should_have_it_is_there() {
+        let sim = SimStorage::new();
+        touch(&sim, &["hot/values-0", "hot/cold"]);
+        let missing = |sim: &SimStorage| find(&tiered(sim), &meta());
+        assert!(matches!(missing(&sim), Err(Error::ColdMissing { file }) if file == "values-2"), "no directory");
+        touch(&sim, &["cold/values-0"]);
+        assert!(matches!(missing(&sim), Err(Error::Corrupted { file, .. }) if file == "values-2"), "another directory");
+        touch(&sim, &["cold/values-2"]);
+        assert_eq!(missing(&sim).expect("it is there"), BTreeSet::from([2]));
+    }
+
+    #[test]
+    fn without_the_marker_a_lost_segment_is_left_to_the_check_of_its_values() {
+        let sim = SimStorage::new();
+        touch(&sim, &["hot/values-0"]);
+        assert_eq!(find(&tiered(&sim), &meta()).expect("readable"), BTreeSet::new());
+    }
+
+    #[test]
+    fn a_cold_directory_is_cleared_of_segments_alone_and_durably() {
+        let sim = SimStorage::new();
+        touch(&sim, &["cold/values-0", "cold/values-1", "cold/values-1.new", "cold/notes"]);
+        sim.sync_dir("cold").and_then(|()| sim.sync_dir("")).expect("a sound disk");
+        clear(&tiered(&sim), |name| name == "values-0").expect("a sound disk");
+        assert_eq!(sim.power_loss(1).files(), ["cold/notes", "cold/values-0"]);
+        clear(&sim, |_| false).expect("there is no cold directory");
+        clear(&tiered(&SimStorage::new()), |_| false).expect("it does not exist");
+    }
+
+    #[test]
+    fn the_marker_is_durable_before_anything_moves() {
+        let sim = SimStorage::new();
+        sim.create_dir_all("hot").and_then(|()| sim.sync_dir("")).expect("a sound disk");
+        let storage = tiered(&sim);
+        begin(&storage, &*storage.cold().expect("there is one")).expect("room");
+        assert_eq!(sim.power_loss(1).files(), ["hot/cold"]);
+    }
+
+    #[test]
+    fn a_deleted_segment_takes_its_cold_file_and_its_unfinished_copy_with_it() {
+        let sim = SimStorage::new();
+        touch(&sim, &["hot/values-1", "cold/values-0"]);
+        let hot = sim.subdir("hot").expect("a path");
+        hot.open("values-1", OpenMode::Existing).and_then(|file| file.set_len(100)).expect("room");
+        let mut tier = Tier::new(sim.subdir("cold").expect("a path"));
+        tier.set(BTreeSet::from([0]));
+        let mut step = tier.begin(hot, (1, 100, 0), 60);
+        assert_eq!((step.segment(), step.len_bytes()), (1, 60));
+        step.run();
+        assert!(!tier.end(step).expect("room"));
+        assert_eq!(tier.moving().map(|moving| (moving.segment, moving.at)), Some((1, 60)));
+        (0..2).for_each(|segment| tier.delete(segment).expect("a sound disk"));
+        assert!(!tier.has(0) && tier.moving().is_none());
+        assert_eq!(sim.files(), ["hot/cold", "hot/values-1"]);
+        tier.delete(7).expect("there is nothing of it");
+    }
+}
