@@ -43,13 +43,14 @@ impl Engine {
     /// Takes back a step that [`Engine::begin_cold_step`] returned.
     ///
     /// # Errors
-    /// If the step failed. Nothing is lost: the segment stays where it was, and the next step
+    /// `Invalid` if no move is in progress: the step is then of another engine. Otherwise the
+    /// step's own failure. Nothing is lost: the segment stays where it was, and the next step
     /// begins the move again.
     ///
     /// # Panics
-    /// If the step belongs to another engine.
+    /// If a move is in progress, and the step is not of that move.
     pub fn end_cold_step(&mut self, step: ColdStep) -> Result<()> {
-        let (segment, bytes) = (step.segment(), step.len_bytes());
+        let (segment, bytes) = (step.segment(), step.written_bytes());
         let Some(tier) = self.store.values.tier_mut() else {
             return Err(Error::Invalid("a step of a move without a cold directory"));
         };
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
     use crate::{
         Options, fsck,
-        testing::{commit, flush, options, put, small},
+        testing::{commit, create, flush, options, put, small},
     };
 
     /// A storage in two directories of a simulated one.
@@ -159,11 +160,13 @@ mod tests {
         let mut engine = engine(&sim);
         run(&mut engine, 50).expect("room");
         let step = engine.begin_cold_step(50).expect("there is more");
-        assert_eq!((step.segment(), step.len_bytes()), (0, 50));
+        assert_eq!(step.segment(), 0);
         engine.end_cold_step(step).expect("it was not run");
+        assert_eq!(engine.counters().cold_write_bytes, 50, "only the first step has written");
         run(&mut engine, 50).expect("room");
         run(&mut engine, 50).expect("room");
         assert_eq!(segments(&sim)[0], "cold/values-0");
+        assert_eq!(engine.counters().cold_write_bytes, 116);
         assert_readable(&engine);
     }
 
@@ -177,11 +180,23 @@ mod tests {
             assert!(run(&mut engine, 1000).is_err(), "{operation:?}");
             assert_eq!(segments(&sim), ["hot/values-0", "hot/values-1", "hot/values-2"], "{operation:?}");
             assert_eq!((engine.counters().cold_failures, engine.cold_bytes()), (1, 0));
+            assert_eq!(engine.counters().cold_write_bytes, 0, "a failed copy does not count");
             assert!(engine.cold_behind());
             assert_readable(&engine);
             run(&mut engine, 1000).expect("room");
             assert_readable(&engine);
         }
+    }
+
+    #[test]
+    fn a_step_without_a_move_in_progress_is_refused() {
+        let mut other = engine(&SimStorage::new());
+        let (mut moving, mut idle) = (engine(&SimStorage::new()), create(&SimStorage::new(), small()));
+        let step = moving.begin_cold_step(50).expect("there is something to move");
+        assert!(matches!(other.end_cold_step(step), Err(Error::Invalid(_))));
+        assert!(other.cold_behind());
+        let step = other.begin_cold_step(50).expect("there is something to move");
+        assert!(matches!(idle.end_cold_step(step), Err(Error::Invalid(_))), "it has no cold directory");
     }
 
     #[test]
@@ -198,6 +213,8 @@ mod tests {
             engine.prune(Version(2)).expect("usable");
             (2..=3).for_each(|index| flush(&mut engine, index));
             engine.end_cold_step(step).expect("nothing needs it");
+            let written = if run_it { 100 } else { 50 };
+            assert_eq!(engine.counters().cold_write_bytes, written, "the second step was run: {run_it}");
             assert_eq!(segments(&sim), ["hot/values-1", "hot/values-2", "hot/values-3"]);
             drop(engine);
             let report = fsck(tiered(&sim)).expect("a directory");

@@ -236,8 +236,9 @@ impl ColdStep {
         self.segment
     }
 
-    pub(crate) fn len_bytes(&self) -> u64 {
-        self.to - self.from
+    /// The bytes that the step has copied; 0 if it failed or was not run.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        if matches!(self.done, Some(Ok(()))) { self.to - self.from } else { 0 }
     }
 
     /// Copies and syncs. The last step also gives the copy its final name and removes the segment
@@ -367,8 +368,9 @@ mod tests {
         let mut tier = Tier::new(sim.subdir("cold").expect("a path"));
         tier.set(BTreeSet::from([0]));
         let mut step = tier.begin(hot, (1, 100, 0), 60);
-        assert_eq!((step.segment(), step.len_bytes()), (1, 60));
+        assert_eq!((step.segment(), step.written_bytes()), (1, 0));
         step.run();
+        assert_eq!(step.written_bytes(), 60);
         assert!(!tier.end(step).expect("room"));
         assert_eq!(tier.moving().map(|moving| (moving.segment, moving.at)), Some((1, 60)));
         (0..2).for_each(|segment| tier.delete(segment).expect("a sound disk"));
