@@ -272,7 +272,9 @@ impl SnapshotReceiver {
     ///
     /// # Errors
     /// `SnapshotRefused` if a file is incomplete, or a failure of the storage. `Corrupted` if a
-    /// hash does not match; the files are then deleted.
+    /// hash does not match; the files are then deleted. `Unchecked` if the storage failed during
+    /// the check; the files stay, since they may be sound, and the next transfer may take their
+    /// bytes.
     pub fn finish(self) -> Result<()> {
         if let Some((name, _)) = self.next() {
             return Err(Error::SnapshotRefused(format!("{name} is not complete")));
@@ -284,7 +286,9 @@ impl SnapshotReceiver {
         if let Err(error) = checked
             && !planted(Bug::SnapshotCutShort)
         {
-            wipe(&*self.storage)?;
+            if matches!(error, Error::Corrupted { .. }) {
+                wipe(&*self.storage)?;
+            }
             return Err(error);
         }
         if let Some(cold) = self.storage.cold()

@@ -133,7 +133,7 @@ fn a_damaged_snapshot_is_deleted() {
 }
 
 #[test]
-fn a_snapshot_that_could_not_be_read_is_not_published() {
+fn a_snapshot_that_could_not_be_read_is_kept_and_not_published() {
     let (sim, to) = (SimStorage::new(), SimStorage::new());
     let (engine, manifest) = sender(&sim);
     let receiver = send(&engine, &manifest, to.storage());
@@ -146,6 +146,14 @@ fn a_snapshot_that_could_not_be_read_is_not_published() {
     let failed = receiver.finish().expect_err("a read failed");
     assert!(matches!(failed, Error::Unchecked(_)) && failed.kind() == ErrorKind::Internal);
     assert!(!Engine::exists(&*to.storage()).expect("readable"));
+    let mut receiver = SnapshotReceiver::new(to.storage(), manifest, u64::MAX).expect("no engine is there");
+    while let Some((file, offset)) = receiver.next().map(|(file, offset)| (file.to_owned(), offset)) {
+        let held = receiver.held(&file, offset, 5000).expect("readable");
+        assert!(!held.is_empty(), "{file} is cut at {offset}");
+        receiver.write(&file, offset, &held).expect("the next bytes");
+    }
+    receiver.finish().expect("every byte was kept");
+    assert_eq!(open(&to).decided(), engine.decided());
 }
 
 #[test]
