@@ -118,3 +118,31 @@ impl Count {
         self.0.load(Ordering::Relaxed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_counter_is_named_once_with_its_own_count() {
+        let live = Live::default();
+        live.gets.add(3);
+        live.gets.one();
+        live.merges_built.one();
+        let named = live.snapshot().named();
+        let counted: Vec<(&str, u64)> = named.iter().copied().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counted, [("gets", 4), ("merges_built", 1)]);
+        let names: BTreeSet<&str> = named.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names.len(), named.len());
+    }
+
+    #[test]
+    fn a_snapshot_does_not_count_on() {
+        let live = Live::default();
+        let before = live.snapshot();
+        live.gets.one();
+        assert_eq!((before, live.snapshot()), (Counters::default(), Counters { gets: 1, ..Counters::default() }));
+    }
+}

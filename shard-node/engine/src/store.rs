@@ -486,4 +486,120 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Corrupted, "{error}");
         assert!(error.to_string().contains("rests on another node"), "{error}");
     }
+
+    /// An engine without caches, with a flushed tree of whole nodes in version 1.
+    fn without_caches(sim: &SimStorage) -> Engine {
+        let options = Options { young_cache_bytes: 0, old_cache_bytes: 0, ..testing::options() };
+        let mut engine = testing::create_with(sim, Params::default(), options);
+        commit(&mut engine, 1, 0..1000);
+        testing::flush(&mut engine, 1);
+        engine
+    }
+
+    /// The first leaf of the active tree.
+    fn first_leaf(engine: &Engine) -> Child {
+        let tree = &engine.meta.tip().trees[0];
+        let mut first = tree.root.expect("it has records");
+        for level in (1..=tree.level).rev() {
+            first = engine.store.node(&first, level, Class::Young).expect("sound pages").child(0);
+        }
+        assert_eq!(first.pid.file(), PageFile::Data, "it is stored whole");
+        first
+    }
+
+    #[test]
+    fn a_directory_without_one_of_its_page_files_is_damaged() {
+        for missing in PageFile::ALL {
+            let sim = SimStorage::new();
+            drop(without_caches(&sim));
+            sim.storage().remove(missing.name()).expect("it is there");
+            let opened = Engine::open(sim.storage(), testing::options());
+            assert!(matches!(opened, Err(Error::Corrupted { file, .. }) if file == missing.name()));
+        }
+    }
+
+    #[test]
+    fn a_node_is_read_once_and_then_cached() {
+        let mut engine = without_caches(&SimStorage::new());
+        let leaf = first_leaf(&engine);
+        engine.store.cache = DualCache::new(1 << 20, 1 << 20);
+        let read = |class| {
+            let before = engine.counters();
+            engine.store.node(&leaf, 0, class).expect("sound pages");
+            let after = engine.counters();
+            [after.span_reads - before.span_reads, after.node_young_hits - before.node_young_hits]
+        };
+        assert_eq!([read(Class::Young), read(Class::Young)], [[1, 0], [0, 1]]);
+        let before = engine.counters().span_reads;
+        engine.store.read_node(&leaf, 0).expect("sound pages");
+        assert_eq!(engine.counters().span_reads, before, "the check of a node neither uses caches nor counts");
+    }
+
+    #[test]
+    fn an_unflushed_node_is_read_from_memory() {
+        let mut engine = testing::create(&SimStorage::new(), Params::default());
+        commit(&mut engine, 1, 0..1000);
+        let leaf = first_leaf(&engine);
+        assert!(engine.store.is_dirty(leaf.pid));
+        assert!(engine.store.read_node(&leaf, 0).is_err(), "its file does not have it");
+        let before = engine.counters();
+        assert_eq!(engine.store.node(&leaf, 0, Class::Young).expect("in memory").pid(), leaf.pid);
+        let after = engine.counters();
+        assert_eq!((after.node_dirty_hits - before.node_dirty_hits, after.span_reads), (1, before.span_reads));
+        testing::flush(&mut engine, 1);
+        assert!(!engine.store.is_dirty(leaf.pid));
+        engine.store.read_node(&leaf, 0).expect("it was written");
+    }
+
+    #[test]
+    fn a_node_that_is_damaged_cut_off_or_of_another_level_names_its_page() {
+        let sim = SimStorage::new();
+        let engine = without_caches(&sim);
+        let leaf = first_leaf(&engine);
+        let damaged = |level| match engine.store.node(&leaf, level, Class::Young) {
+            Err(Error::Corrupted { file, page, what }) => {
+                assert_eq!((file.as_str(), page), ("data", Some(leaf.pid.first())));
+                what
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(damaged(1), "a node of this level lies in the other file");
+        sim.flip_bit("data", leaf.pid.offset_bytes() + 100, 1);
+        assert_eq!(damaged(0), "checksum");
+        let data = sim.open("data", OpenMode::Existing).expect("it is there");
+        data.set_len(leaf.pid.offset_bytes() + 10).expect("cut");
+        assert_eq!(damaged(0), "the file ends before the span");
+    }
+
+    #[test]
+    fn a_read_that_fails_is_not_taken_for_damage() {
+        let sim = SimStorage::new();
+        let engine = without_caches(&sim);
+        let leaf = first_leaf(&engine);
+        let (operation, kind) = (coppice_env::Operation::Read, std::io::ErrorKind::TimedOut);
+        sim.inject(coppice_env::Fault { operation, path_part: "data".to_owned(), skip: 0, kind });
+        let read = engine.store.node(&leaf, 0, Class::Young);
+        assert!(matches!(read, Err(Error::Io { action: "read", file, .. }) if file == "data"));
+        engine.store.node(&leaf, 0, Class::Young).expect("it was not cached as failed");
+    }
+
+    #[test]
+    fn a_value_carries_its_name_only_if_that_is_small_beside_it() {
+        let stamp = Stamp::new(0, 1);
+        // The name of a key of 12 bytes has 30.
+        assert_eq!(name_bytes(b"twelve bytes"), 30);
+        for (percent, len, named) in
+            [(0, 9999, false), (6, 499, false), (6, 500, true), (100, 29, false), (100, 30, true)]
+        {
+            let options = Options { name_percent_max: percent, ..testing::options() };
+            let mut engine = testing::create_with(&SimStorage::new(), Params::default(), options);
+            let (meta, mut delta) = (&mut engine.meta, Delta::default());
+            let blob = engine.store.add_value(meta, &mut delta, (b"twelve bytes", stamp), &vec![7; len]);
+            assert_eq!(blob.len as usize, if named { len + 30 } else { len }, "{percent} percent of {len}");
+            let owned: u64 = delta.values_allocated.values().sum();
+            assert_eq!(owned, record_bytes(blob.len), "the whole record is owned");
+            let value = StoredValue { len: len as u32, blob };
+            assert_eq!(engine.store.value(value).expect("in memory"), vec![7; len]);
+        }
+    }
 }

@@ -446,7 +446,7 @@ impl<'c> Checker<'c> {
 #[cfg(test)]
 mod tests {
     use coppice_env::{OpenMode, Rng, SimRng, SimStorage, Workers};
-    use coppice_types::{Change, Operation, Params, ShardId, Version};
+    use coppice_types::{Change, Operation, Params, ShardId, Stamp, Version};
 
     use super::*;
     use crate::{
@@ -455,7 +455,7 @@ mod tests {
         check::fsck,
         files::{meta_log::MetaLog, superblock},
         meta::Delta,
-        node::{ChildEntry, Draft},
+        node::{ChildEntry, Draft, HashedRecord, LeafRecord},
         testing,
     };
 
@@ -611,6 +611,154 @@ mod tests {
             assert_eq!(checker.check_node(&root, tree.level, all, all), Some(tree.entries));
             assert_eq!(checker.check_node(&root, tree.level, keys, all).is_some(), sound, "{keys:?}");
             assert_eq!(report.is_clean(), sound);
+        }
+    }
+
+    #[test]
+    fn keys_are_in_a_range_from_its_low_key_up_to_but_without_its_high_key() {
+        let (closed, open) = (Keys { low: b"b", high: Some(b"d") }, Keys { low: b"b", high: None });
+        assert_eq!([&b"a"[..], b"b", b"c", b"d", b"e"].map(|key| closed.has(key)), [false, true, true, false, false]);
+        assert_eq!([&b"a"[..], b"b", b"z"].map(|key| open.has(key)), [false, true, true]);
+        let meets = |low: &[u8], high: Option<&[u8]>| {
+            let other = Keys { low, high };
+            assert_eq!(closed.meets(other), other.meets(closed));
+            closed.meets(other)
+        };
+        assert!(meets(b"", None) && meets(b"c", Some(b"cc")) && meets(b"", Some(b"bb")) && meets(b"c", None));
+        assert!(!meets(b"", Some(b"b")) && !meets(b"d", None) && !meets(b"e", Some(b"f")));
+    }
+
+    #[test]
+    fn passes_cover_all_keys_once() {
+        let told = |cuts: &[&[u8]]| {
+            let cuts: Vec<Vec<u8>> = cuts.iter().map(|cut| cut.to_vec()).collect();
+            passes(&cuts).map(|keys| (keys.low.to_vec(), keys.high.map(<[u8]>::to_vec))).collect::<Vec<_>>()
+        };
+        let (a, b) = (|| b"a".to_vec(), || b"b".to_vec());
+        assert_eq!(told(&[]), [(vec![], None)]);
+        assert_eq!(told(&[b"a", b"b"]), [(vec![], Some(a())), (a(), Some(b())), (b(), None)]);
+    }
+
+    /// A flushed engine with an active tree of one record and two frozen ones of eight.
+    fn forest() -> Engine {
+        let mut engine = testing::create(&SimStorage::new(), testing::small());
+        testing::commit(&mut engine, 1, testing::puts(0..8, 100));
+        testing::commit(&mut engine, 2, testing::puts(8..16, 100));
+        testing::commit(&mut engine, 3, testing::puts(16..17, 100));
+        testing::flush(&mut engine, 1);
+        engine
+    }
+
+    fn tip(engine: &mut Engine) -> &mut VersionRecord {
+        let id = engine.meta.tip().id;
+        engine.meta.versions.get_mut(&id).expect("it is decided")
+    }
+
+    /// Checks the table in memory, after a change of it.
+    fn assert_found(engine: &Engine, what: &str) {
+        let mut report = Report::default();
+        Checker::new(&engine.meta, &engine.store, &mut report, PLACES_MAX).check();
+        let found: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
+        assert!(found.iter().any(|finding| finding.contains(what)), "no {what:?} in {found:?}");
+    }
+
+    #[test]
+    fn a_tree_of_another_number_or_digest_than_its_records_give_is_found() {
+        type Breaks = fn(&mut Tree);
+        let breaks: [Breaks; 4] = [
+            |tree| tree.entries += 1,
+            |tree| tree.digest = Digest([9; 32]),
+            |tree| tree.filter = None,
+            |tree| *tree = Tree { root: None, level: 0, ..tree.clone() },
+        ];
+        for change in breaks {
+            let mut engine = forest();
+            change(&mut tip(&mut engine).trees[1]);
+            assert_found(&engine, "meta: tree of ");
+        }
+        let mut engine = forest();
+        tip(&mut engine).digest = Digest([9; 32]);
+        assert_found(&engine, "meta: digest of version ");
+    }
+
+    #[test]
+    fn a_filter_or_shortcuts_of_another_tree_are_found() {
+        let mut engine = forest();
+        tip(&mut engine).trees[1].filter = engine.meta.tip().trees[2].filter;
+        assert_found(&engine, "the filter is not that of its tree");
+        let options = Options { old_cache_bytes: 0, ..testing::options() };
+        let mut engine = testing::create_with(&SimStorage::new(), testing::small(), options);
+        (1..4).for_each(|n| testing::commit(&mut engine, n, testing::puts(8 * n as u32..8 * n as u32 + 8, 1000)));
+        testing::merge(&mut engine);
+        testing::flush(&mut engine, 1);
+        let shortcuts = engine.meta.merges.values().next().expect("it was built").output.shortcuts;
+        assert!(shortcuts.is_some());
+        tip(&mut engine).trees[1].shortcuts = shortcuts;
+        assert_found(&engine, "the shortcuts are not those of its tree");
+    }
+
+    #[test]
+    fn a_reference_with_another_hash_than_its_node_is_found() {
+        let mut engine = forest();
+        tip(&mut engine).trees[1].root.as_mut().expect("it has records").hash = Digest([9; 32]);
+        assert_found(&engine, "its parents disagree about it");
+        engine.prune(Version(3)).expect("usable");
+        assert_found(&engine, "its hash is not what its parent says");
+    }
+
+    /// Makes a node the only tree of the newest version.
+    fn with_root(draft: Draft, entries: u64) -> Engine {
+        let mut engine = forest();
+        let level = draft.level;
+        let root = engine.store.add_node(&mut engine.meta, &mut Delta::default(), draft, Class::Old);
+        testing::flush(&mut engine, 2);
+        tip(&mut engine).trees = vec![Tree::new(Some(root), level, entries, None)];
+        engine
+    }
+
+    fn record<'r>(key: &'r [u8], body: Body<'r>) -> HashedRecord<'r> {
+        HashedRecord::new(LeafRecord { key, stamp: Stamp::new(0, 3), body })
+    }
+
+    #[test]
+    fn a_value_that_its_hash_does_not_fit_is_found() {
+        let sound = Body::Inline { hash: hash::sha256(b"abc"), value: b"abc" };
+        let forged = Body::Inline { hash: hash::sha256(b"abd"), value: b"abc" };
+        let engine = with_root(Draft::all_new(Version(3), 0, &[record(b"a", sound), record(b"b", forged)]), 2);
+        assert_found(&engine, "record 1 has another value than its hash says");
+    }
+
+    #[test]
+    fn a_value_of_two_keys_is_found() {
+        let blob = BlobRef { at: ValueRef { segment: 0, offset: 0 }, len: 50 };
+        let body = Body::Stored { hash: hash::sha256(&[7; 50]), len: 50, blob };
+        let engine = with_root(Draft::all_new(Version(3), 0, &[record(b"a", body), record(b"b", body)]), 2);
+        assert_found(&engine, "record 1 has its value where something else lies");
+    }
+
+    #[test]
+    fn a_child_that_its_separators_do_not_bound_is_found() {
+        let leaf_of = |engine: &Engine| engine.meta.tip().trees[1].clone();
+        let engine = forest();
+        let mut child = leaf_of(&engine).root.expect("it has records");
+        for level in (1..=leaf_of(&engine).level).rev() {
+            child = engine.store.node(&child, level, Class::Old).expect("sound pages").child(1);
+        }
+        let entries = [&b""[..], b"zzz"].map(|separator| ChildEntry { separator: separator.to_vec(), child });
+        let engine = with_root(Draft::all_new(Version(3), 1, &entries), 8);
+        assert_found(&engine, "separators do not bound the children");
+    }
+
+    #[test]
+    fn a_journal_of_another_version_or_kind_is_found() {
+        for (kind, what) in
+            [(RecordKind::Journal, "the journal of version 9 is of another one"), (RecordKind::Value, "values-")]
+        {
+            let mut engine = forest();
+            let id = engine.meta.tip().id;
+            let blob = engine.store.add_blob(&mut engine.meta, &mut Delta::default(), kind, b"journal");
+            engine.meta.journals.insert((Version(9), id), blob);
+            assert_found(&engine, what);
         }
     }
 }

@@ -280,4 +280,121 @@ mod tests {
         let report = fsck(sim.storage()).expect("a directory");
         assert!(report.is_clean() && report.records < 4 * 60, "{report:?}");
     }
+
+    /// An engine with this many full frozen trees of eight records, and an active tree of one.
+    fn with_frozen(trees: u32) -> Engine {
+        let mut engine = testing::create(&SimStorage::new(), testing::small());
+        for tree in 0..trees {
+            testing::commit(&mut engine, u64::from(tree) + 1, testing::puts(8 * tree..8 * tree + 8, 100));
+        }
+        testing::commit(&mut engine, 100, vec![testing::put("z", 100)]);
+        assert_eq!(engine.meta.tip().trees.len(), 1 + trees as usize);
+        engine
+    }
+
+    #[test]
+    fn without_two_frozen_trees_there_is_nothing_to_merge() {
+        for trees in [0, 1] {
+            let mut engine = with_frozen(trees);
+            assert_eq!(engine.merge_pace(), MergePace::Idle);
+            assert_eq!(engine.merge_step(1000).expect("usable"), MergeProgress::Idle);
+            assert_eq!((engine.built_merges(), engine.counters().merge_records), (vec![], 0));
+        }
+    }
+
+    #[test]
+    fn a_merge_goes_in_steps_until_its_output_can_be_installed() {
+        let mut engine = with_frozen(2);
+        let inputs: Vec<_> = engine.meta.tip().trees[1..].iter().map(|tree| tree.digest).collect();
+        let mut steps = 0;
+        let name = loop {
+            assert!(!matches!(engine.merge_pace(), MergePace::Idle | MergePace::Waiting));
+            match engine.merge_step(1).expect("sound pages") {
+                MergeProgress::Working => steps += 1,
+                MergeProgress::Built(name) => break name,
+                MergeProgress::Idle => panic!("the merge was not built"),
+            }
+        };
+        assert!(steps > 2, "{steps} steps");
+        assert_eq!((&name.inputs, engine.built_merges()), (&inputs, vec![name.clone()]));
+        assert_eq!((engine.counters().merge_records, engine.counters().merges_built), (16, 1));
+        assert_eq!(engine.merge_pace(), MergePace::Idle);
+        assert_eq!(engine.merge_step(1).expect("usable"), MergeProgress::Idle, "it is built once");
+        let staged = testing::stage(&mut engine, 101, vec![]);
+        assert_eq!(staged.shape.entries, [1, 16]);
+        assert_eq!(engine.meta.tip().trees.len(), 3, "the decided version has its inputs");
+    }
+
+    #[test]
+    fn writes_bring_a_merge_behind_and_its_steps_catch_up() {
+        let mut engine = with_frozen(2);
+        assert_eq!(engine.merge_pace(), MergePace::Going);
+        engine.owe_merging(100_000);
+        assert_eq!(engine.merge_pace(), MergePace::Behind(16));
+        engine.merge_step(6).expect("sound pages");
+        assert!((1..=10).contains(&engine.merge_owed), "{} of 16", engine.merge_owed);
+        engine.merge_step(10).expect("sound pages");
+        assert!(engine.merge_owed == 0 && !matches!(engine.merge_pace(), MergePace::Behind(_)));
+    }
+
+    #[test]
+    fn what_is_owed_grows_with_the_writes_and_is_never_more_than_what_is_left() {
+        let owed = |written| {
+            let mut engine = with_frozen(2);
+            (engine.merge_owed, engine.merge_until) = (0, None);
+            engine.owe_merging(written);
+            (engine.merge_owed, engine.merge_left())
+        };
+        let [none, some, more, most] = [0, 1, 4, usize::MAX].map(owed);
+        assert_eq!((none, most), ((0, 16), (16, 16)));
+        assert!(0 < some.0 && some.0 < more.0 && more.0 < most.0, "{some:?} {more:?}");
+    }
+
+    /// Without room for another tree, the next freeze waits for the merge.
+    #[test]
+    fn a_merge_that_the_next_freeze_waits_for_aims_at_the_same_place_from_write_to_write() {
+        let mut engine =
+            testing::create(&SimStorage::new(), Params { tree_limit: 3, capacity: 100, ..testing::small() });
+        testing::commit(&mut engine, 1, testing::puts(0..100, 5));
+        testing::commit(&mut engine, 2, testing::puts(100..200, 5));
+        testing::commit(&mut engine, 3, testing::puts(200..220, 5));
+        assert_eq!(engine.merge_until, None, "a third tree had room");
+        for (version, numbers) in [(4, 220..260), (5, 260..270)] {
+            testing::commit(&mut engine, version, testing::puts(numbers, 5));
+            assert_eq!(engine.merge_until, Some(80 / REST_PART), "a part of what the first of them found free");
+        }
+        testing::merge(&mut engine);
+        testing::commit(&mut engine, 6, testing::puts(270..271, 5));
+        assert_eq!(engine.merge_until, None, "there is nothing more to merge");
+    }
+
+    #[test]
+    fn a_step_that_meets_damage_gives_back_what_its_merge_took_and_the_next_one_begins_again() {
+        let sim = SimStorage::new();
+        let mut engine = testing::create(&sim, Params { capacity: 1000, ..Params::default() });
+        testing::commit(&mut engine, 1, testing::puts(0..1000, 9));
+        testing::commit(&mut engine, 2, testing::puts(1000..2000, 9));
+        testing::commit(&mut engine, 3, testing::puts(2000..2001, 9));
+        flush(&mut engine, 1);
+        drop(engine);
+        testing::damage(&sim, "data");
+        let mut engine = testing::open(&sim);
+        let before = testing::used(&engine);
+        for _ in 0..2 {
+            let failed = engine.merge_step(100_000);
+            assert!(matches!(failed, Err(crate::Error::Corrupted { ref file, .. }) if file == "data"), "{failed:?}");
+            assert!(engine.merge.is_none());
+            assert_eq!(testing::used(&engine), before);
+        }
+        testing::damage(&sim, "data");
+        assert!(matches!(engine.merge_step(100_000).expect("sound again"), MergeProgress::Built(_)));
+    }
+
+    #[test]
+    fn an_engine_that_refuses_changes_merges_nothing() {
+        let mut engine = with_frozen(2);
+        engine.poisoned = true;
+        assert!(matches!(engine.merge_step(1), Err(crate::Error::Poisoned)));
+        assert_eq!(engine.counters().merge_records, 0);
+    }
 }

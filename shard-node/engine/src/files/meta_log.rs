@@ -214,7 +214,7 @@ fn split_block(bytes: &[u8]) -> Option<(&[u8], u64, &[u8])> {
 #[cfg(test)]
 mod tests {
     use coppice_env::{Rng, SimRng, SimStorage};
-    use coppice_types::{Change, Operation, Params, ShardId};
+    use coppice_types::{Change, Epoch, Operation, Params, ShardId};
 
     use super::*;
     use crate::{Engine, MergeProgress, Options, Position, check::check_superblock, testing};
@@ -295,6 +295,172 @@ mod tests {
             let report = check_superblock(&storage, &superblock);
             // Some fields may have any value (a prepare id, a stamp); most may not.
             assert!(changed || report.is_clean(), "round {round}: {:?}", report.findings);
+        }
+    }
+
+    /// A log of a new table and a block of operations, and the superblock that names it.
+    fn with_operations(storage: &dyn Storage, operations: &[MetaOp]) -> (MetaLog, Superblock) {
+        let engine = testing::create(&SimStorage::new(), testing::small());
+        let mut log = MetaLog::create(storage, 7, &snapshot(&engine.meta)).expect("room");
+        let mut block = Operations::default();
+        operations.iter().for_each(|operation| block.push(operation));
+        block.push(&checkpoint(2));
+        let end = log.append_operations(&block).expect("room");
+        log.sync().expect("a sound disk");
+        log.advance(end);
+        let superblock = Superblock {
+            generation: 2,
+            meta_file: 7,
+            meta_len: log.len,
+            meta_chain: log.chain,
+            ..engine.superblock.clone()
+        };
+        (log, superblock)
+    }
+
+    fn checkpoint(generation: u64) -> MetaOp {
+        MetaOp::Checkpoint { generation, segment_ends: Vec::new(), dead_segments: Vec::new() }
+    }
+
+    fn damage_of(storage: &dyn Storage, superblock: &Superblock) -> (Option<u64>, String) {
+        match MetaLog::open(storage, superblock) {
+            Err(Error::Corrupted { file, page, what }) => {
+                assert_eq!(file, file_name(superblock.meta_file));
+                (page, what)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_log_is_named_by_its_number() {
+        assert_eq!((file_name(12), file_number("meta-12")), ("meta-12".to_owned(), Some(12)));
+        assert_eq!(["meta-", "meta-x", "meta", "values-1", "meta-1.new"].map(file_number), [None; 5]);
+    }
+
+    #[test]
+    fn operations_are_applied_in_order_to_the_table_that_the_log_begins_with() {
+        let sim = SimStorage::new();
+        let (log, superblock) = with_operations(&sim, &[MetaOp::SetEpoch(Epoch(4)), MetaOp::SetEpoch(Epoch(6))]);
+        let (opened, meta) = MetaLog::open(&sim, &superblock).expect("sound");
+        assert_eq!((meta.epoch, meta.generation), (Epoch(6), 2));
+        assert_eq!((opened.number, opened.len, opened.chain), (7, log.len, log.chain));
+        assert_eq!(opened.snapshot_len, log.snapshot_len);
+    }
+
+    #[test]
+    fn a_block_that_no_superblock_names_is_ignored_and_overwritten() {
+        let sim = SimStorage::new();
+        let (mut log, superblock) = with_operations(&sim, &[]);
+        for epoch in [5, 9] {
+            let mut block = Operations::default();
+            block.push(&MetaOp::SetEpoch(Epoch(epoch)));
+            block.push(&checkpoint(3));
+            let (len, chain) = log.append_operations(&block).expect("room");
+            let (_, meta) = MetaLog::open(&sim, &superblock).expect("sound");
+            assert_eq!((meta.epoch, meta.generation), (Epoch(0), 2));
+            if epoch == 9 {
+                log.advance((len, chain));
+                let next = Superblock { generation: 3, meta_len: len, meta_chain: chain, ..superblock.clone() };
+                let (_, meta) = MetaLog::open(&sim, &next).expect("sound");
+                assert_eq!((meta.epoch, meta.generation), (Epoch(9), 3));
+            }
+        }
+    }
+
+    #[test]
+    fn operations_of_a_failed_flush_come_before_later_ones() {
+        let sim = SimStorage::new();
+        let (mut log, superblock) = with_operations(&sim, &[]);
+        let [mut failed, mut later] = [5, 9].map(|epoch| {
+            let mut operations = Operations::default();
+            operations.push(&MetaOp::SetEpoch(Epoch(epoch)));
+            operations
+        });
+        later.push(&checkpoint(3));
+        failed.append(&later);
+        let (meta_len, meta_chain) = log.append_operations(&failed).expect("room");
+        log.advance((meta_len, meta_chain));
+        let next = Superblock { generation: 3, meta_len, meta_chain, ..superblock };
+        assert_eq!(MetaLog::open(&sim, &next).expect("all three are there").1.epoch, Epoch(9));
+    }
+
+    #[test]
+    fn every_flipped_byte_of_a_log_is_found() {
+        let sim = SimStorage::new();
+        let (_, superblock) = with_operations(&sim, &[MetaOp::SetEpoch(Epoch(4))]);
+        for at in 0..superblock.meta_len {
+            sim.flip_bit("meta-7", at, 3);
+            damage_of(&sim, &superblock);
+            sim.flip_bit("meta-7", at, 3);
+        }
+        MetaLog::open(&sim, &superblock).expect("sound again");
+    }
+
+    #[test]
+    fn a_log_that_its_superblock_does_not_name_is_refused() {
+        let sim = SimStorage::new();
+        let (log, superblock) = with_operations(&sim, &[]);
+        let other = "it is not the log that the superblock names";
+        for superblock in [
+            Superblock { generation: 3, ..superblock.clone() },
+            Superblock { meta_chain: 1, ..superblock.clone() },
+            Superblock { meta_len: log.snapshot_len, ..superblock.clone() },
+        ] {
+            assert_eq!(damage_of(&sim, &superblock), (Some(0), other.to_owned()));
+        }
+        let header_alone = Superblock { meta_len: HEADER_BYTES, ..superblock.clone() };
+        assert_eq!(damage_of(&sim, &header_alone), (Some(0), "no snapshot".to_owned()));
+        let within_a_block = Superblock { meta_len: log.len - 1, ..superblock.clone() };
+        assert_eq!(damage_of(&sim, &within_a_block), (Some(log.snapshot_len), "block header".to_owned()));
+        let longer = Superblock { meta_len: log.len + 1, ..superblock.clone() };
+        assert_eq!(damage_of(&sim, &longer), (None, "it is shorter than the superblock says".to_owned()));
+        sim.rename("meta-7", "meta-8").expect("it is there");
+        let renamed = Superblock { meta_file: 8, ..superblock.clone() };
+        assert_eq!(damage_of(&sim, &renamed), (Some(0), "header".to_owned()));
+        assert!(matches!(MetaLog::open(&sim, &superblock), Err(Error::Io { action: "open", .. })));
+    }
+
+    #[test]
+    fn a_log_has_one_table_at_its_start_and_operations_that_fit() {
+        let sim = SimStorage::new();
+        let (_, superblock) = with_operations(&sim, &[]);
+        let file = sim.open("meta-7", OpenMode::Existing).expect("it is there");
+        let mut bytes = vec![0; superblock.meta_len as usize];
+        file.read_exact_at(&mut bytes, 0).expect("as long as named");
+        let sound = payloads(&bytes[HEADER_BYTES as usize..]);
+        let [table, block] = sound.as_slice() else { panic!("{} blocks", sound.len()) };
+        let end = |payload: &[u8]| (HEADER_BYTES as usize + BLOCK_HEADER_BYTES + payload.len()) as u64;
+        let unknown_kind = [&[9], &block[1..]].concat();
+        let unfit = {
+            let mut operations = Operations::default();
+            operations.push(&MetaOp::DropVersion(99));
+            [&[KIND_OPERATIONS][..], &1_u32.to_le_bytes(), &operations.bytes].concat()
+        };
+        let too_long = [block.as_slice(), &[0]].concat();
+        for (blocks, offset) in [
+            (vec![table.clone(), table.clone()], end(table)),
+            (vec![block.clone(), table.clone()], HEADER_BYTES),
+            (vec![table.clone(), unknown_kind], end(table)),
+            (vec![table.clone(), unfit], end(table)),
+            (vec![table.clone(), too_long], end(table)),
+        ] {
+            let (bytes, superblock) = log(&blocks, &superblock);
+            file.set_len(0).and_then(|()| file.write_all_at(&bytes, 0)).expect("room");
+            assert_eq!(damage_of(&sim, &superblock).0, Some(offset));
+        }
+    }
+
+    #[test]
+    fn a_log_is_long_when_its_operations_outgrow_its_table_and_the_least_length() {
+        let sim = SimStorage::new();
+        let (mut log, _) = with_operations(&sim, &[]);
+        let table = log.snapshot_len;
+        for (operations, least, long) in
+            [(table, 0, false), (table + 1, 0, true), (table + 1, table + 1, false), (table + 2, table + 1, true)]
+        {
+            log.len = table + operations;
+            assert_eq!(log.is_long(least), long, "{operations} bytes, {least} at least");
         }
     }
 }

@@ -609,4 +609,125 @@ mod tests {
         assert_eq!(damaged(read(&log, &[2, 3, 5]).expect_err("a short file")), offset(5));
         assert_eq!(read(&log, &[2, 3]).expect("these are there"), 1);
     }
+
+    fn empty_log(sim: &SimStorage, segment_bytes_max: u32) -> ValueLog {
+        ValueLog::new(sim.storage(), segment_bytes_max, &BTreeMap::new(), std::iter::empty())
+    }
+
+    #[test]
+    fn a_record_that_does_not_fit_begins_a_segment_and_may_be_longer_than_one() {
+        let mut log = empty_log(&SimStorage::new(), 100);
+        let places = [60, 24, 1, 500, 1].map(|len| log.append(RecordKind::Value, &vec![0; len]).at);
+        let places = places.map(|at| (at.segment, at.offset));
+        assert_eq!(places, [(0, 0), (1, 0), (1, 40), (2, 0), (3, 0)], "a header has 16 bytes");
+        assert_eq!(log.next_place(67), ValueRef { segment: 3, offset: 17 }, "to the last byte");
+        assert_eq!(log.next_place(68), ValueRef { segment: 4, offset: 0 });
+    }
+
+    #[test]
+    fn journals_have_segments_of_their_own() {
+        let mut log = empty_log(&SimStorage::new(), 100);
+        assert_eq!(log.taking(), [0, 0]);
+        let kinds = [RecordKind::Value, RecordKind::Journal, RecordKind::Filter, RecordKind::Journal];
+        let segments = |log: &mut ValueLog| kinds.map(|kind| log.append(kind, &[0; 30]).at.segment);
+        assert_eq!(segments(&mut log), [0, 1, 0, 1]);
+        assert_eq!(segments(&mut log), [2, 3, 2, 3], "both segments were full");
+        assert_eq!(log.taking(), [2, 3]);
+    }
+
+    #[test]
+    fn new_records_go_to_the_last_segment_unless_it_is_dead_or_cold_or_holds_a_journal() {
+        let segment = |dead_at| Segment { end: 50, live: 0, dead_at };
+        let opened = |last, journal: Option<u32>| {
+            let segments = BTreeMap::from([(3, segment(None)), (7, segment(last))]);
+            ValueLog::new(SimStorage::new().storage(), 100, &segments, journal.into_iter())
+        };
+        let next = |mut log: ValueLog| (log.next_place(1).segment, log.next_place(1).offset);
+        assert_eq!(next(opened(None, None)), (7, 50));
+        assert_eq!(next(opened(None, Some(3))), (7, 50));
+        assert_eq!(next(opened(Some(2), None)), (8, 0));
+        assert_eq!(next(opened(None, Some(7))), (8, 0));
+        for (cold, place) in [(3, (7, 50)), (7, (8, 0))] {
+            let mut log = opened(None, None);
+            log.set_cold(BTreeSet::from([cold]));
+            assert_eq!(next(log), place);
+        }
+    }
+
+    #[test]
+    fn what_was_written_ahead_is_read_from_its_file_and_waits_for_its_superblock() {
+        let sim = SimStorage::new();
+        let mut log = empty_log(&sim, 1000);
+        let first = log.append(RecordKind::Value, &[1; 40]);
+        assert_eq!(log.behind_bytes(), 56);
+        let sealed = log.seal();
+        write_sealed(&sealed).expect("room");
+        let second = log.append(RecordKind::Value, &[2; 40]);
+        assert!(log.in_memory(first.at), "it is not known to be written");
+        assert_eq!(log.written(&sealed), 56);
+        assert_eq!([first, second].map(|blob| log.in_memory(blob.at)), [false, true]);
+        assert_eq!((log.behind_bytes(), log.unflushed_ends(), log.has_tail(0)), (56, vec![(0, 112)], true));
+        assert_eq!(log.read(RecordKind::Value, first).expect("in the file"), [1; 40]);
+        let (parts, _) = log.seal_to_write().expect("it is open");
+        write_sealed(&parts).expect("room");
+        flush(&mut log, &parts);
+        assert_eq!((log.behind_bytes(), log.unflushed_ends(), log.has_tail(0)), (0, vec![], false));
+    }
+
+    #[test]
+    fn records_without_a_file_stay_in_memory_until_there_is_one() {
+        let sim = SimStorage::new();
+        let mut log = empty_log(&sim, 1000);
+        let blob = log.append(RecordKind::Value, &[1; 40]);
+        sim.set_opens_left(Some(0));
+        assert!(log.seal().is_empty() && log.seal_to_write().is_err());
+        assert_eq!(log.read(RecordKind::Value, blob).expect("in memory"), [1; 40]);
+        sim.set_opens_left(None);
+        let (parts, names_changed) = log.seal_to_write().expect("a new file");
+        assert!(names_changed && parts.len() == 1 && log.behind_bytes() == 56);
+    }
+
+    #[test]
+    fn a_value_with_another_name_than_its_leaf_says_is_damage() {
+        let mut log = empty_log(&SimStorage::new(), 1000);
+        let stamp = Stamp::new(1, 2);
+        let value = |blob, len| StoredValue { len, blob };
+        let plain = value(log.append(RecordKind::Value, b"value"), 5);
+        let named = value(log.append_named(b"key", stamp, b"value"), 5);
+        assert_eq!(log.read_of(plain, b"any", stamp).expect("it has no name"), b"value");
+        assert_eq!(log.read_of(named, b"key", stamp).expect("its name"), b"value");
+        assert_eq!(log.read_value(named).expect("sound"), b"value");
+        for (key, stamp) in [(&b"kex"[..], stamp), (b"ke", stamp), (b"key", Stamp::new(1, 3))] {
+            assert!(matches!(log.read_of(named, key, stamp), Err(Error::Corrupted { .. })), "{key:?} {stamp}");
+        }
+    }
+
+    /// Memory for the record would be allocated before the read fails.
+    #[test]
+    fn a_record_longer_than_its_segment_is_damage() {
+        let sim = SimStorage::new();
+        let mut log = empty_log(&sim, 1000);
+        let blob = log.append(RecordKind::Value, &[1; 40]);
+        let (parts, _) = log.seal_to_write().expect("a new file");
+        write_sealed(&parts).expect("room");
+        flush(&mut log, &parts);
+        for len in [41, UNSEEN_BYTES_MAX, UNSEEN_BYTES_MAX + 1, u32::MAX] {
+            let read = log.read(RecordKind::Value, BlobRef { len, ..blob });
+            assert!(matches!(read, Err(Error::Corrupted { file, .. }) if file == "values-0"), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_deleted_segment_has_neither_a_file_nor_an_open_handle() {
+        let sim = SimStorage::new();
+        let mut log = empty_log(&sim, 1000);
+        let blob = log.append(RecordKind::Value, &[1; 40]);
+        let (parts, _) = log.seal_to_write().expect("a new file");
+        write_sealed(&parts).expect("room");
+        flush(&mut log, &parts);
+        log.delete(0).expect("a sound disk");
+        assert_eq!(sim.files(), [""; 0]);
+        assert!(matches!(log.read(RecordKind::Value, blob), Err(Error::Io { .. })));
+        log.delete(0).expect("it is gone already");
+    }
 }

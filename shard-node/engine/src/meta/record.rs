@@ -482,4 +482,101 @@ mod tests {
             }
         }
     }
+
+    fn refusal(bytes: &[u8]) -> Error {
+        MetaOp::decode(&mut Reader::new(bytes)).expect_err("no engine writes it")
+    }
+
+    #[test]
+    fn an_operation_of_an_unknown_kind_is_refused() {
+        for kind in [0, 11, 255] {
+            assert_eq!(refusal(&[kind; 64]), Error::Malformed("meta operation"));
+        }
+    }
+
+    #[test]
+    fn a_version_without_trees_is_refused() {
+        let mut out = Writer::new();
+        MetaOp::AddVersion(VersionRecord { trees: Vec::new(), ..version() }).encode(&mut out);
+        assert_eq!(refusal(&out.into_bytes()), Error::Malformed("forest"));
+    }
+
+    #[test]
+    fn a_place_that_no_page_has_is_refused() {
+        let mut out = Writer::new();
+        MetaOp::AddVersion(version()).encode(&mut out);
+        let (mut bytes, pid) = (out.into_bytes(), version().delta.allocated[0].to_u64().to_le_bytes());
+        let at: Vec<usize> = (0..bytes.len() - 7).filter(|at| bytes[*at..*at + 8] == pid).collect();
+        assert_eq!(at.len(), 5, "two roots, one page of its own, two that it replaces");
+        for at in at {
+            bytes[at + 7] = 0;
+            assert_eq!(refusal(&bytes), Error::Malformed("page id"));
+            bytes[at + 7] = pid[7];
+        }
+    }
+
+    #[test]
+    fn a_tree_has_at_most_a_filter_and_shortcuts() {
+        let tree = version().trees[2].clone();
+        let mut out = Writer::new();
+        tree.encode(&mut out);
+        let mut bytes = out.into_bytes();
+        assert_eq!(Tree::decode(&mut Reader::new(&bytes)), Ok(tree.clone()));
+        let blob_bytes = {
+            let mut out = Writer::new();
+            tree.filter.expect("it is frozen").encode(&mut out);
+            out.into_bytes().len()
+        };
+        let count_at = bytes.len() - 2 * blob_bytes - 1;
+        assert_eq!(bytes[count_at], 2);
+        bytes[count_at] = 3;
+        bytes.extend(vec![0; blob_bytes]);
+        assert_eq!(Tree::decode(&mut Reader::new(&bytes)), Err(Error::Malformed("blobs of a tree")));
+    }
+
+    #[test]
+    fn a_list_that_ends_before_its_last_item_is_refused() {
+        let bytes = [&u32::MAX.to_le_bytes()[..], &[0; 16]].concat();
+        assert!(decode_list(&mut Reader::new(&bytes), |input| input.u64()).is_err());
+    }
+
+    #[test]
+    fn the_class_of_a_tree_tells_whether_it_is_frozen() {
+        let [active, frozen, merged] = <[Tree; 3]>::try_from(version().trees).expect("three");
+        assert_eq!([active.class(), frozen.class(), merged.class()], [Class::Young, Class::Old, Class::Old]);
+        assert_eq!([&active, &frozen, &merged].map(|tree| tree.blobs().count()), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_tree_is_identified_by_content_place_and_filter() {
+        let frozen = version().trees[1].clone();
+        let root = frozen.root.expect("it has records");
+        let elsewhere = Child { pid: Pid::new(PageFile::Data, 10, 2), ..root };
+        let filter = frozen.filter.map(|blob| BlobRef { len: blob.len + 64, ..blob });
+        for other in [
+            Tree { digest: Digest([9; 32]), ..frozen.clone() },
+            Tree { root: Some(elsewhere), ..frozen.clone() },
+            Tree { filter, ..frozen.clone() },
+        ] {
+            assert_ne!(other.id(), frozen.id());
+        }
+        assert_eq!(Tree { shortcuts: frozen.filter, ..frozen.clone() }.id(), frozen.id());
+    }
+
+    #[test]
+    fn a_new_tree_has_the_digest_of_the_rules() {
+        assert_eq!(Tree::new(None, 0, 0, None), Tree::empty());
+        let root = version().trees[1].root.expect("it has records");
+        let tree = Tree::new(Some(root), 2, 10, None);
+        assert_eq!((tree.digest, tree.root_hash()), (hash::tree_digest(2, 10, &root.hash), root.hash));
+        assert_eq!(Tree::empty().root_hash(), hash::empty_root_hash());
+    }
+
+    #[test]
+    fn the_bytes_of_a_damaged_log_do_not_overflow_a_delta() {
+        let mut delta = Delta::default();
+        [u64::MAX, 5].into_iter().for_each(|bytes| delta.allocate_value(3, bytes));
+        [4, 5].into_iter().for_each(|bytes| delta.pend_value(3, bytes));
+        assert_eq!((delta.values_allocated, delta.values_pended), ([(3, u64::MAX)].into(), [(3, 9)].into()));
+    }
 }

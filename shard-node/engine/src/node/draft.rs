@@ -303,3 +303,140 @@ fn encode<E: NewEntry>(made_at: Version, level: u8, entries: &Entries<'_, E>) ->
     assert_eq!(at, end);
     shared
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_types::Stamp;
+
+    use super::*;
+    use crate::place::{
+        page::PageFile,
+        refs::{BlobRef, ValueRef},
+    };
+
+    fn record<'a>(key: &'a [u8], body: Body<'a>) -> HashedRecord<'a> {
+        HashedRecord::new(LeafRecord { key, stamp: Stamp::new(1, 2), body })
+    }
+
+    fn inline(value: &[u8]) -> Body<'_> {
+        Body::Inline { hash: hash::sha256(value), value }
+    }
+
+    /// A value in the value log, alone or with its name.
+    fn stored(len: u32, name_bytes: u32) -> Body<'static> {
+        let at = ValueRef { segment: 9, offset: 70_000 };
+        Body::Stored { hash: Digest([3; 32]), len, blob: BlobRef { at, len: len + name_bytes } }
+    }
+
+    fn child(number: u64) -> Child {
+        Child { pid: Pid::new(PageFile::Data, number, 1), checksum: !number, hash: Digest([number as u8; 32]) }
+    }
+
+    fn entry(separator: &[u8], number: u64) -> ChildEntry {
+        ChildEntry { separator: separator.to_vec(), child: child(number) }
+    }
+
+    fn encoded(entry: &impl NewEntry) -> Vec<u8> {
+        let mut bytes = vec![0; entry.encoded_bytes()];
+        entry.encode(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn a_record_takes_the_bytes_of_the_format() {
+        let stamp = [1_u64.to_le_bytes(), 2_u64.to_le_bytes()].concat();
+        let head = |kind: u8| [&[kind][..], &stamp, &[3, 0], b"key"].concat();
+        let value = |len: u32, hash: Digest| [&len.to_le_bytes()[..], &hash.0].concat();
+        let place = [9_u32.to_le_bytes(), 70_000_u32.to_le_bytes()].concat();
+        let expected = [head(0), value(2, hash::sha256(b"ab")), b"ab".to_vec()].concat();
+        assert_eq!(encoded(&record(b"key", inline(b"ab"))), expected);
+        for (name_bytes, locator) in [(0, 1), (21, 2)] {
+            let expected = [head(1), value(500, Digest([3; 32])), vec![locator], place.clone()].concat();
+            assert_eq!(encoded(&record(b"key", stored(500, name_bytes))), expected);
+        }
+        assert_eq!(encoded(&record(b"key", Body::Tombstone)), head(2));
+    }
+
+    #[test]
+    fn an_entry_takes_the_bytes_of_the_format() {
+        let numbers = [child(5).pid.to_u64().to_le_bytes(), (!5_u64).to_le_bytes()].concat();
+        assert_eq!(encoded(&entry(b"key", 5)), [&[3, 0][..], b"key", &numbers, &[5; 32]].concat());
+    }
+
+    /// The split rule bounds weights, and a span must have room for what it bounds.
+    #[test]
+    fn an_entry_is_at_least_as_heavy_as_its_bytes_and_its_slot() {
+        let params = Params::default();
+        for key_len in [1, 16, 500] {
+            let key = vec![b'k'; key_len];
+            for body in [Body::Tombstone, inline(b""), inline(&[7; 100]), stored(5000, 0), stored(5000, 30)] {
+                let record = record(&key, body);
+                assert!(record.weight(&params) as usize >= record.encoded_bytes() + SLOT_BYTES, "{body:?}");
+            }
+            let entry = entry(&key, 1);
+            assert!(entry.weight(&params) as usize >= entry.encoded_bytes() + SLOT_BYTES);
+        }
+    }
+
+    #[test]
+    fn a_span_has_as_many_pages_as_its_node_needs() {
+        let room = PAGE_BYTES - HEADER_BYTES - 2 * SLOT_BYTES;
+        assert_eq!([1, room, room + 1].map(|bytes| span_pages(2, bytes)), [1, 1, 2]);
+        for (len, pages) in [(0, 1), (3800, 1), (4000, 1), (4100, 2), (9000, 3)] {
+            let value = vec![7; len];
+            let draft = Draft::all_new(Version(1), 0, &[record(b"k", inline(&value))]);
+            assert_eq!(draft.pages(), pages, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn consecutive_old_entries_are_one_run() {
+        let old = Draft::all_new(Version(1), 0, &[b"a", b"b", b"c", b"d"].map(|key| record(key, Body::Tombstone)));
+        let (old, _) = old.place(Pid::new(PageFile::Data, 1, 1));
+        let new = [record(b"bb", Body::Tombstone)];
+        let sources = [Source::Old(0), Source::Old(1), Source::New(0), Source::Old(2), Source::Old(3)];
+        let entries = Entries { sources: &sources, old: Some(&old), new: &new };
+        assert_eq!([0, 1, 2, 3, 4, 5].map(|from| entries.run(&sources[from..])), [2, 1, 0, 2, 1, 0]);
+        assert_eq!(entries.run(&[Source::Old(0), Source::Old(2)]), 1, "entry 1 was removed");
+        let keys: Vec<&[u8]> = sources.iter().map(|source| entries.key(*source)).collect();
+        assert_eq!(keys, [&b"a"[..], b"b", b"bb", b"c", b"d"]);
+        assert_eq!(entries.new_hashes().collect::<Vec<_>>(), [new[0].hash]);
+    }
+
+    #[test]
+    fn an_inner_node_of_old_and_new_children_is_the_node_of_all_of_them() {
+        let place = |draft: Draft| draft.place(Pid::new(PageFile::Index, 6, 1));
+        let all: Vec<ChildEntry> = (0..6_u8).map(|n| entry(&vec![n; usize::from(n)], u64::from(n))).collect();
+        for present in 1_u32..64 {
+            let is_old = |index: &usize| present >> index & 1 == 1;
+            let (old, new): (Vec<usize>, Vec<usize>) = (0..6).partition(is_old);
+            let of = |indices: &[usize]| indices.iter().map(|index| all[*index].clone()).collect::<Vec<_>>();
+            let (before, _) = place(Draft::all_new(Version(1), 1, &of(&old)));
+            let source = |index: usize| match old.binary_search(&index) {
+                Ok(at) => Source::Old(at),
+                Err(_) => Source::New(new.partition_point(|other| *other < index)),
+            };
+            let sources: Vec<Source> = (0..6).map(source).collect();
+            let entries = Entries { sources: &sources, old: Some(&before), new: &of(&new) };
+            let list = MerkleList::new(NewEntry::hashes(all.iter()).collect());
+            let mixed = place(Draft::new(Version(2), 1, &entries, &list));
+            let whole = place(Draft::all_new(Version(2), 1, &all));
+            assert_eq!((mixed.0.bytes(), mixed.1), (whole.0.bytes(), whole.1), "{present:b}");
+        }
+    }
+
+    #[test]
+    fn the_place_is_part_of_the_checksum_and_not_of_the_hash() {
+        let draft = || Draft::all_new(Version(1), 0, &[record(b"k", inline(b"v"))]);
+        let [(node, one), (_, other)] = [1, 2].map(|first| draft().place(Pid::new(PageFile::Data, first, 1)));
+        assert_ne!(one.checksum, other.checksum);
+        assert_eq!((one.hash, node.hash()), (other.hash, one.hash));
+        assert_eq!((node.pid(), node.checksum()), (one.pid, one.checksum));
+    }
+
+    #[test]
+    #[should_panic(expected = "a node has entries")]
+    fn a_node_has_an_entry() {
+        Draft::all_new(Version(1), 0, &[] as &[ChildEntry]);
+    }
+}

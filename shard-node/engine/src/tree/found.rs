@@ -50,3 +50,26 @@ impl Found {
         !self.is_tombstone()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::refs::{BlobRef, ValueRef};
+
+    #[test]
+    fn a_found_record_has_all_that_its_leaf_says() {
+        let (hash, stamp) = (Digest([7; 32]), Stamp::new(1, 2));
+        let blob = BlobRef { at: ValueRef { segment: 3, offset: 4 }, len: 50 };
+        let found = |body| Found::of(&LeafRecord { key: b"key", stamp, body });
+        let expected = |body| Found { key: b"key".to_vec(), stamp, body };
+        let inline = found(Body::Inline { hash, value: b"abc" });
+        assert_eq!(inline, expected(FoundBody::Inline { hash, value: b"abc".to_vec() }));
+        let stored = found(Body::Stored { hash, len: 20, blob });
+        assert_eq!(stored, expected(FoundBody::Stored { hash, value: StoredValue { len: 20, blob } }));
+        let tombstone = found(Body::Tombstone);
+        assert_eq!(tombstone, expected(FoundBody::Tombstone));
+        let named = expected(FoundBody::Named { value: Vec::new() });
+        assert!([&inline, &stored, &named].iter().all(|it| it.is_put() && !it.is_tombstone()));
+        assert!(tombstone.is_tombstone() && !tombstone.is_put());
+    }
+}

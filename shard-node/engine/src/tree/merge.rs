@@ -401,4 +401,131 @@ mod tests {
             }
         }
     }
+
+    /// Three frozen trees of eight keys: 0 to 7 with values in the log, then deletes of 0 to 3 and
+    /// puts of 8 to 11, then puts of 4 to 11. The active tree has one key.
+    fn with_tombstones() -> Engine {
+        let mut engine = testing::create(&SimStorage::new(), testing::small());
+        testing::commit(&mut engine, 1, testing::puts(0..8, 100));
+        let deletes = (0..4).map(|number| testing::delete(&testing::key(number)));
+        testing::commit(&mut engine, 2, deletes.chain(testing::puts(8..12, 100)).collect());
+        testing::commit(&mut engine, 3, testing::puts(4..12, 5));
+        testing::commit(&mut engine, 4, vec![testing::put("z", 5)]);
+        assert_eq!(engine.meta.tip().trees.iter().map(|tree| tree.entries).collect::<Vec<_>>(), [1, 8, 8, 8]);
+        engine
+    }
+
+    fn task(engine: &Engine, at: usize, count: usize) -> MergeTask {
+        let trees = &engine.meta.tip().trees;
+        MergeTask::new(&engine.store, &engine.meta, trees, at, count, Workers::Inline).expect("readable filters")
+    }
+
+    /// Runs a merge to its end.
+    fn run(engine: &mut Engine, mut task: MergeTask) -> MergeRecord {
+        while task.step(&mut engine.store, &mut engine.meta, 5, false).expect("sound pages").is_some() {}
+        task.finish(&mut engine.store, &mut engine.meta)
+    }
+
+    /// Keys of a tree, each with the version that wrote the record; `None` for a tombstone.
+    fn records(engine: &Engine, tree: &Tree) -> Vec<(u32, Option<u64>)> {
+        let mut cursor = ForestCursor::seek(&engine.store, std::slice::from_ref(tree), b"").expect("sound pages");
+        let mut found = Vec::new();
+        while let Some(newest) = cursor.next_newest(&engine.store, None).expect("sound pages") {
+            let number = String::from_utf8_lossy(&newest.key).parse().expect("keys are numbers");
+            found.push((number, newest.is_put().then_some(newest.stamp.version.0)));
+        }
+        found
+    }
+
+    #[test]
+    fn a_tombstone_stays_while_an_older_tree_may_have_its_key() {
+        let mut engine = with_tombstones();
+        let older_stays = task(&engine, 1, 2);
+        let output = run(&mut engine, older_stays).output;
+        let puts = (4..12).map(|number| (number, Some(3)));
+        assert_eq!(
+            records(&engine, &output),
+            (0..4).map(|number| (number, None)).chain(puts.clone()).collect::<Vec<_>>()
+        );
+        let all = task(&engine, 1, 3);
+        let output = run(&mut engine, all).output;
+        assert_eq!(records(&engine, &output), puts.collect::<Vec<_>>());
+        assert_eq!(output.entries, 8);
+    }
+
+    #[test]
+    fn a_merge_pends_the_nodes_filters_and_values_that_its_output_replaces() {
+        let mut engine = with_tombstones();
+        let inputs = engine.meta.tip().trees[1..].to_vec();
+        let task = task(&engine, 1, 3);
+        assert_eq!(task.ids(), (inputs.iter().map(Tree::id).collect(), &[][..]));
+        let record = run(&mut engine, task);
+        let mut nodes = Vec::new();
+        for tree in &inputs {
+            places(&engine, tree.root.expect("it has records"), tree.level, tree.class(), &mut nodes);
+        }
+        let mut pended = record.delta.pended.clone();
+        nodes.sort_unstable();
+        pended.sort_unstable();
+        assert_eq!(pended, nodes);
+        // All values of the log were deleted or replaced by short ones: 12 of 100 bytes each.
+        let filters: u64 = inputs.iter().flat_map(Tree::blobs).map(|blob| record_bytes(blob.len)).sum();
+        assert_eq!(record.delta.values_pended.values().sum::<u64>(), filters + 12 * record_bytes(100));
+    }
+
+    #[test]
+    fn a_merge_counts_what_it_has_read_and_what_is_left() {
+        let mut engine = with_tombstones();
+        let mut task = task(&engine, 1, 3);
+        assert_eq!((task.left(), engine.counters().merge_records), (24, 0));
+        let mut last = 24;
+        while let Some(done) = task.step(&mut engine.store, &mut engine.meta, 4, false).expect("sound pages") {
+            assert!(done >= 4 && task.left() <= last, "{} left after {last}", task.left());
+            last = task.left();
+        }
+        assert_eq!((task.left(), engine.counters().merge_records), (0, 24));
+        assert_eq!(task.finish(&mut engine.store, &mut engine.meta).output.entries, 8);
+        assert_eq!(engine.counters().merges_built, 1);
+    }
+
+    #[test]
+    fn a_merge_stands_in_a_forest_with_its_inputs_and_the_same_older_trees() {
+        let engine = with_tombstones();
+        let trees = engine.meta.tip().trees.clone();
+        let task = task(&engine, 1, 2);
+        assert!(task.stands_in(&trees));
+        let younger = [&[Tree::empty()], &trees[..]].concat();
+        assert!(task.stands_in(&younger), "younger trees do not matter");
+        assert!(!task.stands_in(&trees[1..]), "the first tree of a forest is active");
+        assert!(!task.stands_in(&trees[..3]), "an older tree is gone");
+        let swapped = [trees[0].clone(), trees[2].clone(), trees[1].clone(), trees[3].clone()];
+        assert!(!task.stands_in(&swapped));
+        let mut other_filter = trees.clone();
+        other_filter[3].filter = trees[2].filter;
+        assert!(!task.stands_in(&other_filter));
+    }
+
+    #[test]
+    fn live_values_leave_segments_that_are_mostly_dead() {
+        let options = Options { segment_bytes_max: 1000, ..testing::options() };
+        let mut engine = testing::create_with(&SimStorage::new(), testing::small(), options);
+        testing::commit(&mut engine, 1, testing::puts(0..8, 100));
+        testing::commit(&mut engine, 2, testing::puts(1..9, 101));
+        testing::commit(&mut engine, 3, vec![testing::put("z", 5)]);
+        testing::merge(&mut engine);
+        assert_eq!(engine.counters().value_moved_bytes, 0, "the first segment was full of live values");
+        testing::commit(&mut engine, 4, vec![]);
+        engine.prune(Version(4)).expect("usable");
+        assert_eq!(engine.meta.segments[&0].live, record_bytes(100), "one of eight values is left");
+        testing::commit(&mut engine, 5, testing::puts(20..27, 100));
+        testing::commit(&mut engine, 6, vec![testing::put("y", 5)]);
+        testing::merge(&mut engine);
+        assert_eq!(engine.counters().value_moved_bytes, record_bytes(100));
+        testing::commit(&mut engine, 7, vec![]);
+        engine.prune(Version(7)).expect("usable");
+        assert_eq!(engine.meta.segments.get(&0).map_or(0, |segment| segment.live), 0);
+        let page = engine.view_at(Version(7)).expect("decided").range(b"", None, 99, true).expect("sound pages");
+        let lens: Vec<usize> = page.records.iter().map(|it| it.value.as_ref().map_or(0, Vec::len)).collect();
+        assert_eq!(lens, [&[100][..], &[101; 8], &[100; 7], &[5; 2]].concat());
+    }
 }
