@@ -458,4 +458,77 @@ mod tests {
         cache.insert(pid, node, Class::Old);
         assert!(cache.has(pid, checksum), "the room is theirs again");
     }
+
+    #[test]
+    fn a_removed_page_is_in_no_cache() {
+        let cache = DualCache::new(4 * PAGE, 4 * PAGE);
+        for class in [Class::Young, Class::Old] {
+            let (pid, node, checksum) = page(1);
+            cache.insert(pid, node, class);
+            assert!(cache.has(pid, checksum));
+            cache.remove(pid);
+            assert!(!cache.has(pid, checksum) && cache.bytes() == (0, 0), "{class:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_young_page_is_taken_out_and_its_room_goes_to_the_old_ones() {
+        let cache = DualCache::new(2 * PAGE, 2 * PAGE);
+        let (pid, node, checksum) = page(0);
+        cache.insert(pid, node.clone(), Class::Old);
+        assert!(cache.take_young(pid, checksum).is_none());
+        cache.insert(pid, node, Class::Young);
+        assert!(cache.take_young(pid, checksum + 1).is_none(), "of another node");
+        assert!(!cache.has(pid, checksum), "its place has another node by now");
+        (10..12).map(page).for_each(|(pid, node, _)| cache.insert(pid, node, Class::Young));
+        for first in 20..24 {
+            let (pid, node, _) = page(first);
+            cache.insert(pid, node, Class::Old);
+        }
+        assert_eq!(cache.bytes(), (2 * PAGE, 2 * PAGE));
+        let (pid, _, checksum) = page(10);
+        assert_eq!(cache.take_young(pid, checksum).map(|node| node.pid()), Some(pid));
+        let (pid, node, _) = page(30);
+        cache.insert(pid, node, Class::Old);
+        assert_eq!(cache.bytes(), (PAGE, 3 * PAGE));
+    }
+
+    #[test]
+    fn young_pages_take_back_the_room_that_old_ones_had_of_theirs() {
+        let cache = DualCache::new(2 * PAGE, 2 * PAGE);
+        (0..4).map(page).for_each(|(pid, node, _)| cache.insert(pid, node, Class::Old));
+        assert_eq!(cache.bytes(), (0, 4 * PAGE));
+        (10..13).map(page).for_each(|(pid, node, _)| cache.insert(pid, node, Class::Young));
+        assert_eq!(cache.bytes(), (2 * PAGE, 2 * PAGE));
+    }
+
+    #[test]
+    fn a_large_cache_has_parts_and_a_small_one_is_whole() {
+        let parts = |young, old| DualCache::new(young, old).parts.len();
+        assert_eq!(parts(0, 1 << 30), 1);
+        assert_eq!(parts((2 << 20) - 1, 2 << 20), 1);
+        assert_eq!(parts(2 << 20, 2 << 20), 2);
+        assert_eq!(parts(7 << 20, 1 << 30), 4);
+        assert_eq!(parts(1 << 30, 1 << 30), PARTS_MAX);
+        let cache = DualCache::new(64 << 20, 64 << 20);
+        for first in 0..100 {
+            let (pid, node, checksum) = page(first);
+            cache.insert(pid, node, Class::Young);
+            assert!(cache.get(pid, checksum, Class::Young).is_some());
+        }
+        assert_eq!(cache.bytes(), (100 * PAGE, 0));
+    }
+
+    #[test]
+    fn a_place_is_recent_from_its_second_read_until_others_take_its_slot() {
+        let mut recent = Recent::new(8 * PAGE_BYTES);
+        assert_eq!(recent.marks.len(), 8);
+        let pid = |first| Pid::new(PageFile::Data, first, 1);
+        assert!(!recent.note(pid(1)) && recent.note(pid(1)) && recent.note(pid(1)));
+        for first in 100..200 {
+            recent.note(pid(first));
+        }
+        assert!(!recent.note(pid(1)));
+        assert_eq!([0, 3 * PAGE_BYTES, usize::MAX].map(|bytes| Recent::new(bytes).marks.len()), [1, 4, RECENT_MAX]);
+    }
 }

@@ -530,4 +530,93 @@ mod tests {
             }
         }
     }
+
+    /// The error of a node whose bytes were changed, with a checksum that fits them.
+    fn error_of(whole: &(Node, Child), level: u8, change: impl FnOnce(&mut [u8])) -> Option<&'static str> {
+        let mut bytes = whole.0.bytes().to_vec();
+        change(&mut bytes);
+        let checksum = XxHash3_64::oneshot_with_seed(whole.1.pid.to_u64(), &bytes[8..]);
+        bytes[..8].copy_from_slice(&checksum.to_le_bytes());
+        Node::check(bytes.into(), &Child { checksum, ..whole.1 }, level).err()
+    }
+
+    fn put_u16(bytes: &mut [u8], at: usize, number: u16) {
+        bytes[at..at + 2].copy_from_slice(&number.to_le_bytes());
+    }
+
+    #[test]
+    fn a_node_with_another_header_is_refused() {
+        let leaf = leaf();
+        assert_eq!(error_of(&leaf, 0, |_| ()), None);
+        assert_eq!(error_of(&leaf, 0, |bytes| bytes[8] ^= 1), Some("header"), "its place");
+        assert_eq!(error_of(&leaf, 0, |bytes| bytes[24] = FORMAT + 1), Some("header"));
+        assert_eq!(error_of(&leaf, 1, |_| ()), Some("header"), "its level");
+        let (node, child) = leaf;
+        assert_eq!(Node::check(node.bytes()[..4000].into(), &child, 0).err(), Some("span length"));
+        let other = Child { checksum: !child.checksum, ..child };
+        assert_eq!(Node::check(node.bytes().clone(), &other, 0).err(), Some("checksum"));
+    }
+
+    #[test]
+    fn a_node_whose_entries_do_not_fill_it_is_refused() {
+        let leaf = leaf();
+        let end = leaf.0.u16(28);
+        let error = |change: fn(&mut [u8], u16)| error_of(&leaf, 0, |bytes| change(bytes, end));
+        assert_eq!(error(|bytes, _| put_u16(bytes, 26, 0)), Some("entry count"));
+        assert_eq!(error(|bytes, _| put_u16(bytes, 26, u16::MAX)), Some("entry count"));
+        assert_eq!(error(|bytes, _| put_u16(bytes, 28, PAGE_BYTES as u16 + 1)), Some("entry count"));
+        assert_eq!(error(|bytes, _| put_u16(bytes, 26, 3)), Some("slot"), "the slots take less room");
+        assert_eq!(error(|bytes, _| put_u16(bytes, HEADER_BYTES + 2, 60)), Some("slot"));
+        assert_eq!(error(|bytes, end| put_u16(bytes, 28, end - 1)), Some("entry"), "the last one is cut");
+        assert_eq!(error(|bytes, end| put_u16(bytes, 28, end + 1)), Some("entries do not fill the node"));
+    }
+
+    #[test]
+    fn a_record_that_no_leaf_has_is_refused() {
+        let leaf = leaf();
+        let first = leaf.0.slot(0);
+        assert_eq!(error_of(&leaf, 0, |bytes| bytes[first] = 3), Some("entry"), "its kind");
+        assert_eq!(error_of(&leaf, 0, |bytes| put_u16(bytes, first + 17, 0)), Some("entry"), "an empty key");
+        assert_eq!(error_of(&leaf, 0, |bytes| put_u16(bytes, first + 17, u16::MAX)), Some("entry"), "a long key");
+        let value_at = first + RECORD_FIXED_BYTES + 1;
+        assert_eq!(error_of(&leaf, 0, |bytes| bytes[value_at + 3] = 0xff), Some("entry"), "a long value");
+        let locator_at = leaf.0.slot(2) + RECORD_FIXED_BYTES + 1 + VALUE_FIXED_BYTES;
+        for kind in [0, 3] {
+            assert_eq!(error_of(&leaf, 0, |bytes| bytes[locator_at] = kind), Some("entry"), "file kind {kind}");
+        }
+    }
+
+    #[test]
+    fn keys_that_do_not_ascend_are_refused() {
+        let leaf = leaf();
+        let key_at = leaf.0.slot(2) + RECORD_FIXED_BYTES;
+        // The keys are a, bb, c and d.
+        for (key, error) in
+            [(b'a', Some("key order")), (b'b', Some("key order")), (b'c', None), (b'd', Some("key order"))]
+        {
+            assert_eq!(error_of(&leaf, 0, |bytes| bytes[key_at] = key), error, "{key}");
+        }
+    }
+
+    #[test]
+    fn an_entry_that_names_no_place_is_refused() {
+        let (_, child) = leaf();
+        let entries = [&b""[..], b"k"].map(|separator| ChildEntry { separator: separator.to_vec(), child });
+        let inner = Draft::all_new(Version(9), 1, &entries).place(Pid::new(PageFile::Index, 0, 1));
+        assert_eq!(error_of(&inner, 1, |_| ()), None);
+        let pid_at = inner.0.slot(1) + 2 + 1;
+        assert_eq!(error_of(&inner, 1, |bytes| bytes[pid_at + 7] = 0), Some("entry"));
+        assert_eq!(error_of(&inner, 1, |bytes| put_u16(bytes, pid_at - 3, u16::MAX)), Some("entry"), "a long key");
+    }
+
+    #[test]
+    fn a_search_from_an_entry_finds_what_follows_it() {
+        let (node, _) = leaf();
+        for first in 0..=4 {
+            for (key, at) in [(&b"a"[..], Ok(0)), (b"ab", Err(1)), (b"bb", Ok(1)), (b"d", Ok(3)), (b"e", Err(4))] {
+                let expected = if at.unwrap_or_else(|above| above) < first { Err(first) } else { at };
+                assert_eq!(node.search_from(first, key), expected, "{key:?} from {first}");
+            }
+        }
+    }
 }

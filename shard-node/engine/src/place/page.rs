@@ -314,4 +314,44 @@ mod tests {
         assert_eq!(spans(PageFile::Data), [(3, 2, 1), (3, 4, 1), (far, 1, 1)]);
         assert_eq!(spans(PageFile::Patches), [(9, 1, 3), (far, 1, 1)]);
     }
+
+    #[test]
+    #[should_panic(expected = "contains(&pages)")]
+    fn a_span_has_at_most_four_pages() {
+        Pid::new(PageFile::Index, 1, 5);
+    }
+
+    #[test]
+    fn the_file_of_a_whole_node_is_that_of_its_level() {
+        assert_eq!([0, 1, 9].map(PageFile::of_level), [PageFile::Data, PageFile::Index, PageFile::Index]);
+        assert_eq!(PageFile::ALL.map(PageFile::name), ["index", "data", "patches"]);
+    }
+
+    #[test]
+    fn a_page_of_shortcuts_has_a_key_that_no_node_and_no_other_page_has() {
+        let mut keys = PlaceSet::default();
+        for segment in [0, 1, u32::MAX] {
+            for page in [0, 1, 2, 1 << 19] {
+                let key = Pid::of_shortcuts(ValueRef { segment, offset: 16 + page * PAGE_BYTES as u32 });
+                assert!(keys.insert(key), "{segment} {page}");
+                assert_eq!(Pid::from_u64(key.to_u64()), None);
+            }
+        }
+    }
+
+    #[test]
+    fn neighbouring_places_spread_over_parts() {
+        let spans = (0..8).map(|first| Pid::new(PageFile::Data, first, 1));
+        let slots = (0..8).map(|slot| Pid::of_patch(9, slot));
+        for pids in [spans.collect::<Vec<_>>(), slots.collect()] {
+            let mut parts: Vec<u64> = pids.iter().map(|pid| pid.spread() % 8).collect();
+            parts.sort_unstable();
+            assert_eq!(parts, [0, 1, 2, 3, 4, 5, 6, 7]);
+        }
+    }
+
+    #[test]
+    fn a_place_is_told_by_its_file_page_and_length() {
+        assert_eq!(format!("{:?} {:?}", Pid::new(PageFile::Data, 77, 3), Pid::of_patch(5, 9)), "data:77+3 patches:5+9");
+    }
 }

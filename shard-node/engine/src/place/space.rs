@@ -258,6 +258,8 @@ impl Space {
 
 #[cfg(test)]
 mod tests {
+    use coppice_env::{Rng, SimRng};
+
     use super::*;
 
     #[test]
@@ -367,5 +369,52 @@ mod tests {
         assert!(space.is_sound(6) && !space.is_sound(5), "it waits for the superblock after the last at most");
         space.retire(3, 1, 7);
         assert!(!space.is_sound(6));
+    }
+
+    /// Random calls on ranges and on a plain set of pages.
+    #[test]
+    fn ranges_have_the_pages_of_a_plain_set() {
+        for seed in 1..=30 {
+            let mut rng = SimRng::new(seed);
+            let (mut ranges, mut pages) = (FreeRanges::default(), BTreeSet::new());
+            for _ in 0..200 {
+                let (start, len) = (rng.below(60), 1 + rng.below(6));
+                let these = start..start + len;
+                match rng.below(4) {
+                    0 | 1 => {
+                        let fits = these.clone().all(|page| !pages.contains(&page));
+                        assert_eq!(ranges.insert(start, len), fits);
+                        pages.extend(these.filter(|_| fits));
+                    }
+                    2 => {
+                        let are_free = these.clone().all(|page| pages.contains(&page));
+                        assert_eq!(ranges.take_at(start, len), are_free);
+                        pages.retain(|page| !(are_free && these.contains(page)));
+                    }
+                    _ => {
+                        let taken = ranges.take(len);
+                        let some = |first: &u64| (*first..*first + len).all(|page| pages.contains(&page));
+                        assert_eq!(taken.is_some(), pages.iter().any(some));
+                        let taken = taken.map_or(0..0, |first| first..first + len);
+                        assert!(taken.clone().all(|page| pages.remove(&page)), "they were free");
+                    }
+                }
+                let listed: Vec<u64> = ranges.iter().flat_map(|(start, len)| start..start + len).collect();
+                assert!(listed.iter().eq(&pages), "seed {seed}: {listed:?}, not {pages:?}");
+                assert_eq!(ranges.pages(), pages.len() as u64);
+                let ends: Vec<(u64, u64)> = ranges.iter().map(|(start, len)| (start, start + len)).collect();
+                assert!(ends.windows(2).all(|pair| pair[0].1 < pair[1].0), "neighbours are joined: {ends:?}");
+                let by_len: Vec<(u64, u64)> = ranges.by_len.iter().map(|(len, start)| (*start, *len)).collect();
+                assert!(by_len.len() == ends.len() && by_len.iter().all(|pair| ranges.iter().any(|it| it == *pair)));
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_beyond_the_last_number_and_of_no_page_are_refused() {
+        let mut free = FreeRanges::default();
+        assert!(!free.insert(5, 0) && !free.insert(u64::MAX, 1) && !free.insert(1, u64::MAX));
+        assert_eq!((free.pages(), free.take(1)), (0, None));
+        assert!(!free.take_at(0, 1));
     }
 }

@@ -215,3 +215,72 @@ fn a_page_takes_patches_until_it_is_full_and_gives_them_back() {
     assert_eq!((page.push(&[7; 4094]), page.push(&[])), (Some(0), None));
     assert_eq!(patch_in(page.bytes(), 1), None);
 }
+
+/// The runs of a node's entries, each as its first entry of the base, their number, and the
+/// indices of the new ones after them.
+fn told(from: &[u16]) -> Vec<(u16, u16, std::ops::Range<usize>)> {
+    runs(from).into_iter().map(|run| (run.first, run.count, run.new)).collect()
+}
+
+#[test]
+fn entries_that_follow_each_other_in_the_base_are_one_run() {
+    assert_eq!(told(&[0, 1, 2]), [(0, 3, 0..0)]);
+    assert_eq!(told(&[4, 5, 8, 9]), [(4, 2, 0..0), (8, 2, 0..0)], "entries were removed");
+    assert_eq!(told(&[0, 1, NEW, 2]), [(0, 2, 2..3), (2, 1, 0..0)]);
+    assert_eq!(told(&[NEW, NEW, 0]), [(0, 0, 0..2), (0, 1, 0..0)], "the first ones are new");
+}
+
+#[test]
+fn an_entry_with_a_key_of_the_base_stands_where_that_key_is_next() {
+    assert_eq!(told(&[0, 1 | RENEWED, 2]), [(0, 1, 1..2), (2, 1, 0..0)]);
+    assert_eq!(told(&[RENEWED, 1 | RENEWED, 2 | RENEWED]), [(0, 0, 0..3)]);
+    assert_eq!(told(&[0, 5 | RENEWED]), [(0, 1, 0..0), (5, 0, 1..2)], "entries were removed before it");
+    assert_eq!(told(&[0, NEW, 1 | RENEWED]), [(0, 1, 1..3)], "a new key comes before it");
+}
+
+#[test]
+fn a_patch_that_no_engine_writes_is_refused() {
+    let keys: Vec<Vec<u8>> = (0..12).map(key).collect();
+    let (base, _) = whole(&keys);
+    let draft = next(&base, 2, &keys[3..5], &keys[7..8]);
+    let patch = draft.patch.clone().expect("little has changed").bytes;
+    let (_, child) = draft.place(Pid::of_patch(5, 0));
+    let error = |patch: &[u8]| Node::patched(patch, Some(&base), &child, 0).err();
+    assert_eq!(error(&patch), None);
+    for len in [0, 8, HEAD_BYTES - 1, HEAD_BYTES + RUN_BYTES - 1, patch.len() - 1] {
+        assert_eq!(error(&patch[..len]), Some("patch"), "{len} bytes");
+    }
+    assert_eq!(error(&patch[..HEAD_BYTES]), Some("patch length"), "it has no entry");
+    let with_run = |numbers: [u16; 3]| {
+        let run: Vec<u8> = numbers.into_iter().flat_map(u16::to_le_bytes).collect();
+        [&patch[..HEAD_BYTES], &run].concat()
+    };
+    assert_eq!(error(&with_run([0, 13, 0])), Some("patch"), "the base has twelve entries");
+    assert_eq!(error(&with_run([12, 1, 0])), Some("patch"));
+    assert_eq!(error(&with_run([0, 12, 1])), Some("patch"), "a new entry is cut off");
+    assert_eq!(error(&with_run([0, 12, 0])), Some("checksum"), "the base's own entries");
+}
+
+#[test]
+fn the_base_of_a_patch_has_a_place_and_a_count_unless_the_patch_is_of_nothing() {
+    let base = Base {
+        pid: Pid::new(PageFile::Data, 7, 1),
+        checksum: 5,
+        spent: 100,
+        count: 2,
+        patch_bytes: 22,
+        from: Arc::default(),
+    };
+    let encoded = |base: &Base| {
+        let mut bytes = Vec::new();
+        base.encode(&mut bytes);
+        bytes
+    };
+    assert_eq!(Base::of(&encoded(&base)), Some(Some(base.clone())));
+    assert_eq!(Base::of(&[0; 22]), Some(None));
+    assert_eq!(Base::of(&encoded(&Base { count: 0, ..base.clone() })), None);
+    let mut no_place = encoded(&base);
+    no_place[7] = 0;
+    assert_eq!(Base::of(&no_place), None);
+    assert_eq!(Base::of(&encoded(&base)[..21]), None);
+}
