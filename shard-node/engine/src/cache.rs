@@ -488,8 +488,9 @@ mod tests {
         assert_eq!(cache.bytes(), (2 * PAGE, 2 * PAGE));
         let (pid, _, checksum) = page(10);
         assert_eq!(cache.take_young(pid, checksum).map(|node| node.pid()), Some(pid));
-        let (pid, node, _) = page(30);
-        cache.insert(pid, node, Class::Old);
+        let (pid, node, checksum) = page(30);
+        cache.offer(pid, node);
+        assert!(cache.has(pid, checksum), "there is room for a first read");
         assert_eq!(cache.bytes(), (PAGE, 3 * PAGE));
     }
 

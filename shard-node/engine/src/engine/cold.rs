@@ -136,6 +136,19 @@ mod tests {
     }
 
     #[test]
+    fn segments_move_while_those_that_stay_exceed_the_limit() {
+        for (hot_value_bytes_max, moved) in [(3 * 116, 0), (3 * 116 - 1, 1), (2 * 116, 1), (2 * 116 - 1, 2)] {
+            let sim = SimStorage::new();
+            let mut engine = engine(&sim);
+            engine.options.hot_value_bytes_max = hot_value_bytes_max;
+            while engine.cold_behind() {
+                run(&mut engine, 1000).expect("room");
+            }
+            assert_eq!(engine.counters().cold_segments, moved, "{hot_value_bytes_max} bytes may stay");
+        }
+    }
+
+    #[test]
     fn a_segment_with_unflushed_records_stays() {
         let sim = SimStorage::new();
         let mut engine = Engine::create(tiered(&sim), ShardId(3), small(), eager()).expect("an empty directory");

@@ -125,6 +125,28 @@ mod tests {
     }
 
     #[test]
+    fn a_snapshot_pinned_during_a_flush_has_the_segments_that_the_flush_gives_up() {
+        let (sim, to) = (SimStorage::new(), SimStorage::new());
+        let mut engine = create_with(&sim, small(), Options { segment_bytes_max: 200, ..options() });
+        commit(&mut engine, 1, puts(0..1, 101));
+        flush(&mut engine, 1);
+        let flushed = engine.decided();
+        commit(&mut engine, 2, puts(0..1, 102));
+        engine.prune(Version(2)).expect("usable");
+        let mut writes = engine.begin_flush(crate::Position { index: 2, term: 1 }, b"").expect("usable");
+        let manifest = engine.pin_snapshot().expect("readable");
+        assert!(manifest.files.iter().any(|(name, _)| name == "values-0"), "{:?}", manifest.files);
+        writes.run();
+        engine.end_writes(writes).expect("room");
+        (3..6).for_each(|index| flush(&mut engine, index));
+        send(&engine, &manifest, to.storage()).finish().expect("sound");
+        assert_eq!(open(&to).decided(), flushed);
+        engine.unpin_snapshot(manifest.id);
+        let manifest = engine.pin_snapshot().expect("readable");
+        assert!(!manifest.files.iter().any(|(name, _)| name == "values-0"), "{:?}", manifest.files);
+    }
+
+    #[test]
     fn what_is_not_pinned_cannot_be_read_or_checked() {
         let mut engine = create(&SimStorage::new(), small());
         let pin = engine.pin_snapshot().expect("readable").id;

@@ -308,6 +308,19 @@ mod tests {
     }
 
     #[test]
+    fn a_pin_holds_no_segment_that_its_superblock_has_given_up() {
+        for (pinned, given) in [(2, vec![]), (3, vec![0])] {
+            let (mut meta, id) = staged();
+            checkpoint(&mut meta, &[(0, 116)], &[]).expect("generation 2 needs it");
+            meta.apply(MetaOp::DropVersion(id)).expect("it is staged");
+            checkpoint(&mut meta, &[], &[0]).expect("generation 3 does not");
+            meta.pin(pinned, 1);
+            checkpoint(&mut meta, &[], &[]).expect("generation 4 does not");
+            assert_eq!(dead(&mut meta), given, "generation {pinned} is pinned");
+        }
+    }
+
+    #[test]
     fn pins_hold_pages_and_segments_of_their_generation() {
         let (mut meta, first) = staged();
         let (second, _) = with_pages(&mut meta, 3);

@@ -65,8 +65,9 @@ mod tests {
     use super::*;
     use crate::{
         Engine,
+        node::patch_in,
         place::page::{PageFile, Pid},
-        testing::{commit, create, put, puts, small, used},
+        testing::{commit, create, flush, put, puts, small, used},
     };
 
     fn footprint(engine: &Engine, version: u64) -> Footprint {
@@ -113,6 +114,31 @@ mod tests {
         let two = footprint(&engine, 2);
         assert_eq!(leaves(&two), whole, "the base of the new leaf");
         assert!(two.spans.keys().filter_map(|pid| Pid::from_u64(*pid)).any(Pid::is_patch));
+    }
+
+    #[test]
+    fn a_patch_counts_by_its_length_in_its_page() {
+        let mut engine = create(&SimStorage::new(), Params::default());
+        commit(&mut engine, 1, puts(0..1000, 9));
+        commit(&mut engine, 2, vec![put("0500", 8)]);
+        flush(&mut engine, 1);
+        let found = footprint(&engine, 2);
+        let spans = found.spans.iter().filter_map(|(pid, bytes)| Some((Pid::from_u64(*pid)?, *bytes)));
+        let mut patches = 0;
+        for (pid, bytes) in spans {
+            let expected = match pid.slot() {
+                None => pid.len_bytes() as u64,
+                Some(slot) => {
+                    let mut page = vec![0; pid.len_bytes()];
+                    let file = engine.store.file(PageFile::Patches);
+                    file.read_exact_at(&mut page, pid.offset_bytes()).expect("it was flushed");
+                    patches += 1;
+                    patch_in(&page, slot).expect("a patch").len() as u64
+                }
+            };
+            assert_eq!(bytes, expected, "{pid:?}");
+        }
+        assert!(patches > 0);
     }
 
     #[test]

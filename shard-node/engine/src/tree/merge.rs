@@ -454,6 +454,30 @@ mod tests {
     }
 
     #[test]
+    fn a_tombstone_goes_if_no_older_tree_may_have_its_key() {
+        let mut engine = testing::create(&SimStorage::new(), testing::small());
+        testing::commit(&mut engine, 1, testing::puts(100..108, 5));
+        testing::commit(&mut engine, 2, testing::puts(0..8, 5));
+        let deletes = (0..4).map(|number| testing::delete(&testing::key(number)));
+        testing::commit(&mut engine, 3, deletes.chain(testing::puts(8..12, 5)).collect());
+        testing::commit(&mut engine, 4, vec![testing::put("z", 5)]);
+        let trees = engine.meta.tip().trees.clone();
+        assert_eq!(trees.len(), 4);
+        let task = task(&engine, 1, 2);
+        let output = run(&mut engine, task).output;
+        let admitted = |number: &u32| {
+            let filter_hash = hash::filter_hash(testing::key(*number).as_bytes());
+            engine.store.admits(&trees[3], filter_hash).expect("readable")
+        };
+        let tombstones: Vec<u32> = (0..4).filter(admitted).collect();
+        assert!(tombstones.len() < 4, "a filter excludes most keys");
+        let found = records(&engine, &output);
+        let deleted = found.iter().filter(|(_, put)| put.is_none()).map(|(number, _)| *number);
+        assert_eq!(deleted.collect::<Vec<_>>(), tombstones);
+        assert_eq!(found.len(), tombstones.len() + 8);
+    }
+
+    #[test]
     fn a_merge_pends_the_nodes_filters_and_values_that_its_output_replaces() {
         let mut engine = with_tombstones();
         let inputs = engine.meta.tip().trees[1..].to_vec();
