@@ -536,6 +536,25 @@ mod tests {
     }
 
     #[test]
+    fn a_walk_reads_whole_leaves_itself_and_gets_those_in_memory() {
+        let mut engine = without_caches(&SimStorage::new());
+        let leaf = first_leaf(&engine);
+        engine.store.cache = DualCache::new(1 << 20, 1 << 20);
+        let before = engine.counters();
+        for _ in 0..2 {
+            assert!(engine.store.leaf_at_hand(&leaf, Class::Old).expect("sound pages").is_none());
+        }
+        let walked = engine.counters();
+        let bytes = 2 * leaf.pid.len_bytes() as u64;
+        assert_eq!(walked.span_reads - before.span_reads, 2, "the reads to come are counted");
+        assert_eq!(walked.span_read_bytes - before.span_read_bytes, bytes);
+        engine.store.node(&leaf, 0, Class::Old).expect("sound pages");
+        let found = engine.store.leaf_at_hand(&leaf, Class::Old).expect("sound pages");
+        assert_eq!(found.map(|node| node.pid()), Some(leaf.pid));
+        assert_eq!(engine.counters().span_reads - walked.span_reads, 1);
+    }
+
+    #[test]
     fn an_unflushed_node_is_read_from_memory() {
         let mut engine = testing::create(&SimStorage::new(), Params::default());
         commit(&mut engine, 1, 0..1000);

@@ -119,4 +119,43 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn the_verdict_is_the_first_damage() {
+        let mut report = Report::default();
+        report.error(Error::io("read", "data")(std::io::ErrorKind::TimedOut.into()));
+        for page in 1..4 {
+            report.finding("index", Some(page), "damage");
+        }
+        assert_eq!(report.findings.len(), 4);
+        assert!(matches!(report.verdict(), Err(Error::Corrupted { page: Some(1), .. })));
+    }
+
+    #[test]
+    fn a_report_without_findings_is_sound() {
+        let report = Report { notes: vec!["a leftover of a crash".to_owned()], ..Report::default() };
+        assert!(report.is_clean() && report.verdict().is_ok());
+    }
+
+    #[test]
+    fn what_lies_on_a_missing_disk_is_unchecked_and_no_finding() {
+        let mut report = Report::default();
+        report.error(Error::ColdMissing { file: "values-3".to_owned() });
+        assert!(report.is_clean());
+        let verdict = report.verdict();
+        assert!(matches!(verdict, Err(Error::Unchecked(ref why)) if why.starts_with("values-3: ")), "{verdict:?}");
+    }
+
+    #[test]
+    fn an_error_of_any_other_kind_is_damage_of_no_file() {
+        let mut report = Report::default();
+        report.error(Error::Missing);
+        assert!(matches!(report.verdict(), Err(Error::Corrupted { file, page: None, .. }) if file.is_empty()));
+    }
+
+    #[test]
+    fn a_finding_names_its_page_if_it_has_one() {
+        let finding = |page| Finding { file: "data".to_owned(), page, what: "checksum".to_owned() }.to_string();
+        assert_eq!([finding(Some(7)), finding(None)], ["data at 7: checksum", "data: checksum"]);
+    }
 }
