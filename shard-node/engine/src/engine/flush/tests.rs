@@ -147,6 +147,27 @@ fn after_a_failed_superblock_reads_go_on_and_changes_are_refused_until_the_next_
     }
 }
 
+/// The superblock may be on disk although its write failed, and it may need what looks free.
+#[test]
+fn after_a_failed_superblock_no_file_is_deleted_until_the_next_open() {
+    let sim = SimStorage::new();
+    let mut engine = create_with(&sim, small(), short_segments());
+    commit(&mut engine, 1, vec![put("a", 101)]);
+    flush(&mut engine, 1);
+    let pin = engine.pin_snapshot().expect("readable").id;
+    commit(&mut engine, 2, vec![put("a", 102)]);
+    engine.prune(Version(2)).expect("usable");
+    (2..=4).for_each(|index| flush(&mut engine, index));
+    sim.inject(fault(Operation::Sync, superblock::FILE));
+    assert!(engine.flush(at(5), b"").is_err());
+    let files = sim.files();
+    engine.unpin_snapshot(pin);
+    assert_eq!(sim.files(), files);
+    drop(engine);
+    drop(open(&sim));
+    assert!(files.contains(&"values-0".to_owned()) && !sim.files().contains(&"values-0".to_owned()));
+}
+
 #[test]
 fn a_freed_page_is_reused_when_neither_superblock_names_it() {
     let sim = SimStorage::new();

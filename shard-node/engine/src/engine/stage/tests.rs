@@ -44,6 +44,22 @@ fn a_stamp_follows_on_the_base_the_boundary_and_the_last_rollback() {
     with(2, 6).expect("it follows");
 }
 
+/// The shard's own epoch is that of its last rollback, and is lower here.
+#[test]
+fn an_epoch_is_not_below_that_of_the_base() {
+    let mut engine = create(&SimStorage::new(), small());
+    let mut with = |base, epoch, version| {
+        let stamp = Stamp::new(epoch, version);
+        let request = StageRequest { stamp, prepare_id: prepare_id(version), base, merges: &[], operations: &[] };
+        engine.stage(&request).map(|staged| staged.state)
+    };
+    let genesis = ShardState { version: Version(0), digest: hash::empty_shard_digest() };
+    let staged = with(genesis, 5, 1).expect("it follows");
+    assert!(matches!(with(staged, 4, 2), Err(Error::StampMismatch { epoch: Epoch(0) })));
+    with(staged, 5, 2).expect("the same epoch");
+    with(staged, 6, 3).expect("a later one");
+}
+
 #[test]
 fn a_version_is_staged_once_under_a_prepare_id_and_again_under_another() {
     let mut engine = create(&SimStorage::new(), small());

@@ -180,6 +180,19 @@ mod tests {
     }
 
     #[test]
+    fn a_segment_that_was_cut_between_two_steps_is_damage_at_the_record_that_is_missing() {
+        let sim = SimStorage::new();
+        let log = log(&sim);
+        let mut place = ScrubPlace::of_segment(0);
+        log.scrub(&mut place, END, 72).expect("sound");
+        assert_eq!(place.offset, 72, "two records");
+        let file = sim.open("values-0", OpenMode::Existing).expect("it is there");
+        file.set_len(500).expect("cut");
+        let damage = (Some(72), "the segment ends before the record".to_owned());
+        assert_eq!(found(log.scrub(&mut place, END, 1 << 20)), damage);
+    }
+
+    #[test]
     fn a_step_that_cannot_read_is_repeated_from_the_same_place() {
         let sim = SimStorage::new();
         let log = log(&sim);
