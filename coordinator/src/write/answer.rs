@@ -43,6 +43,8 @@ pub enum Held {
 pub struct InFlight {
     /// The log's end once the header is appended.
     pub tail: LogTail,
+    /// The number of batches in the version.
+    pub batches: usize,
     /// The writes of the version.
     pub overlay: Overlay,
     /// The session numbers that the version commits.
@@ -90,6 +92,7 @@ impl Deciding {
         };
         let in_flight = InFlight {
             tail: self.commit.tail.clone(),
+            batches: self.batches.len(),
             overlay,
             numbers: self.commit.sessions.iter().map(|commit| (commit.session, commit.number)).collect(),
             commits: self.commit.sessions.iter().map(done).collect(),

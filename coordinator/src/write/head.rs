@@ -61,6 +61,11 @@ impl Head {
         self.in_flight.is_none()
     }
 
+    /// The number of batches in the version whose header is being appended.
+    pub fn batches_in_flight(&self) -> usize {
+        self.in_flight.as_ref().map_or(0, |in_flight| in_flight.batches)
+    }
+
     /// The undecided writes below the next version.
     pub fn overlay(&self) -> Overlay {
         self.in_flight.as_ref().map(|in_flight| in_flight.overlay.clone()).unwrap_or_default()

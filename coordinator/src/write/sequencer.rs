@@ -44,6 +44,13 @@ use crate::{
 const POLL: Duration = Duration::from_millis(20);
 /// How long the task sleeps if nothing happens.
 const IDLE: Duration = Duration::from_millis(500);
+/// How long batches are gathered for a version while the one before is being decided.
+const GATHER: Duration = Duration::from_millis(1);
+/// Batches are gathered only if the version before has at least this many, so that a few clients
+/// that wait for each other's versions never wait longer.
+const GATHER_FROM: usize = 4;
+/// Bytes of waiting batches that make a version worth its cost.
+const GATHER_BYTES: u64 = 256 << 10;
 
 /// The leader's state in one term.
 #[derive(Debug)]
@@ -57,6 +64,8 @@ pub struct Sequencer {
     sessions: Sessions,
     stages: Stages,
     waiting: VecDeque<Entry>,
+    /// The end of the time in which batches are gathered for the next version.
+    gather_until: Option<Instant>,
     tasks: VecDeque<Task>,
     /// The time of the next look at the shards.
     look_at: Instant,
@@ -82,6 +91,7 @@ impl Sequencer {
             sessions,
             stages: Stages::default(),
             waiting,
+            gather_until: None,
             tasks: VecDeque::new(),
             look_at: Instant::now(),
             resources,
@@ -129,10 +139,14 @@ impl Sequencer {
             self.settle_in_flight().await?;
             return self.perform(task).await;
         }
-        if !self.waiting.is_empty() && self.round().await? == Progress::Made {
-            return Ok(());
+        let forms = !self.waiting.is_empty() && !self.gathers();
+        if forms {
+            self.gather_until = None;
+            if self.round().await? == Progress::Made {
+                return Ok(());
+            }
         }
-        let wake = Instant::now() + self.patience();
+        let wake = self.gather_until.unwrap_or_else(|| Instant::now() + self.patience());
         tokio::select! {
             biased;
             outcome = self.head.outcome() => self.on_outcome(outcome)?,
@@ -144,6 +158,18 @@ impl Sequencer {
             () = tokio::time::sleep_until(wake) => {}
         }
         Ok(())
+    }
+
+    /// Whether more batches are waited for before the next version is formed. A version costs the
+    /// same for few batches as for many, and the clients of one that is being decided will soon
+    /// send their next batches.
+    fn gathers(&mut self) -> bool {
+        let enough = || self.waiting.iter().map(|entry| entry.request.bytes).sum::<u64>() >= GATHER_BYTES;
+        if self.head.batches_in_flight() < GATHER_FROM || enough() {
+            return false;
+        }
+        let now = Instant::now();
+        now < *self.gather_until.get_or_insert(now + GATHER)
     }
 
     fn take(&mut self, command: Command) {
