@@ -46,7 +46,7 @@ use super::{
     maintain::{Backlog, Maintain, catch_up, foresee},
     shared::Shared,
     snapshots::Snapshots,
-    status::{Member, Role, Status},
+    status::{Member, Role},
     waiters::{Reads, Waiters},
 };
 use crate::{Error, refusal::Refusal};
@@ -410,7 +410,6 @@ impl<M: StateMachine> Actor<M> {
     /// Publishes the replica's status.
     fn publish(&self) {
         let raft = self.group.status();
-        let member = |id: &RaftId| Member { raft_id: *id, node: self.config.site.node_of(*id).unwrap_or_default() };
         let role = match raft.role {
             _ if raft.quarantined => Role::Quarantined,
             RaftRole::Leader => Role::Leader,
@@ -420,23 +419,35 @@ impl<M: StateMachine> Actor<M> {
         };
         let mut status = self.shared.status.write().unwrap_or_else(PoisonError::into_inner);
         self.shared.counts.note_role(status.role, role);
+        let status = &mut *status;
+        status.role = role;
+        status.term = raft.term;
+        status.applied = self.applied.index;
+        status.committed = raft.commit;
+        status.last = raft.last.index;
+        status.log_entries = raft.last.index.saturating_sub(raft.base.index);
+        status.log_bytes = raft.log_bytes;
+        status.full = self.flushing.short_of() == Some(Shortage::Space);
+        status.broken = false;
+        // This runs after each step, and names rarely change.
+        let node_of = |id: RaftId| self.config.site.node_of(id).unwrap_or_default();
+        if status.leader != raft.leader || status.leader_node.is_empty() {
+            status.leader = raft.leader;
+            status.leader_node = raft.leader.map(node_of).unwrap_or_default();
+        }
+        for (shown, ids) in
+            [(&mut status.voters, &raft.membership.voters), (&mut status.learners, &raft.membership.learners)]
+        {
+            let is_same = shown.len() == ids.len()
+                && shown.iter().zip(ids).all(|(member, id)| member.raft_id == *id && !member.node.is_empty());
+            if !is_same {
+                *shown = ids.iter().map(|id| Member { raft_id: *id, node: node_of(*id) }).collect();
+            }
+        }
         let note = fitness::note(&status.note, self.unfit());
-        *status = Status {
-            role,
-            term: raft.term,
-            leader: raft.leader,
-            leader_node: raft.leader.and_then(|id| self.config.site.node_of(id)).unwrap_or_default(),
-            applied: self.applied.index,
-            committed: raft.commit,
-            last: raft.last.index,
-            log_entries: raft.last.index.saturating_sub(raft.base.index),
-            log_bytes: raft.log_bytes,
-            full: self.flushing.short_of() == Some(Shortage::Space),
-            broken: false,
-            voters: raft.membership.voters.iter().map(member).collect(),
-            learners: raft.membership.learners.iter().map(member).collect(),
-            note,
-        };
+        if status.note != note {
+            status.note = note;
+        }
     }
 
     /// Handles a failure of the state machine: damage quarantines this replica, any other error
