@@ -18,9 +18,11 @@ use crate::{
 const WORK_REST: u32 = 2;
 /// The shortest such pause: a step may only have found that it waits for another thread.
 const WORK_REST_MIN: Duration = Duration::from_micros(250);
-/// Urgent work runs for 1/`CATCH_UP_PART` of a tick. Without it, a steady stream of commands would
-/// delay the work more and more, until the commands have to wait for all of it.
+/// Urgent work runs for 1/`CATCH_UP_PART` of a tick, if no input waits.
 const CATCH_UP_PART: u32 = 4;
+/// Urgent work runs for this long though inputs wait. Without it, a steady stream of commands would
+/// delay the work more and more, until the commands have to wait for all of it.
+const CATCH_UP_MIN: Duration = Duration::from_millis(1);
 
 impl<M: StateMachine> Actor<M> {
     /// Does background work of the state machine if the replica is idle or the work is behind.
@@ -41,7 +43,11 @@ impl<M: StateMachine> Actor<M> {
                     return Ok(None);
                 }
                 let until = began + self.config.site.tuning.tick / CATCH_UP_PART;
-                return match catch_up(&self.shared.machine, Backlog::Behind, &|| self.now() < until) {
+                let goes_on = || {
+                    let now = self.now();
+                    now < began + CATCH_UP_MIN || now < until && self.shared.mailbox.waiting() == (0, 0)
+                };
+                return match catch_up(&self.shared.machine, Backlog::Behind, &goes_on) {
                     Err(error) => self.work_failed(error).map(|()| None),
                     Ok(()) => Ok(Some(began)),
                 };
