@@ -24,7 +24,7 @@ pub fn check_keys(
     let v1::BatchGetResponse { records, read_at, proof } = told;
     let (question, options) = (Asked::Keys(&asked.keys), &asked.read.unwrap_or_default());
     let read = Read { question, options, records, read_at: read_at.as_ref(), proof, seen: 0 };
-    trust::check_read(&Keys::new(key.clone()), None, &read).map(|seen| seen.checkpoint)
+    trust::check_read(&trust::ProvenLogs::default(), &Keys::new(key.clone()), None, &read).map(|seen| seen.checkpoint)
 }
 
 /// Checks the answer to the read of a range `asked`, which must have asked for a proof. `records`
@@ -43,7 +43,7 @@ pub fn check_range(
     let question = Asked::Range { low, high: high.as_deref(), limit: *limit, more: end.more };
     let (options, read_at) = (&read.unwrap_or_default(), end.read_at.as_ref());
     let read = Read { question, options, records, read_at, proof: &end.proof, seen: 0 };
-    trust::check_read(&Keys::new(key.clone()), None, &read).map(|seen| seen.checkpoint)
+    trust::check_read(&trust::ProvenLogs::default(), &Keys::new(key.clone()), None, &read).map(|seen| seen.checkpoint)
 }
 
 /// Checks that the receipt in `told` is for the batch in `asked`. `genesis` is the ledger's genesis
@@ -63,8 +63,15 @@ pub fn check_commit(
         return Err(Error::unproven_commit());
     }
     let sent = Sent::new(&asked.session_id, asked.number, asked.batch.as_ref())?;
-    trust::check_receipt(&Keys::new(key.clone()), None, &trust::map_of(genesis)?, &sent, told)
-        .map(|seen| seen.checkpoint)
+    trust::check_receipt(
+        &trust::ProvenLogs::default(),
+        &Keys::new(key.clone()),
+        None,
+        &trust::map_of(genesis)?,
+        &sent,
+        told,
+    )
+    .map(|seen| seen.checkpoint)
 }
 
 #[cfg(test)]

@@ -270,7 +270,7 @@ impl Client {
     async fn trust_read(&self, keys: Option<&Keys>, read: &Read<'_>) -> Result<(), Error> {
         let (Some(trust), Some(keys)) = (&self.trust, keys) else { return Ok(()) };
         let newer = self.newer_than(keys, read.proof).await?;
-        let seen = check_read(keys, newer.as_deref(), read)?;
+        let seen = check_read(&trust.logs, keys, newer.as_deref(), read)?;
         self.follow(trust, seen).await
     }
 

@@ -5,8 +5,8 @@
 //! or exactly the batch that was sent.
 
 use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use coppice_proto::v1;
 use coppice_types::{SessionId, ShardId, Stamp, Version};
 use coppice_verify::{
-    check::{self, Claim, Question, Record, Subject, Verified},
+    check::{self, Claim, ProvenLog, Question, Record, Subject, Verified},
     checkpoint::Checkpoint,
     hash::{self, RecordBody},
     header::Body,
@@ -51,8 +51,49 @@ const GROWTH_PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Trust {
     keys: Mutex<Arc<Keys>>,
     newest: Mutex<Option<Newest>>,
+    /// The logs that were verified last.
+    pub(crate) logs: ProvenLogs,
     /// The shards of the genesis header, once they are known.
     pub(crate) map: OnceLock<ShardMap>,
+}
+
+/// Logs that were verified. Answers of one moment have the same checkpoint, and a signature costs
+/// more than all else that is checked of a small answer.
+#[derive(Debug, Default)]
+pub(crate) struct ProvenLogs(Mutex<VecDeque<Arc<ProvenLog>>>);
+
+/// Limit on the number of logs that are remembered.
+const LOGS_MAX: usize = 8;
+
+impl ProvenLogs {
+    /// Verifies a file as [`check::verify_known`] does, without checking a known log again.
+    fn verify<'a>(
+        &self,
+        file: &ProofFile<'a>,
+        keys: &Keys,
+        newer: Option<&[u8]>,
+        question: &Question<'_>,
+    ) -> Result<Verified<'a>, check::Failure> {
+        if newer.is_some() {
+            return check::verify_known(file, keys, newer, question);
+        }
+        let known = self.lock().iter().find(|log| log.is_of(file, keys)).cloned();
+        let log = match known {
+            Some(log) => log,
+            None => {
+                let log = Arc::new(ProvenLog::prove(file, keys)?);
+                let mut logs = self.lock();
+                logs.truncate(LOGS_MAX - 1);
+                logs.push_front(log.clone());
+                log
+            }
+        };
+        check::verify_in(file, keys, &log, question)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<ProvenLog>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Debug)]
@@ -83,7 +124,8 @@ pub(crate) struct Growth {
 
 impl Trust {
     pub(crate) fn new(key: VerifierKey) -> Self {
-        Self { keys: Mutex::new(Arc::new(Keys::new(key))), newest: Mutex::default(), map: OnceLock::new() }
+        let keys = Mutex::new(Arc::new(Keys::new(key)));
+        Self { keys, newest: Mutex::default(), logs: ProvenLogs::default(), map: OnceLock::new() }
     }
 
     /// The ledger's keys that are known now. An answer is checked with the keys that were known
@@ -209,10 +251,10 @@ impl Trust {
         response: &v1::CommitResponse,
     ) -> Result<Seen, Error> {
         if let Some(map) = self.map.get() {
-            return check_receipt(keys, newer, map, sent, response);
+            return check_receipt(&self.logs, keys, newer, map, sent, response);
         }
         let map = map_of(genesis.ok_or(Error::Malformed("genesis header"))?)?;
-        let seen = check_receipt(keys, newer, &map, sent, response)?;
+        let seen = check_receipt(&self.logs, keys, newer, &map, sent, response)?;
         // If another receipt has set the map meanwhile, it is the same map.
         let _ = self.map.set(map);
         Ok(seen)
@@ -250,9 +292,9 @@ pub(crate) fn claimed_size(proof: &[u8]) -> Option<u64> {
 
 /// Checks the answer to a read. If its checkpoint was signed before a key change, `newer` is the
 /// proof of growth to a newer one. Returns the checkpoint of the proof.
-pub(crate) fn check_read(keys: &Keys, newer: Option<&[u8]>, read: &Read<'_>) -> Result<Seen, Error> {
+pub(crate) fn check_read(logs: &ProvenLogs, keys: &Keys, newer: Option<&[u8]>, read: &Read<'_>) -> Result<Seen, Error> {
     let file = ProofFile::decode(read.proof).map_err(malformed)?;
-    let verified = read.verify(&file, keys, newer)?;
+    let verified = read.verify(logs, &file, keys, newer)?;
     check_place(&file.proof, &verified, read)?;
     check_claim(&verified, read)?;
     Ok(Seen { checkpoint: verified.checkpoint, keys: verified.keys })
@@ -261,7 +303,13 @@ pub(crate) fn check_read(keys: &Keys, newer: Option<&[u8]>, read: &Read<'_>) -> 
 impl Read<'_> {
     /// Verifies the proof, which must be about the keys that were asked for, or the range that was
     /// answered.
-    fn verify<'f>(&self, file: &ProofFile<'f>, keys: &Keys, newer: Option<&[u8]>) -> Result<Verified<'f>, Error> {
+    fn verify<'f>(
+        &self,
+        logs: &ProvenLogs,
+        file: &ProofFile<'f>,
+        keys: &Keys,
+        newer: Option<&[u8]>,
+    ) -> Result<Verified<'f>, Error> {
         let cut: Option<Vec<u8>>;
         let subject = match &self.question {
             Asked::Keys(keys) => Subject::Keys(keys.iter().map(AsRef::as_ref).collect()),
@@ -274,7 +322,7 @@ impl Read<'_> {
                 Subject::Range { low, high: cut.as_deref() }
             }
         };
-        Ok(check::verify_known(file, keys, newer, &Question::about(subject))?)
+        Ok(logs.verify(file, keys, newer, &Question::about(subject))?)
     }
 }
 
@@ -364,6 +412,7 @@ pub(crate) fn map_of(genesis: &[u8]) -> Result<ShardMap, Error> {
 
 /// Checks that the receipt of a commit is for the batch that was sent. Returns its checkpoint.
 pub(crate) fn check_receipt(
+    logs: &ProvenLogs,
     keys: &Keys,
     newer: Option<&[u8]>,
     map: &ShardMap,
@@ -374,7 +423,7 @@ pub(crate) fn check_receipt(
     let header = crate::header(&response.header)?;
     ensure(map.hash() == header.shard_map, "the genesis header that was shown has other shards")?;
     let sent = Entry::Batch(sent.entry(map)).hash();
-    let verified = check::verify_known(&file, keys, newer, &Question::about(Subject::Batch(sent)))?;
+    let verified = logs.verify(&file, keys, newer, &Question::about(Subject::Batch(sent)))?;
     ensure(verified.header() == Some(&header), "the receipt is of another version")?;
     let same_stamp = response.stamp.as_ref().is_some_and(|stamp| same(header.stamp, stamp));
     ensure(same_stamp, "the receipt is of another version")?;

@@ -20,6 +20,7 @@ use coppice_types::{Digest, Stamp};
 pub use self::{
     claim::{Answer, Claim, QueryClaim, ReceiptClaim, Record, StandingClaim, Verified},
     failure::{Cause, Failure, Step},
+    log::ProvenLog,
     question::{Question, Subject},
 };
 use self::{
@@ -92,18 +93,39 @@ pub fn verify_known<'a>(
         _ => (keys, false),
     };
     let log = Log::check(file.cluster, file.proof.log(), keys, joined)?;
+    let mut verified = check_in(file, log)?;
+    if let Some(newer) = newer {
+        verified.newer = Some(check_newer(&verified, newer).map_err(Failure::in_newer)?);
+    }
+    verified.answers(question)?;
+    Ok(verified)
+}
+
+/// [`verify_known`] for a file whose log part was verified before.
+///
+/// # Errors
+/// Names the step that failed. [`Step::Checkpoint`] if the file has another log part.
+pub fn verify_in<'a>(
+    file: &ProofFile<'a>,
+    keys: &Keys,
+    log: &ProvenLog,
+    question: &Question<'_>,
+) -> Result<Verified<'a>, Failure> {
+    ensure(log.is_of(file, keys), Step::Checkpoint, "another log part than the one that was verified")?;
+    let verified = check_in(file, log.log.clone())?;
+    verified.answers(question)?;
+    Ok(verified)
+}
+
+/// Checks what a file proves in a verified log.
+fn check_in<'a>(file: &ProofFile<'a>, log: Log) -> Result<Verified<'a>, Failure> {
     let claim = match &file.proof {
         Proof::Query(proof) => Claim::Query(check_query(&log, proof)?),
         Proof::Receipt(proof) => Claim::Receipt(check_receipt(&log, proof)?),
         Proof::Standing(proof) => Claim::Standing(check_standing(&log, proof)?),
     };
     let Log { cluster, checkpoint, keys, newest } = log;
-    let mut verified = Verified { cluster, checkpoint, newest, keys, claim, newer: None };
-    if let Some(newer) = newer {
-        verified.newer = Some(check_newer(&verified, newer).map_err(Failure::in_newer)?);
-    }
-    verified.answers(question)?;
-    Ok(verified)
+    Ok(Verified { cluster, checkpoint, newest, keys, claim, newer: None })
 }
 
 /// Verifies a proof file under a policy (section 10). The newest checkpoint that is shown is that

@@ -69,6 +69,21 @@ pub struct LogPart<'a> {
     pub key_changes: Vec<HeaderPart<'a>>,
 }
 
+impl LogPart<'_> {
+    /// The part without borrowed bytes.
+    #[must_use]
+    pub fn into_owned(self) -> LogPart<'static> {
+        let owned = |bytes: Cow<'_, [u8]>| Cow::Owned(bytes.into_owned());
+        let change = |part: HeaderPart<'_>| HeaderPart { header: owned(part.header), path: part.path };
+        LogPart {
+            checkpoint: owned(self.checkpoint),
+            newest_header: owned(self.newest_header),
+            path: self.path,
+            key_changes: self.key_changes.into_iter().map(change).collect(),
+        }
+    }
+}
+
 /// `header part`: a header in the log of the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderPart<'a> {

@@ -12,6 +12,8 @@ use super::*;
 struct Scene {
     ledger: Ledger,
     key: VerifierKey,
+    /// The logs that were verified before, so that no lie profits from what is remembered.
+    logs: ProvenLogs,
 }
 
 /// The batch that each version writes; rounds count from 0.
@@ -51,7 +53,7 @@ impl Scene {
             ledger.commit(&[in_session(round), of_round(round)]).expect("two batches");
         }
         let key = ledger.key.verifier().clone();
-        Self { ledger, key }
+        Self { ledger, key, logs: ProvenLogs::default() }
     }
 
     fn proof(&self, version: u64, keys: &[&[u8]]) -> Vec<u8> {
@@ -70,7 +72,7 @@ impl Scene {
         let options = v1::ReadOptions { at: Some(at), ..v1::ReadOptions::default() };
         let (question, proof) = (Asked::Keys(&keys), self.proof(proven.0, proven.1));
         let read = Read { question, options: &options, records, read_at: Some(&at), proof: &proof, seen: 0 };
-        check_read(&Keys::new(self.key.clone()), None, &read).map(drop)
+        check_read(&self.logs, &Keys::new(self.key.clone()), None, &read).map(drop)
     }
 
     /// Reads `a` with these options, after a log of size `seen` was seen. The answer is the record
@@ -83,7 +85,7 @@ impl Scene {
         let keys = [Bytes::from_static(b"a")];
         let question = Asked::Keys(&keys);
         let read = Read { question, options, records: &records, read_at: Some(&at), proof: &proof, seen };
-        check_read(&Keys::new(self.key.clone()), None, &read).map(drop)
+        check_read(&self.logs, &Keys::new(self.key.clone()), None, &read).map(drop)
     }
 
     fn check_range(
@@ -99,8 +101,40 @@ impl Scene {
         let question = Asked::Range { low: asked.0, high: Some(asked.1), limit: asked.2, more };
         let options = v1::ReadOptions::default();
         let read = Read { question, options: &options, records, read_at: Some(&at), proof: &proof, seen: 0 };
-        check_read(&Keys::new(self.key.clone()), None, &read).map(drop)
+        check_read(&self.logs, &Keys::new(self.key.clone()), None, &read).map(drop)
     }
+}
+
+/// Whatever byte of a file is changed, a client that remembers the file's log says of it what one
+/// that remembers nothing says.
+#[test]
+fn a_remembered_log_changes_no_verdict() {
+    let scene = Scene::new();
+    let keys = Keys::new(scene.key.clone());
+    let question = check::Question::default();
+    let honest = scene.proof(3, &[b"a", b"nobody"]);
+    let file = ProofFile::decode(&honest).expect("a file");
+    let logs = ProvenLogs::default();
+    let verified = logs.verify(&file, &keys, None, &question);
+    assert_eq!(verified, check::verify_known(&file, &keys, None, &question));
+    let part = file.proof.log().clone();
+    for place in 0..part.checkpoint.len() + part.newest_header.len() + part.path.len() {
+        let mut lie = file.clone();
+        let Proof::Query(proof) = &mut lie.proof else { panic!("a query's proof") };
+        let (log, at) = (&mut proof.log, place.checked_sub(part.checkpoint.len()));
+        match at.map(|at| at.checked_sub(part.newest_header.len()).ok_or(at)) {
+            None => log.checkpoint.to_mut()[place] ^= 1,
+            Some(Err(at)) => log.newest_header.to_mut()[at] ^= 1,
+            Some(Ok(at)) => log.path[at].0[0] ^= 1,
+        }
+        let told = check::verify_known(&lie, &keys, None, &question);
+        assert!(told.is_err(), "place {place}");
+        assert_eq!(logs.verify(&lie, &keys, None, &question), told, "place {place}");
+        assert_eq!(logs.verify(&file, &keys, None, &question), verified, "an honest file after a lie");
+    }
+    let another =
+        Keys::new(SignerKey::from_seed("ledger.example/another", &[9; 32]).expect("a name").verifier().clone());
+    assert!(logs.verify(&file, &another, None, &question).is_err(), "a log is remembered under its key alone");
 }
 
 #[tokio::test(start_paused = true)]
@@ -146,7 +180,7 @@ async fn a_log_may_grow_and_nothing_else() {
 #[tokio::test(start_paused = true)]
 async fn growth_is_proven_up_to_the_newest_checkpoint_that_was_seen() {
     // Two ledgers that are equal up to some size, and the key that signs both.
-    let (Scene { mut ledger, key }, mut fork) = (Scene::new(), Scene::new().ledger);
+    let (Scene { mut ledger, key, .. }, mut fork) = (Scene::new(), Scene::new().ledger);
     let old = ledger.headers.len() as u64;
     for (round, commit) in (5..).zip([of_round, in_session, of_round]) {
         ledger.commit(&[commit(round)]).expect("a batch");
@@ -189,7 +223,7 @@ async fn growth_is_proven_up_to_the_newest_checkpoint_that_was_seen() {
 
 #[tokio::test(start_paused = true)]
 async fn growth_that_stays_unproven_is_an_error_after_a_while() {
-    let Scene { mut ledger, key } = Scene::new();
+    let Scene { mut ledger, key, .. } = Scene::new();
     let old = ledger.headers.len() as u64;
     ledger.commit(&[of_round(3)]).expect("a batch");
     let options = crate::Options { patience: Duration::ZERO, trust: Some(key), ..crate::Options::new("") };
@@ -286,7 +320,7 @@ fn lies_about_keys_are_not_believed() {
     let keys = [bytes::Bytes::from_static(b"a")];
     let (question, options, proof) = (Asked::Keys(&keys), v1::ReadOptions::default(), scene.proof(3, &[b"a"]));
     let read = Read { question, options: &options, records: &[honest], read_at: None, proof: &proof, seen: 0 };
-    let result = check_read(&Keys::new(other.verifier().clone()), None, &read);
+    let result = check_read(&ProvenLogs::default(), &Keys::new(other.verifier().clone()), None, &read);
     assert!(matches!(result, Err(Error::Unproven(_))), "another key");
 }
 
@@ -363,6 +397,7 @@ fn a_receipt_is_of_the_version_that_was_answered_and_of_the_batch_that_was_sent(
     let check = |commit: &Commit, response: &v1::CommitResponse| {
         let batch = on_the_wire(commit);
         check_receipt(
+            &scene.logs,
             &Keys::new(scene.key.clone()),
             None,
             map,
@@ -388,6 +423,7 @@ fn a_receipt_is_of_the_version_that_was_answered_and_of_the_batch_that_was_sent(
     let other_map = ShardMap::from_splits(&[]).expect("no split");
     let batch = on_the_wire(&sent);
     let result = check_receipt(
+        &ProvenLogs::default(),
         &Keys::new(scene.key.clone()),
         None,
         &other_map,
@@ -418,7 +454,7 @@ fn answered(trust: &Trust, asked: &Keys, file: &ProofFile<'_>) -> Result<(), Err
 
 #[tokio::test]
 async fn a_client_follows_key_changes_and_leaves_the_old_key_behind() {
-    let Scene { mut ledger, key } = Scene::new();
+    let Scene { mut ledger, key, .. } = Scene::new();
     let trust = Trust::new(key.clone());
     let before = trust.keys();
     let old = ledger.standing(1, ledger.headers.len() as u64);
@@ -447,7 +483,7 @@ async fn a_client_follows_key_changes_and_leaves_the_old_key_behind() {
 
 #[tokio::test]
 async fn another_key_change_than_the_known_one_is_a_fork() {
-    let Scene { mut ledger, key } = Scene::new();
+    let Scene { mut ledger, key, .. } = Scene::new();
     let trust = Trust::new(key);
     let before = trust.keys();
     ledger.rotate(&[2; 32]);

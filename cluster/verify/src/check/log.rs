@@ -15,13 +15,14 @@ use crate::{
     merkle,
     note::{self, VerifierKey, split_line, split_note},
     policy::Policy,
-    proof::{EpochPart, HeaderPart, LogPart},
+    proof::{EpochPart, HeaderPart, LogPart, ProofFile},
 };
 
 /// The rule that a list of pairs breaks if no sequence of rollbacks leaves it (section 11).
 pub(super) const NO_ROLLBACKS: &str = "epoch pairs that no rollbacks leave";
 
 /// A log whose checkpoint is signed by the key in force.
+#[derive(Clone, Debug)]
 pub(super) struct Log {
     pub(super) cluster: ClusterId,
     pub(super) checkpoint: Checkpoint,
@@ -103,6 +104,34 @@ impl Log {
     /// Checks that a version that stands is not above the newest header.
     pub(super) fn check_not_above(&self, stamp: Stamp, step: Step) -> Result<(), Failure> {
         ensure(stamp.version <= self.newest.stamp.version, step, "the version is above the newest header's")
+    }
+}
+
+/// A log part that was verified, with the bytes and keys that it was verified by. Many files have
+/// the same log part; this saves all but the first a check of signatures and paths.
+#[derive(Clone, Debug)]
+pub struct ProvenLog {
+    cluster: ClusterId,
+    part: LogPart<'static>,
+    trusted: Keys,
+    pub(super) log: Log,
+}
+
+impl ProvenLog {
+    /// Verifies the log part of a file.
+    ///
+    /// # Errors
+    /// Names the step that failed.
+    pub fn prove(file: &ProofFile<'_>, keys: &Keys) -> Result<Self, Failure> {
+        let part = file.proof.log();
+        let log = Log::check(file.cluster, part, keys, false)?;
+        Ok(Self { cluster: file.cluster, part: part.clone().into_owned(), trusted: keys.clone(), log })
+    }
+
+    /// Whether a file has this log part, byte for byte, and is to be verified by the same keys.
+    #[must_use]
+    pub fn is_of(&self, file: &ProofFile<'_>, keys: &Keys) -> bool {
+        self.cluster == file.cluster && self.part == *file.proof.log() && self.trusted == *keys
     }
 }
 
