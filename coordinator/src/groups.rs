@@ -9,4 +9,5 @@ pub mod shards;
 pub mod wire;
 
 mod frontier;
+mod gathered;
 mod voters;

@@ -8,6 +8,9 @@ use coppice_types::Params;
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause between two probes of an open connection.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// Limit on the number of reads that share a call.
+pub const READ_PARTS_MAX: usize = 256;
+
 /// HTTP/2 flow control window. It is so large that a large message does not take several round
 /// trips.
 pub const WINDOW_BYTES: u32 = 2 << 20;

@@ -8,8 +8,8 @@ use std::{collections::BTreeMap, fmt, future::Future, sync::Mutex, time::Duratio
 use coppice_proto::{
     Channel, status,
     v1::{
-        AttestRequest, AttestResponse, LeadsRequest, node_client::NodeClient, root_client::RootClient,
-        shard_client::ShardClient,
+        AttestRequest, AttestResponse, LeadsRequest, ShardReadRequest, ShardReadResponse, node_client::NodeClient,
+        root_client::RootClient, shard_client::ShardClient,
     },
 };
 use coppice_types::{Backoff, ErrorKind, GroupId, Reason};
@@ -220,6 +220,23 @@ impl Links {
                 None => return Err(last.expect("there is at least one node")),
             }
         }
+    }
+
+    /// Reads keys of a shard at an exact state, from any replica.
+    ///
+    /// # Errors
+    /// The last replica's error, if none has the state.
+    pub async fn read_shard(
+        &self,
+        lane: Lane,
+        request: &ShardReadRequest,
+        deadline: Instant,
+    ) -> Result<ShardReadResponse, Status> {
+        let call = |channel| {
+            let (mut client, request) = (self.shard(channel), request.clone());
+            async move { client.read(request).await }
+        };
+        self.to_any(lane, GroupId::from_number(request.group), deadline, call).await
     }
 
     /// The time at which an attempt ends. A page may take longer than a single answer. In both

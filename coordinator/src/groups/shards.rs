@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::{
+    gathered::Gathered,
     links::{Lane, Links},
     root::Root,
     wire,
@@ -54,13 +55,14 @@ impl Shape {
 #[derive(Clone, Debug)]
 pub struct Shards {
     links: Arc<Links>,
+    gathered: Arc<Gathered>,
     root: Root,
 }
 
 impl Shards {
     /// Calls over these links.
     pub fn new(links: Arc<Links>, root: Root) -> Self {
-        Self { links, root }
+        Self { gathered: Arc::new(Gathered::new(links.clone())), links, root }
     }
 
     /// Sends a command to the shard's leader.
@@ -156,21 +158,17 @@ impl Shards {
         Ok(())
     }
 
-    /// Reads keys of a shard at an exact state, from any replica.
+    /// Reads keys of a shard at the state of `request`, which has no parts, from any replica.
     ///
     /// # Errors
     /// The last replica's error, if none has the state.
     pub async fn read(
         &self,
-        lane: Lane,
-        request: &v1::ShardReadRequest,
+        request: v1::ShardReadRequest,
+        keys: Vec<Bytes>,
         deadline: Instant,
-    ) -> Result<v1::ShardReadResponse, Status> {
-        let call = |channel| {
-            let (mut client, request) = (self.links.shard(channel), request.clone());
-            async move { client.read(request).await }
-        };
-        self.links.to_any(lane, GroupId::from_number(request.group), deadline, call).await
+    ) -> Result<v1::ReadAnswer, Status> {
+        self.gathered.read(request, v1::ReadPart { keys }, deadline).await
     }
 
     /// Reads one page of a scan at an exact state, from any replica.
@@ -205,11 +203,12 @@ impl Shards {
             group: wire::group_number(shard),
             context: Some(context),
             state: Some(convert::to_state(state)),
-            keys: keys.clone(),
+            parts: vec![v1::ReadPart { keys: keys.clone() }],
             want_proof: false,
             want_values: false,
         };
-        let answer = self.read(Lane::Commits, &request, deadline).await?;
+        let answer = self.links.read_shard(Lane::Commits, &request, deadline).await?;
+        let [answer] = answer.answers.as_slice() else { return Err(wire::broken("read")) };
         if answer.records.len() != keys.len() {
             return Err(wire::broken("read"));
         }

@@ -120,6 +120,8 @@ pub struct View {
     pub log_size: u64,
     /// The root log's root.
     pub log_root: Digest,
+    /// The newest header's inclusion path in the log, as one replica says.
+    pub newest_path: Vec<Digest>,
     /// The oldest version that can be read.
     pub boundary: Version,
     /// The term of the leader in force.
@@ -154,6 +156,7 @@ pub fn view_in(view: Option<v1::RootView>) -> Result<View, Status> {
         newest: view.newest,
         log_size: view.log_size,
         log_root: digest_in(&view.log_root)?,
+        newest_path: path_in(view.newest_path.as_ref().ok_or_else(|| broken("root view"))?)?,
         boundary: Version(view.pruned_boundary),
         term: Term(view.term),
         oldest_pin: view.oldest_pin,

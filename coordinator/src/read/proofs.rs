@@ -126,11 +126,18 @@ impl HeaderProof {
         let rolled_back = || status::refuse(Reason::RolledBack, format!("version {stamp} was rolled back"));
         let epoch = EpochPart::new(&view.tail.epochs, stamp).ok_or_else(rolled_back)?;
         let changes = log.keys.changes_below(size);
-        let indices = [size - 1, sequence].into_iter().chain(changes.iter().copied()).collect();
-        let read = v1::LogProofRead { indices, size, old_size: 0 };
-        let answer = log.root.read(v1::read_root_request::Read::LogProof(read)).await?;
-        let mut paths = paths_in(&answer)?;
-        let (Some(first), Some(own)) = (paths.next(), paths.next()) else { return Err(wire::broken("log proof")) };
+        let (first, own, paths) = match newest_path(&view, size).filter(|_| sequence == size - 1 && changes.is_empty())
+        {
+            Some(path) => (path.to_vec(), path.to_vec(), Vec::new().into_iter()),
+            None => {
+                let indices = [size - 1, sequence].into_iter().chain(changes.iter().copied()).collect();
+                let read = v1::LogProofRead { indices, size, old_size: 0 };
+                let answer = log.root.read(v1::read_root_request::Read::LogProof(read)).await?;
+                let mut paths = paths_in(&answer)?;
+                let mut next = || paths.next().ok_or_else(|| wire::broken("log proof"));
+                (next()?, next()?, paths)
+            }
+        };
         let part = LogPart {
             checkpoint: Cow::Owned(checkpoint.to_vec()),
             newest_header: Cow::Owned(newest.to_vec()),
@@ -140,6 +147,15 @@ impl HeaderProof {
         let header = HeaderPart { header: Cow::Owned(header.to_vec()), path: own };
         Ok(Self { view, log: part, header, epoch })
     }
+}
+
+/// The path of the newest header in the log of a view, if the prefix is that log and the path leads
+/// to its root.
+fn newest_path(view: &View, size: u64) -> Option<&[Digest]> {
+    let is_in = |view: &&View| {
+        merkle::verify_inclusion(size - 1, size, &view.tail.hash, &view.newest_path, &view.log_root).is_ok()
+    };
+    Some(view).filter(|view| view.log_size == size).filter(is_in).map(|view| view.newest_path.as_slice())
 }
 
 fn paths_in(answer: &v1::ReadRootResponse) -> Result<std::vec::IntoIter<Vec<Digest>>, Status> {

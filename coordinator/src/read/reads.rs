@@ -20,7 +20,6 @@ use super::{
 };
 use crate::{
     groups::{
-        links::Lane,
         root_log::{KnownVersion, RootLog},
         shards::Shards,
         wire::{self, View},
@@ -290,11 +289,11 @@ impl Reads {
             group: wire::group_number(leaf.shard),
             context: Some(located.shard_context(leaf)),
             state: Some(convert::to_state(state_of(leaf))),
-            keys,
+            parts: Vec::new(),
             want_proof,
             want_values: true,
         };
-        let answer = self.shards.read(Lane::Reads, &request, deadline).await?;
+        let answer = self.shards.read(request, keys, deadline).await?;
         Ok((ShardProof { index, trees: answer.trees }, answer.records))
     }
 

@@ -29,6 +29,8 @@ const TILES_CACHED_MAX: usize = 256;
 pub(crate) struct Log {
     frontier: Frontier,
     root: Digest,
+    /// The path of the newest entry; `None` until an entry is appended after a start.
+    newest_path: Option<Vec<Digest>>,
     /// The entries of the growing bundle.
     tail: Vec<Vec<u8>>,
     tiles: Cache<(usize, u64), Vec<Digest>>,
@@ -41,7 +43,7 @@ impl Log {
 
     fn from_parts(frontier: Frontier, tail: Vec<Vec<u8>>) -> Self {
         let root = frontier.root();
-        Self { frontier, root, tail, tiles: Cache::new(TILES_CACHED_MAX) }
+        Self { frontier, root, newest_path: None, tail, tiles: Cache::new(TILES_CACHED_MAX) }
     }
 
     pub(crate) fn size(&self) -> u64 {
@@ -58,11 +60,20 @@ impl Log {
         self.frontier.path_of_next()
     }
 
+    /// The path of the newest entry. Only a log that did not grow since the start has to compute it.
+    pub(crate) fn newest_path(&self, store: &Store) -> Result<Vec<Digest>, Error> {
+        match &self.newest_path {
+            Some(path) => Ok(path.clone()),
+            None => self.inclusion(self.size().saturating_sub(1), self.size(), store),
+        }
+    }
+
     /// Appends an entry. The tiles and the bundle that it fills go to the store.
     pub(crate) fn push(&mut self, entry: &[u8], store: &mut Store, sealed: &mut Vec<Sealed>) {
         let (number, at) = split_index(self.size());
         assert_eq!(at, self.tail.len(), "the tail is the growing bundle");
         self.tail.push(entry.to_vec());
+        self.newest_path = Some(self.path_of_next());
         for tile in self.frontier.push(hash::log_entry_hash(entry)) {
             seal(store, sealed, Kind::Tile(tile.level), tile.number, tile.bytes);
         }
@@ -309,6 +320,22 @@ mod tests {
         }
         for index in [0, 255, 256, 65_535, 65_536, 69_999] {
             assert_eq!(log.entry(index, &store).expect("in memory"), entry(index));
+        }
+    }
+
+    /// The path is kept as the log grows, and made from the tiles after a start.
+    #[test]
+    fn the_newest_path_proves_the_newest_entry() {
+        let (mut log, mut store, mut sealed) = (Log::new(), Store::new(SimStorage::new().storage()), Vec::new());
+        for index in 0..600 {
+            log.push(&entry(index), &mut store, &mut sealed);
+            let path = log.newest_path(&store).expect("in memory");
+            let hash = hash::log_entry_hash(&entry(index));
+            assert_eq!(merkle::verify_inclusion(index, index + 1, &hash, &path, &log.root()), Ok(()));
+            let mut out = Writer::new();
+            log.encode(&mut out);
+            let started = Log::decode(&mut Reader::new(&out.into_bytes())).expect("decodes");
+            assert_eq!(started.newest_path(&store).expect("in memory"), path);
         }
     }
 

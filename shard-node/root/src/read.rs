@@ -32,6 +32,8 @@ pub struct View {
     pub log_size: u64,
     /// Root of the root log.
     pub log_root: Digest,
+    /// The newest header's inclusion path in the log.
+    pub newest_path: Vec<Digest>,
     /// The newest standing version.
     pub head: Stamp,
     /// The oldest version kept.
@@ -56,7 +58,7 @@ impl Root {
     /// The facts that every reader needs.
     ///
     /// # Errors
-    /// [`Error::NoGenesis`].
+    /// [`Error::NoGenesis`]; [`Error::Corrupted`] if a file is damaged.
     pub fn view(&self) -> Result<View, Error> {
         let ledger = self.ledger()?;
         Ok(View {
@@ -64,6 +66,7 @@ impl Root {
             newest: Arc::clone(&ledger.newest_bytes),
             log_size: ledger.log.size(),
             log_root: ledger.log.root(),
+            newest_path: ledger.log.newest_path(&self.store)?,
             head: ledger.timeline.head(),
             pruned_boundary: ledger.timeline.boundary(),
             epochs: ledger.timeline.epochs().pairs().to_vec(),

@@ -13,6 +13,7 @@ use super::{
     input::{Answer, Input},
     machine::StateMachine,
     mailbox::Lane,
+    runner::Runner,
     shared::Shared,
     status::Status,
 };
@@ -112,6 +113,24 @@ impl<M: StateMachine> ReplicaHandle<M> {
         done.unwrap_or_else(|| Err(Refusal::new(Reason::Internal, "the read failed")))
     }
 
+    /// Runs a read of what is in memory: on the calling thread, unless it would wait for the
+    /// replica's thread.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read).
+    pub async fn read_memory<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&M) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        if matches!(self.shared.runner, Runner::Threads)
+            && self.shared.gate.is_open()
+            && let Some(machine) = self.shared.machine.try_read()
+        {
+            return self.read_of(machine.as_ref(), read);
+        }
+        self.read(read).await
+    }
+
     /// Runs a read on the state machine at once, on the calling thread.
     ///
     /// # Errors
@@ -119,7 +138,11 @@ impl<M: StateMachine> ReplicaHandle<M> {
     pub fn read_now<T>(&self, read: impl FnOnce(&M) -> Result<T, Refusal>) -> Result<T, Refusal> {
         self.shared.gate.pass();
         let machine = self.shared.machine.read();
-        let Some(machine) = machine.as_ref() else {
+        self.read_of(machine.as_ref(), read)
+    }
+
+    fn read_of<T>(&self, machine: Option<&M>, read: impl FnOnce(&M) -> Result<T, Refusal>) -> Result<T, Refusal> {
+        let Some(machine) = machine else {
             let message = format!("the replica of {} does not serve: {}", self.group, self.status().note);
             return Err(Refusal::new(Reason::Unavailable, message));
         };

@@ -54,6 +54,11 @@ impl Gate {
         drop(self.opened.wait_while(closed, |closed| *closed));
     }
 
+    /// Whether readers may pass now.
+    pub fn is_open(&self) -> bool {
+        !*self.closed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether a reader was in the writer's way.
     pub fn is_blocked(&self) -> bool {
         self.blocked.load(Ordering::Relaxed)

@@ -56,6 +56,7 @@ impl RootMachine {
             clock_ms,
             oldest_pin: self.root.oldest_pin(clock_ms).as_ref().map(to_pin),
             keys: view.keys.iter().map(to_key_turn).collect(),
+            newest_path: Some(convert::to_path(&view.newest_path)),
         })
     }
 

@@ -13,7 +13,7 @@ use coppice_process::{
 };
 use coppice_proto::{
     convert,
-    v1::{self, root_client::RootClient, root_server::Root},
+    v1::{self, read_root_request::Read, root_client::RootClient, root_server::Root},
 };
 use coppice_root::Outcome;
 use coppice_types::{Reason, Term};
@@ -158,8 +158,10 @@ impl Root for RootService {
             replica.read_index().await?;
         }
         let clock = Arc::clone(&self.hosted.clock);
+        let in_memory = matches!(request.read, None | Some(Read::View(_) | Read::Session(_)));
         let read = move |machine: &RootMachine| machine.answer(request.read.as_ref(), clock.wall_ms());
-        Ok(Response::new(replica.read(read).await?))
+        let answer = if in_memory { replica.read_memory(read).await } else { replica.read(read).await };
+        Ok(Response::new(answer?))
     }
 
     async fn attest(&self, request: Request<v1::AttestRequest>) -> Result<Response<v1::AttestResponse>, Status> {

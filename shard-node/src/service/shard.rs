@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use crate::{
     hosted::Hosted,
-    limits::PAGE_RECORDS_MAX,
+    limits::{PAGE_RECORDS_MAX, READ_PARTS_MAX},
     refusal::Refusal,
     replica::ReplicaHandle,
     service::scan,
@@ -67,7 +67,7 @@ impl Shard for ShardService {
         let read = move |machine: &ShardMachine| {
             machine.readable(&context, &state)?;
             let view = machine.engine().view(&state).map_err(refused)?;
-            read_keys(&view, &request, bytes_max)
+            read_parts(&view, &request, bytes_max)
         };
         Ok(Response::new(replica.read_when(read).await?))
     }
@@ -92,29 +92,39 @@ pub(super) fn refused(error: coppice_engine::Error) -> Refusal {
     Refusal::new(error.reason(), error.to_string())
 }
 
-fn read_keys(
+fn read_parts(
     view: &View<'_>,
     request: &v1::ShardReadRequest,
     bytes_max: usize,
 ) -> Result<v1::ShardReadResponse, Refusal> {
-    let mut records = Vec::with_capacity(request.keys.len().min(PAGE_RECORDS_MAX));
+    if request.parts.len() > READ_PARTS_MAX {
+        return Err(Refusal::new(Reason::LimitExceeded, format!("a read has at most {READ_PARTS_MAX} parts")));
+    }
     let mut bytes = 0_usize;
-    for key in &request.keys {
-        let record = match view.get(key, request.want_values).map_err(refused)? {
-            Some(record) => messages::to_record(record),
-            None => messages::to_absent(key.clone(), None),
-        };
-        bytes += record_bytes(&record);
-        check_answer(bytes, bytes_max)?;
-        records.push(record);
+    let mut add = |more: usize| {
+        bytes += more;
+        check_answer(bytes, bytes_max)
+    };
+    let mut answers = Vec::new();
+    for part in &request.parts {
+        let mut records = Vec::with_capacity(part.keys.len().min(PAGE_RECORDS_MAX));
+        for key in &part.keys {
+            let record = match view.get(key, request.want_values).map_err(refused)? {
+                Some(record) => messages::to_record(record),
+                None => messages::to_absent(key.clone(), None),
+            };
+            add(record_bytes(&record))?;
+            records.push(record);
+        }
+        let mut trees = Bytes::new();
+        if request.want_proof {
+            let keys: Vec<&[u8]> = part.keys.iter().map(AsRef::as_ref).collect();
+            trees = view.prove_keys(&keys).map_err(refused)?.into();
+            add(trees.len())?;
+        }
+        answers.push(v1::ReadAnswer { records, trees });
     }
-    let mut trees = Bytes::new();
-    if request.want_proof {
-        let keys: Vec<&[u8]> = request.keys.iter().map(AsRef::as_ref).collect();
-        trees = view.prove_keys(&keys).map_err(refused)?.into();
-        check_answer(bytes + trees.len(), bytes_max)?;
-    }
-    Ok(v1::ShardReadResponse { records, trees })
+    Ok(v1::ShardReadResponse { answers })
 }
 
 fn check_answer(bytes: usize, bytes_max: usize) -> Result<(), Refusal> {

@@ -325,12 +325,12 @@ impl Leader {
             group: SHARD.number(),
             context: Some(self.context.clone()),
             state: self.context.decided.clone(),
-            keys: vec![key.to_owned().into_bytes().into()],
+            parts: vec![v1::ReadPart { keys: vec![key.to_owned().into_bytes().into()] }],
             want_proof: false,
             want_values: true,
         };
         let answer = self.caller.shard(ordinal).read(request).await?.into_inner();
-        let record = answer.records.into_iter().next().filter(|record| record.found);
+        let record = answer.answers.into_iter().flat_map(|answer| answer.records).next().filter(|record| record.found);
         Ok(record.map(|record| String::from_utf8_lossy(&record.value).into_owned()))
     }
 
