@@ -103,7 +103,7 @@ pub enum Job {
     Reads(Scale),
     /// [`jobs::growth`]; our engine keeps one version.
     Growth(Scale),
-    /// [`jobs::growth_ours`], also with the reads of a get for each size of memory; our engine only.
+    /// [`jobs::growth_ours`], with the reads of a get for each size of memory; our engine only.
     GrowthAndReads(Scale),
     /// [`jobs::beside_merges`]; our engine only.
     BesideMerges(Scale),
