@@ -60,7 +60,7 @@ impl Log {
         self.frontier.path_of_next()
     }
 
-    /// The path of the newest entry. Only a log that did not grow since the start has to compute it.
+    /// The path of the newest entry. Only a log that did not grow since the start computes it.
     pub(crate) fn newest_path(&self, store: &Store) -> Result<Vec<Digest>, Error> {
         match &self.newest_path {
             Some(path) => Ok(path.clone()),
