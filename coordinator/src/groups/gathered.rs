@@ -9,7 +9,7 @@ use std::{
 };
 
 use coppice_proto::{status, v1};
-use coppice_types::{GroupId, Reason};
+use coppice_types::{ErrorKind, GroupId, Reason};
 use futures::future::join_all;
 use opentelemetry::{Context, context::FutureExt};
 use prost::Message;
@@ -119,8 +119,9 @@ impl Gathered {
         None
     }
 
-    /// Asks for these reads in one call, and answers them. If the answer would be too large, each
-    /// is asked for by itself.
+    /// Asks for these reads in one call, and answers them. If the state can be read and the call
+    /// fails, one of them may be the reason: its record is damaged, or the answer would be too
+    /// large. Then each is asked for by itself.
     async fn ask(&self, request: &v1::ShardReadRequest, reads: Vec<Waiting>) {
         let Some(deadline) = reads.iter().map(|read| read.deadline).max() else { return };
         let parts = reads.iter().map(|read| read.part.clone()).collect();
@@ -129,7 +130,7 @@ impl Gathered {
                 // A reader may be gone.
                 reads.into_iter().zip(answers).for_each(|(read, answer)| drop(read.answer.send(Ok(answer))));
             }
-            Err(error) if reads.len() > 1 && status::reason(&error) == Some(Reason::LimitExceeded) => {
+            Err(error) if reads.len() > 1 && !is_of_state(&error) => {
                 let each = reads.into_iter().map(|Waiting { part, deadline, answer }| async move {
                     let _ = answer.send(self.ask_one(request, part, deadline).await);
                 });
@@ -162,6 +163,11 @@ impl Gathered {
     }
 }
 
+/// Whether a read of another key at the same state would fail in the same way.
+fn is_of_state(error: &Status) -> bool {
+    matches!(status::kind(error), ErrorKind::Unavailable | ErrorKind::Fenced)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -178,12 +184,17 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
+    /// The key of a damaged record.
+    const DAMAGED: &str = "key 5";
+
     /// A shard whose every read waits for a permit. It answers each key with itself, and refuses
     /// more parts than it is allowed.
     #[derive(Debug)]
     struct Echo {
         permits: Arc<Semaphore>,
         parts_max: usize,
+        /// Whether a read of [`DAMAGED`] fails.
+        damaged: bool,
         /// Gets the number of parts of each read.
         asked: mpsc::UnboundedSender<usize>,
     }
@@ -215,6 +226,9 @@ mod tests {
             if parts.len() > self.parts_max {
                 return Err(status::refuse(Reason::LimitExceeded, "too much"));
             }
+            if self.damaged && parts.iter().any(|part| part.keys.iter().any(|key| key == DAMAGED)) {
+                return Err(status::refuse(Reason::Corrupted, "damaged"));
+            }
             let record = |key: Bytes| v1::ShardRecord { key, found: true, ..v1::ShardRecord::default() };
             let answer = |part: v1::ReadPart| v1::ReadAnswer {
                 records: part.keys.into_iter().map(record).collect(),
@@ -230,12 +244,13 @@ mod tests {
         asked: mpsc::UnboundedReceiver<usize>,
     }
 
-    fn scene(parts_max: usize) -> Scene {
+    fn scene(parts_max: usize, damaged: bool) -> Scene {
         let (tell, asked) = mpsc::unbounded_channel();
         let permits = Arc::new(Semaphore::new(0));
         let open = permits.clone();
         let connect = move |_: &str| {
-            Channel::new(ShardServer::new(Echo { permits: open.clone(), parts_max, asked: tell.clone() }))
+            let echo = Echo { permits: open.clone(), parts_max, damaged, asked: tell.clone() };
+            Channel::new(ShardServer::new(echo))
         };
         let links = Links::new(&["node-1".to_owned()], &(Arc::new(connect) as _), 1 << 20, LIMIT);
         Scene { gathered: Arc::new(Gathered::new(Arc::new(links))), permits, asked }
@@ -256,8 +271,11 @@ mod tests {
 
     #[tokio::test]
     async fn reads_that_wait_share_the_next_call_and_each_gets_its_own_answer() {
-        for (parts_max, later) in [(READS_MAX, vec![8]), (3, vec![8, 1, 1, 1, 1, 1, 1, 1, 1])] {
-            let Scene { gathered, permits, mut asked } = scene(parts_max);
+        let singly = vec![8, 1, 1, 1, 1, 1, 1, 1, 1];
+        for (parts_max, damaged, later) in
+            [(READS_MAX, false, vec![8]), (3, false, singly.clone()), (READS_MAX, true, singly)]
+        {
+            let Scene { gathered, permits, mut asked } = scene(parts_max, damaged);
             let mut began = Vec::new();
             for n in 0..CALLS_MAX {
                 began.push(tokio::spawn(read(gathered.clone(), 1, format!("first {n}"))));
@@ -275,7 +293,12 @@ mod tests {
             assert_eq!(next(&mut asked).await, 1, "a state does not wait for another one");
             permits.add_permits(100);
             for (n, answer) in waiting.await.expect("no panic").into_iter().enumerate() {
-                assert_eq!(answer.expect("an answer"), [format!("key {n}")]);
+                let key = format!("key {n}");
+                if damaged && key == DAMAGED {
+                    assert_eq!(answer.as_ref().err().and_then(status::reason), Some(Reason::Corrupted));
+                    continue;
+                }
+                assert_eq!(answer.expect("an answer"), [key]);
             }
             for count in later {
                 assert_eq!(next(&mut asked).await, count);
