@@ -145,23 +145,11 @@ mod tests {
     use super::*;
     use crate::{
         place::page::{PageFile, Pid},
-        testing::{commit, create, damage, deletes, flush, long_keys, put, puts, small},
+        testing::{commit, create, damage, deletes, flush, long_keys, put, puts, small, two_versions},
     };
 
     fn check(sim: &SimStorage) -> Report {
         fsck(sim.storage()).expect("a directory")
-    }
-
-    /// A closed directory after two flushed versions. The newest superblock is in slot 1.
-    fn two_versions() -> SimStorage {
-        let sim = SimStorage::new();
-        let mut engine = create(&sim, small());
-        for version in 1..=2 {
-            commit(&mut engine, version, puts(0..4, 100));
-            flush(&mut engine, version);
-        }
-        assert_eq!(engine.superblock.generation, 3);
-        sim
     }
 
     #[test]

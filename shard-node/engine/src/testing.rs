@@ -53,6 +53,18 @@ pub(crate) fn puts(numbers: Range<u32>, len: usize) -> Vec<Operation> {
     numbers.map(|number| put(&key(number), len)).collect()
 }
 
+/// A closed directory after two flushed versions. The newest superblock is in slot 1.
+pub(crate) fn two_versions() -> SimStorage {
+    let sim = SimStorage::new();
+    let mut engine = create(&sim, small());
+    for version in 1..=2 {
+        commit(&mut engine, version, puts(0..4, 100));
+        flush(&mut engine, version);
+    }
+    assert_eq!(engine.superblock.generation, 3);
+    sim
+}
+
 /// Puts of long keys: a node has few, so inner nodes are too large for patches.
 pub(crate) fn long_keys(count: u32) -> Vec<Operation> {
     (0..count).map(|number| put(&format!("{number:0100}"), 9)).collect()

@@ -4,7 +4,7 @@ use coppice_types::Digest;
 use super::*;
 use crate::{
     fsck,
-    testing::{commit, create, flush, open, options, puts, small},
+    testing::{create, flush, open, options, small, two_versions},
 };
 
 fn try_open(sim: &SimStorage) -> Result<Engine> {
@@ -13,17 +13,6 @@ fn try_open(sim: &SimStorage) -> Result<Engine> {
 
 fn try_create(sim: &SimStorage, params: Params) -> Result<Engine> {
     Engine::create(sim.storage(), ShardId(3), params, options())
-}
-
-/// A closed directory after two flushed versions. The newest superblock is in slot 1.
-fn two_versions() -> SimStorage {
-    let sim = SimStorage::new();
-    let mut engine = create(&sim, small());
-    for version in 1..=2 {
-        commit(&mut engine, version, puts(0..4, 100));
-        flush(&mut engine, version);
-    }
-    sim
 }
 
 fn flip_slot(sim: &SimStorage, slot: u64) {

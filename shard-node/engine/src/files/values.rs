@@ -702,15 +702,21 @@ mod tests {
         }
     }
 
-    /// Memory for the record would be allocated before the read fails.
-    #[test]
-    fn a_record_longer_than_its_segment_is_damage() {
-        let sim = SimStorage::new();
-        let mut log = empty_log(&sim, 1000);
+    /// A log with one record in its file.
+    fn one_flushed(sim: &SimStorage) -> (ValueLog, BlobRef) {
+        let mut log = empty_log(sim, 1000);
         let blob = log.append(RecordKind::Value, &[1; 40]);
         let (parts, _) = log.seal_to_write().expect("a new file");
         write_sealed(&parts).expect("room");
         flush(&mut log, &parts);
+        (log, blob)
+    }
+
+    /// Memory for the record would be allocated before the read fails.
+    #[test]
+    fn a_record_longer_than_its_segment_is_damage() {
+        let sim = SimStorage::new();
+        let (log, blob) = one_flushed(&sim);
         for len in [41, UNSEEN_BYTES_MAX, UNSEEN_BYTES_MAX + 1, u32::MAX] {
             let read = log.read(RecordKind::Value, BlobRef { len, ..blob });
             assert!(matches!(read, Err(Error::Corrupted { file, .. }) if file == "values-0"), "{len}");
@@ -720,11 +726,7 @@ mod tests {
     #[test]
     fn a_deleted_segment_has_neither_a_file_nor_an_open_handle() {
         let sim = SimStorage::new();
-        let mut log = empty_log(&sim, 1000);
-        let blob = log.append(RecordKind::Value, &[1; 40]);
-        let (parts, _) = log.seal_to_write().expect("a new file");
-        write_sealed(&parts).expect("room");
-        flush(&mut log, &parts);
+        let (mut log, blob) = one_flushed(&sim);
         log.delete(0).expect("a sound disk");
         assert_eq!(sim.files(), [""; 0]);
         assert!(matches!(log.read(RecordKind::Value, blob), Err(Error::Io { .. })));

@@ -286,7 +286,7 @@ mod tests {
         meta.cancel_checkpoint();
         assert_eq!((meta.generation, meta.segments[&5].dead_at, meta.segments[&0].end), (1, None, 0));
         assert_eq!(limbo(&meta), 2, "a superblock of unknown fate may name it");
-        // What the cancelled checkpoint would have covered is still named by no superblock.
+        // No superblock names what the cancelled checkpoint would have covered.
         meta.apply(MetaOp::DropVersion(second)).expect("it is staged");
         assert_eq!(limbo(&meta), 2);
         meta.apply(MetaOp::DropVersion(first)).expect("it is staged");

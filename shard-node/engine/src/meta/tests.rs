@@ -18,7 +18,7 @@ fn with_staged(sim: &SimStorage) -> Engine {
     engine
 }
 
-/// Such a table would stop its engine later, so a table from a peer is checked when it is received.
+/// A table from a peer is checked when it is received. A broken one would stop the engine later.
 #[test]
 fn a_table_that_no_engine_comes_to_is_refused() {
     type Breaks = fn(&mut Meta);

@@ -351,7 +351,7 @@ mod tests {
         stage(&mut engine, 2, puts(0..1000, 8));
         let content = engine.store.begin_ahead(true);
         engine.abort_all_staged();
-        // The same places, with other nodes.
+        // Other nodes come to the same places.
         commit(&mut engine, 2, puts(0..1000, 7));
         let behind = engine.store.behind_bytes(true);
         content.write().expect("room");
