@@ -71,7 +71,7 @@ enum Unsigned {
     Refused(Status),
 }
 
-/// What comes next for a log that is to be signed.
+/// The next step of signing a log.
 #[derive(Debug)]
 enum Step {
     Done(Result<Bytes, Unsigned>),
@@ -326,28 +326,15 @@ impl Attested {
 
 #[cfg(test)]
 mod tests {
-    use coppice_types::{ClusterId, Params};
-    use coppice_verify::{
-        header::{Genesis, Header},
-        note::SignerKey,
-        shard_map::ShardMap,
-    };
     use tonic::transport::Endpoint;
 
-    use super::*;
+    use super::{super::keys::tests::ring, *};
 
     /// A gate whose node is never asked.
     fn gate() -> Attested {
-        let key = SignerKey::from_seed("ledger.example/x", &[1; 32]).expect("a name");
-        let public_key = key.verifier().public_key();
-        let shard_map = ShardMap::from_splits(&[]).expect("one shard");
-        let genesis = Genesis { prefix: "ledger.example".into(), public_key, params: Params::default(), shard_map };
-        let genesis = Header::genesis(ClusterId([1; 16]), 1, genesis).encode().into();
-        let keys = KeyRing::new(key, None);
-        keys.learn(&v1::RootView { genesis, ..v1::RootView::default() }).expect("a view");
         let connect = Arc::new(|_: &str| Endpoint::from_static("http://127.0.0.1:1").connect_lazy().into());
         let links = Links::new(&["node-1".to_owned()], &(connect as _), 1 << 20, Duration::from_secs(1));
-        Attested::new(Arc::new(links), Arc::new(keys))
+        Attested::new(Arc::new(links), Arc::new(ring()))
     }
 
     fn root(size: u64) -> Digest {

@@ -157,7 +157,7 @@ impl KeyRing {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use coppice_types::{ClusterId, Params};
     use coppice_verify::{
         header::{Genesis, Header},
@@ -184,6 +184,13 @@ mod tests {
             keys: keys.iter().map(turn).collect(),
             ..v1::RootView::default()
         }
+    }
+
+    /// A ring that knows the genesis key, and has it.
+    pub(in crate::groups) fn ring() -> KeyRing {
+        let ring = KeyRing::new(key(1), None);
+        ring.learn(&view(&[])).expect("a view");
+        ring
     }
 
     fn signs(ring: &KeyRing, size: u64) -> Option<PublicKey> {

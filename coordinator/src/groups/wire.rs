@@ -13,6 +13,7 @@ use coppice_verify::{
     epochs::{Epochs, Pair},
     hash,
     header::{Body, Genesis, Header},
+    merkle,
 };
 use tonic::Status;
 
@@ -120,8 +121,9 @@ pub struct View {
     pub log_size: u64,
     /// The root log's root.
     pub log_root: Digest,
-    /// The newest header's inclusion path in the log, as one replica says.
-    pub newest_path: Vec<Digest>,
+    /// The newest header's inclusion path in the log. `None` if the path that a replica gave does
+    /// not lead to the log's root.
+    pub newest_path: Option<Vec<Digest>>,
     /// The oldest version that can be read.
     pub boundary: Version,
     /// The term of the leader in force.
@@ -149,14 +151,17 @@ pub fn view_in(view: Option<v1::RootView>) -> Result<View, Status> {
     }
     let pair = |pair: &v1::EpochPair| Pair { epoch: Epoch(pair.epoch), base: Version(pair.base) };
     let epochs = Epochs::from_pairs(view.epochs.iter().map(pair).collect()).ok_or_else(|| broken("list of epochs"))?;
-    let tail = LogTail { header, hash: hash::log_entry_hash(&view.newest), epochs, leaves: leaves_in(view.leaves)? };
+    let (hash, log_root) = (hash::log_entry_hash(&view.newest), digest_in(&view.log_root)?);
+    let path = path_in(view.newest_path.as_ref().ok_or_else(|| broken("root view"))?)?;
+    let leads = merkle::verify_inclusion(header.sequence.0, view.log_size, &hash, &path, &log_root).is_ok();
+    let tail = LogTail { header, hash, epochs, leaves: leaves_in(view.leaves)? };
     Ok(View {
         genesis,
         tail,
         newest: view.newest,
         log_size: view.log_size,
-        log_root: digest_in(&view.log_root)?,
-        newest_path: path_in(view.newest_path.as_ref().ok_or_else(|| broken("root view"))?)?,
+        log_root,
+        newest_path: leads.then_some(path),
         boundary: Version(view.pruned_boundary),
         term: Term(view.term),
         oldest_pin: view.oldest_pin,
