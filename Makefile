@@ -14,7 +14,7 @@ AS_IN_TESTS := --features coppice-process/as-in-tests
 CHAOS_SECONDS ?= 600
 CHAOS_SEED ?= 1
 
-.PHONY: crds charts e2e help demo test test-sha test-loadtest test-alerts test-k6 test-chaos test-adversaries chaos load bench bench-cluster check audit build release sim sim-bugs
+.PHONY: crds charts e2e help demo test test-sha test-loadtest test-alerts test-k6 test-chaos test-adversaries chaos load bench bench-cluster check audit build release sim sim-bugs versions
 
 help:
 	@echo "make demo     build, run a whole cluster on this repository's own history, show what it does"
@@ -24,14 +24,15 @@ help:
 	@echo "make load SCENARIO=payment  a load test by k6 that verifies proofs meanwhile; TARGET=dev, processes or an endpoint; docs/load-testing.md lists scenarios and parameters"
 	@echo "make dashboard  the chart's dashboard and alerts before a real Prometheus, on a cluster of processes whose nodes are killed"
 	@echo "make e2e      installed by its charts on a real Kubernetes of three nodes on this machine, under load and faults; needs root"
-	@echo "make bench    the engine beside RocksDB, redb, fjall, NOMT and QMDB, in 35 minutes; QUICK=1 takes less than 5 minutes, AGAINST=FILE compares with a former bench-report.json, of which you keep a copy"
-	@echo "make bench-cluster  Coppice beside etcd and immudb; QUICK=1 takes less than 5 minutes"
+	@echo "make bench    the engine beside RocksDB, redb, fjall, NOMT and QMDB, in 40 minutes; QUICK=1 takes less than 5 minutes, AGAINST=FILE compares with a former bench-report.json, of which you keep a copy; FIREWOOD=1 adds Firewood, whose licence you read first (loadtest/README.md)"
+	@echo "make bench-cluster  Coppice beside etcd, immudb and Tessera; QUICK=1 takes less than 6 minutes, BASE=DIR adds the servers of an earlier build"
 	@echo "make bench-structures  the engine's forest beside other authenticated structures; QUICK=1 takes less than 2 minutes, DATA=DIR has the real data"
 	@echo "make benchmarks-page  docs/benchmarks.md from the reports of these three; PAGE_FLAGS are those of loadtest/page.py"
 	@echo "make crds     the custom resource definitions of the chart, from the operator's types"
 	@echo "make charts   lint the charts, and compare what they render with charts/golden; BLESS=1 replaces that"
 	@echo "make sim      a whole cluster under faults from SEED=n; SEEDS=k runs so many seeds, one prints its trace"
 	@echo "make sim-bugs plants each deliberate bug and shows the first seed that finds it; BUG=name for one"
+	@echo "make versions recovery of the engine with VERSIONS=n kept versions"
 	@echo "make check    format, lints, documentation, with warnings denied"
 	@echo "make audit    licences, banned packages, sources of dependencies"
 	@echo "make build    coppice, coppice-shard-node and coppice-coordinator in target/debug; make release: in target/release"
@@ -59,6 +60,7 @@ test-sha:
 test-loadtest:
 	cd loadtest/checker && go test ./...
 	cd loadtest/drive && go test ./...
+	cd loadtest/tessera && go test ./...
 	cd loadtest && python3 -m unittest -q harness.test_harness test_bench test_page
 
 # The alerts of the chart before Prometheus' own tool, which is built at the first time.
@@ -98,12 +100,13 @@ BENCH := target/engines/release/coppice-engines
 BENCH_DIR ?= target/bench/data
 bench:
 	LIBCLANG_PATH=$$(scripts/libclang.sh) BINDGEN_EXTRA_CLANG_ARGS="$${BINDGEN_EXTRA_CLANG_ARGS:--I$$(cc -print-file-name=include)}" \
-		$(CARGO) build --release --locked --manifest-path loadtest/engines/Cargo.toml --target-dir target/engines
+		$(CARGO) build --release --locked --manifest-path loadtest/engines/Cargo.toml --target-dir target/engines \
+		$(if $(FIREWOOD),--features firewood)
 	$(if $(ROCKSDB_LIB_DIR),LD_LIBRARY_PATH=$(ROCKSDB_LIB_DIR)) $(BENCH) run --dir $(BENCH_DIR) --out target/bench --revision "$$(git describe --always --dirty)" \
 		$(if $(QUICK),--quick) $(if $(AGAINST),--against $(AGAINST)) $(BENCH_FLAGS)
 
 bench-cluster: release
-	python3 loadtest/bench.py
+	python3 loadtest/bench.py $(if $(BASE),--base $(BASE))
 
 # The reports of `make bench`, `make bench-cluster` and `make bench-structures` must be in `target/`.
 .PHONY: benchmarks-page
@@ -139,6 +142,11 @@ SEED ?= 1
 SEEDS ?= 1
 sim:
 	$(CARGO) run --locked --example sim $(AS_IN_TESTS) -- $(SEED) $(SEEDS)
+
+# The engine with many kept versions: recovery, prune and rollback across blocks of rows, fsck. In memory, 2 KB a version.
+VERSIONS ?= 200000
+versions:
+	COPPICE_VERSIONS=$(VERSIONS) $(CARGO) test --locked -p coppice-engine --test costs versions
 
 # Builds for development have the switch that plants bugs; a release has none.
 BUG ?= all

@@ -456,9 +456,9 @@ class Run(Steps):
             """The authorities in each secret: two of each kind at first."""
             return {self.secret(f"{LEDGER}-{name}")["ca.crt"] for name in ("node-0-tls", "coordinator-0-tls", "writer-tls", "etcd-server-tls", "etcd-client-tls")}
 
-        wait_for("the other authorities are believed alone", lambda: len(now := believed()) == 2 and now == {self.secret(name)["tls.crt"] for name in names}, 3 * HEAL_SECONDS)
+        wait_for("only the other authorities are trusted", lambda: len(now := believed()) == 2 and now == {self.secret(name)["tls.crt"] for name in names}, 3 * HEAL_SECONDS)
         wait_for("pods of other certificates", lambda: len(now := self.certificates()) == len(before) and not now & before)
-        expect(not believed() & former, "a former authority is believed")
+        expect(not believed() & former, "a former authority is trusted")
         self.await_ready()
 
     def certificates(self):
@@ -520,7 +520,7 @@ class Run(Steps):
         told = self.load.tail(1)
         expect(code == 0, f"the clients ended with {code}: {self.load.tail()}")
         findings = (self.history / "findings.jsonl").read_text()
-        expect(not findings, f"clients were told what can't be: {findings}")
+        expect(not findings, f"clients got impossible answers: {findings}")
         command = self.outside(self.options.binaries / "coppice-bench", "collect", "--endpoint", ENDPOINT, *self.certificate(),
                                "--key", self.vkey, "--out", self.history)
         beds.run(*command)

@@ -123,14 +123,14 @@ class Steps:
         """the API server refuses invalid specifications, with an explanation."""
         refused = [
             ({"shards": {"count": 3, "splits": ["a"]}}, "splits"),
-            ({"nodes": {"count": 2}, "shards": {"replicas": 3}}, "shards.replicas is at most nodes.count"),
-            ({"nodes": {"storage": {"size": "much"}}}, "size is a quantity such as 20Gi"),
-            ({"etcd": {"managed": {}, "external": {"endpoints": ["http://a:1"]}}}, "etcd is either managed or external"),
-            ({"retention": {"versions": 1, "hours": 1}}, "retention is by versions or by hours"),
+            ({"nodes": {"count": 2}, "shards": {"replicas": 3}}, "shards.replicas must be at most nodes.count"),
+            ({"nodes": {"storage": {"size": "much"}}}, "size must be a quantity such as 20Gi"),
+            ({"etcd": {"managed": {}, "external": {"endpoints": ["http://a:1"]}}}, "etcd must be either managed or external"),
+            ({"retention": {"versions": 1, "hours": 1}}, "retention must be by versions or by hours"),
         ]
         for spec, words in refused:
             self.is_refused({"kind": "LedgerCluster", "metadata": {"name": "other"}, "spec": spec}, words)
-        for patch, words in (({"journals": True}, "journals is for good"), ({"nodes": {"storage": {"size": "1Gi"}}}, "a volume can't shrink")):
+        for patch, words in (({"journals": True}, "journals can't change"), ({"nodes": {"storage": {"size": "1Gi"}}}, "a volume can't shrink")):
             done = subprocess.run(self.bed.command("kubectl", "-n", NAMESPACE, "patch", "ledgercluster", LEDGER, "--type=merge", "--patch",
                                                    json.dumps({"spec": patch})), capture_output=True, text=True, check=False)
             expect(done.returncode != 0 and words in done.stderr, f"{patch} is not refused with the words {words}: {done.stderr or done.stdout}")

@@ -1,35 +1,58 @@
 #!/usr/bin/env python3
-"""`make bench-cluster`: compares Coppice with etcd and immudb on this machine, in one run.
+"""`make bench-cluster`: compares Coppice with etcd, immudb and Tessera on this machine, in one run.
 
 All systems get the same records (keys of 32 B; values of 1 KiB and 256 B), the same durability (on
 disk before the answer) and the same number of client connections, each through its own official
 client. Every round starts every system fresh; figures are medians over the rounds. Batches have 1,
 100 and 1,000 records; etcd writes larger batches than 1 in transactions of 128 puts. Coppice
-returns a receipt with each commit. The results and their conditions are written to `report.json`,
-`report.md` and plots. They hold for this machine only.
+returns a receipt with each commit. Where receipts are compared with Tessera's proofs, clients of
+both verify them. The results and their conditions are written to `report.json`, `report.md` and
+plots. They hold for this machine only.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import statistics
 import subprocess
 import sys
 import time
 
+from harness import goals as targets
 from harness import plots
 from harness.cluster import ROOT, Failure, build_go
-from harness.processes import wait_until
-from harness.systems import Coppice, EtcdSystem, Immudb
+from harness.goals import CROWD, LINEARIZABLE, MANY, RECEIPTS, SHARED, TEN, VERIFIED, median
+from harness.processes import cpu_seconds
+from harness.systems import Coppice, EtcdSystem, Immudb, Tessera
 
 # Records of a batch: clients that send batches of this size.
 BATCHES = {1: 64, 100: 16, 1000: 4}
 VALUES = (1024, 256)
 READERS = 16
+# Clients that wait for receipts. Tessera also gets a crowd, since its entries wait for a
+# checkpoint.
+RECEIVERS = 64
+CROWD_CLIENTS = 1024
+# Rows of long steps that a half-load cell prints; the report has all of them.
+STEPS_SHOWN = 8
 TOOLS = (("etcd", "scripts/etcd"), ("etcd-drive", "loadtest/etcd"), ("immudb", "loadtest/immudb", "./server"),
-         ("immudb-drive", "loadtest/immudb"))
+         ("immudb-drive", "loadtest/immudb"), ("tessera", "loadtest/tessera", "./server"), ("tessera-drive", "loadtest/tessera"))
+# What systems do for an answer, by the first words of their names.
+FACTS = {
+    "Coppice": ("one batch, one version", "on disk of a majority", "receipts of commits, presence and absence of keys at each version",
+                "defaults; one coordinator"),
+    "immudb": ("SetAll; Set of one record", "its log is synced (the default)",
+               "VerifiedGet proves presence under its newest state; writes are not verified", "defaults; no SQL, web or metrics server"),
+    "etcd": ("a put; larger batches in transactions of 128 puts", "its log is synced on a majority", "nothing; reads are linearizable",
+             "defaults"),
+    "Tessera": ("one entry; the answer waits for a signed checkpoint that covers it", "entries, tiles and checkpoint are synced",
+                "the entry's inclusion under the checkpoint; both are verified by the client",
+                "POSIX driver; checkpoints each 100 ms (its least), batches of up to 4,096 entries or 50 ms, no antispam, the server "
+                "makes the proof from tiles in memory"),
+}
 
 
 class Bench:
@@ -56,11 +79,19 @@ class Bench:
         binaries = self.options.binaries
         all_ = {
             "Coppice 1 x 1": lambda: Coppice(self.fresh("coppice-1"), binaries, 1),
+            "Coppice 1 x 1 in one process": lambda: Coppice(self.fresh("coppice-serve"), binaries, 1, coordinators=0),
             "immudb 1": lambda: Immudb(self.fresh("immudb-1")),
             "etcd 1": lambda: EtcdSystem(self.fresh("etcd-1"), 1),
             "Coppice 1 x 3": lambda: Coppice(self.fresh("coppice-3"), binaries, 3),
             "etcd 3": lambda: EtcdSystem(self.fresh("etcd-3"), 3),
+            "Tessera 1": lambda: Tessera(self.fresh("tessera")),
         }
+        if base := self.options.base:
+            all_ |= {
+                f"Coppice 1 x {replicas} before": lambda replicas=replicas: Coppice(
+                    self.fresh(f"coppice-{replicas}-before"), base, replicas, driver=binaries / "coppice-bench")
+                for replicas in (1, 3)
+            }
         return {name: make for name, make in all_.items() if not self.options.only or self.options.only in name}
 
     def drive(self, system, **load):
@@ -69,21 +100,18 @@ class Bench:
         load = {"seconds": self.options.seconds, "warmup": self.options.warmup, **load}
         command = [*system.driver()]
         for name, value in load.items():
-            command += [f"--{name.replace('_', '-')}", str(value)]
+            command += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
         child = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)
         before = after = None
         for line in child.stdout:
             event = json.loads(line)
             if event.get("event") == "begin":
-                before = system.usage()
+                before = system.usage(), cpu_seconds(child.pid)
             elif event.get("event") == "end":
-                after = system.usage()
+                after = system.usage(), cpu_seconds(child.pid)
         if child.wait() != 0 or before is None or after is None:
             raise Failure(f"the driver of {system.name} failed: {' '.join(map(str, command))}")
-        records = max(event["records"], 1)
-        event["cpu_us_per_record"] = (after[0] - before[0]) * 1e6 / records
-        event["io_bytes_per_record"] = (after[1] - before[1]) / records
-        event["disk_bytes_per_record"] = (after[2] - before[2]) / records
+        event |= costs(before, after, max(event["records"], 1))
         if event["errors"]:
             self.say(f"  {event['errors']} errors, the first: {event['first_error']}")
         return event
@@ -95,33 +123,84 @@ class Bench:
                  f"p99 {latency['p99'] / 1000:.1f} ms, {event['cpu_us_per_record']:.0f} us CPU and "
                  f"{event['disk_bytes_per_record']:,.0f} B on disk a record")
 
+    def say_steps(self, rows):
+        """Prints how many long steps there were, and the longest ones."""
+        if rows:
+            self.say(f"    {len(rows)} steps of over 3 ms, the longest:")
+        for row in sorted(rows, key=step_ms, reverse=True)[:STEPS_SHOWN]:
+            print(f"               {row}", flush=True)
+
+    def wanted(self, what):
+        return not self.options.load or self.options.load in what
+
+    def measure(self, name, system, what, **load):
+        """Measures one load, unless it is left out. Returns the driver's figures, or None."""
+        if not self.wanted(what):
+            return None
+        event = self.drive(system, **load)
+        self.note(name, what, event)
+        return event
+
     def round(self, name, make):
         system = make()
         self.say(name)
         settle_disk()
         try:
             system.start()
+            if isinstance(system, Tessera):
+                self.appends(name, system)
+                return
             # A single client writes every key of a range; these keys are read at the end.
             event = self.drive(system, clients=1, batch=1000, value_bytes=VALUES[0])
             first, keys = event["next_key"], event["next_key"] - 1000
-            for value in VALUES:
-                for batch, clients in BATCHES.items():
-                    event = self.drive(system, clients=clients, batch=batch, value_bytes=value, first=first)
-                    first = event["next_key"]
-                    self.note(name, f"write {batch} x {value} B", event)
-                    if value != VALUES[0]:
-                        continue
-                    rate = event["calls"] / event["seconds"] / 2
-                    if rate > 0:
-                        event = self.drive(system, clients=clients, batch=batch, value_bytes=value, first=first, mode="open",
-                                           rate=rate)
-                        first = event["next_key"]
-                        self.note(name, f"half load {batch} x {value} B", event)
-            event = self.drive(system, clients=READERS, mode="read", keys=keys)
-            self.note(name, "verified reads" if not name.startswith("etcd") else "linearizable reads", event)
+            first = self.writes(name, system, first)
+            if isinstance(system, Coppice):
+                self.measure(name, system, RECEIPTS, clients=RECEIVERS, first=first, verify=True)
+            self.reads(name, system, keys)
         finally:
             system.stop()
-        shutil.rmtree(system.directory, ignore_errors=True)
+            shutil.rmtree(system.directory, ignore_errors=True)
+
+    def writes(self, name, system, first):
+        """Batches of each size at full load, and at half of the rate that was reached. Returns the
+        number of the first key that was not written."""
+        for value in VALUES:
+            for batch, clients in BATCHES.items():
+                load = {"clients": clients, "batch": batch, "value_bytes": value}
+                what = f"{batch} x {value} B"
+                if not self.wanted(f"write {what}") and not self.wanted(f"half load {what}"):
+                    continue
+                event = self.drive(system, first=first, **load)
+                first = event["next_key"]
+                self.note(name, f"write {what}", event)
+                rate = event["calls"] / event["seconds"] / 2
+                if value != VALUES[0] or rate == 0:
+                    continue
+                system.long_steps()
+                event = self.drive(system, first=first, mode="open", rate=rate, **load)
+                first = event["next_key"]
+                event["long_steps"] = system.long_steps()
+                self.note(name, f"half load {what}", event)
+                self.say_steps(event["long_steps"])
+        return first
+
+    def reads(self, name, system, keys):
+        """Reads of keys that are there: proven ones, of systems that can prove them."""
+        kind = LINEARIZABLE if isinstance(system, EtcdSystem) else VERIFIED
+        reads = {"clients": READERS, "mode": "read", "keys": keys}
+        self.measure(name, system, kind, **reads)
+        if isinstance(system, Immudb):
+            return
+        self.measure(name, system, kind + SHARED, connections=4, **reads)
+        self.measure(name, system, kind + TEN, batch=10, **reads)
+        if isinstance(system, Coppice):
+            self.measure(name, system, kind + MANY, **reads | {"batch": 2000, "clients": 1})
+
+    def appends(self, name, system):
+        """Appends to a log, each with its proof."""
+        event = self.measure(name, system, RECEIPTS, clients=RECEIVERS)
+        first = event["next_key"] if event else 0
+        self.measure(name, system, RECEIPTS + CROWD, clients=CROWD_CLIENTS, first=first)
 
     def failover(self, name, make, victim):
         """Kills the leader under load; returns the time in which no batch was acknowledged."""
@@ -175,8 +254,9 @@ class Bench:
             for name, make in self.systems().items():
                 self.loads.append(os.getloadavg()[0])
                 self.round(name, make)
-            self.spread()
-            self.failovers()
+            if not self.options.load:
+                self.spread()
+                self.failovers()
             ceilings.append(self.ceiling())
         return report(self, ceilings)
 
@@ -191,59 +271,32 @@ class Bench:
                       lambda system: system.leading_coordinator())
 
 
+def costs(before, after, records):
+    """What a record cost. `before` and `after` are pairs: the usage of the servers, and the CPU
+    seconds of the driver."""
+    (servers, driver), (later, driver_later) = before, after
+    split = {kind: (seconds - servers.cpu.get(kind, 0)) * 1e6 / records for kind, seconds in later.cpu.items()}
+    return {
+        "cpu_us_per_record": sum(split.values()),
+        "cpu_us_by_process": split | {"driver": (driver_later - driver) * 1e6 / records},
+        "io_bytes_per_record": (later.written - servers.written) / records,
+        "disk_bytes_per_record": (later.disk - servers.disk) / records,
+    }
+
+
+def step_ms(row):
+    """The length of a step, from its row."""
+    return float(re.search(r"([0-9.]+) ms:", row)[1])
+
+
 def settle_disk():
     """Waits until the disk has written the data that builds or the last system left behind, so that
     it does not write during the next measurement."""
     os.sync()
 
 
-def median(events, *path):
-    def pick(event):
-        for name in path:
-            event = event[name]
-        return event
-
-    return statistics.median(pick(event) for event in events)
-
-
 def goals(cells, ceiling):
-    """(goal, measured value, whether the goal holds) for each goal that was measured."""
-    def rate(system, what):
-        events = cells.get(system, {}).get(what)
-        return median(events, "records_per_second") if events else None
-
-    def ratio(left, right, what, least):
-        mine, other = rate(left, what), rate(right, what)
-        if not mine or not other:
-            return None
-        return f"{left} >= {least} x {right}, {what}", f"{mine / other:.2f} x", mine / other >= least
-
-    rows = []
-    for value in VALUES:
-        thousand, one = f"write 1000 x {value} B", f"write 1 x {value} B"
-        rows += [
-            ratio("Coppice 1 x 1", "immudb 1", thousand, 3), ratio("Coppice 1 x 3", "immudb 1", thousand, 1.2),
-            ratio("Coppice 1 x 3", "etcd 3", thousand, 4), ratio("Coppice 1 x 1", "etcd 1", one, 1),
-            ratio("Coppice 1 x 3", "etcd 3", one, 1),
-        ]
-    limit = 3 * ceiling["append_4k_fdatasync_us"]["p99"] / 1000 + 5
-    for system in ("Coppice 1 x 1", "Coppice 1 x 3"):
-        for batch in BATCHES:
-            events = cells.get(system, {}).get(f"half load {batch} x {VALUES[0]} B")
-            if events and median(events, "calls"):
-                reached = median(events, "latency_us", "p99") / 1000
-                rows.append((f"{system}, batches of {batch}: p99 at half load <= {limit:.1f} ms (3 x fdatasync p99 + 5 ms)",
-                             f"{reached:.1f} ms", reached <= limit))
-    two, many = (cells.get(f"Coppice {shards} x 1", {}).get("one shard touched, 1 client") for shards in (2, 64))
-    if two and many and median(two, "calls") and median(many, "calls"):
-        part = median(many, "latency_us", "p50") / max(median(two, "latency_us", "p50"), 1)
-        rows.append(("a version that touches 1 of 64 shards takes as long as with 1 of 2 (within a fifth)", f"{part:.2f} x",
-                     part <= 1.2))
-    gap = cells.get("Coppice 1 x 3, 3 coordinators", {}).get("killed leader")
-    if gap:
-        rows.append(("commits resume within 3 s after the leading coordinator is killed", f"{median(gap, 'gap_ms'):.0f} ms",
-                     median(gap, "gap_ms") <= 3000))
-    return [row for row in rows if row]
+    return targets.goals(cells, ceiling, VALUES, BATCHES)
 
 
 def conditions(bench):
@@ -276,14 +329,16 @@ def readable(result):
     cells, ceiling = result["cells"], result["ceiling"]
     fsync = ceiling["append_4k_fdatasync_us"]
     lines = [
-        "# Coppice beside etcd and immudb", "",
+        "# Coppice beside its peers", "",
         "Conditions: " + ", ".join(f"{name} {value}" for name, value in result["conditions"].items()) + ".", "",
         f"The machine: append 4 KiB + fdatasync p50 {fsync['p50'] / 1000:.2f} ms, p99 {fsync['p99'] / 1000:.2f} ms; sequential write "
         f"{ceiling['sequential_write_mb_per_second']:.0f} MB/s; SHA-256 of 1 KiB {ceiling['sha256_1k_mb_per_second']:.0f} MB/s a core.",
-        "", "CPU and bytes are the servers' (not the clients'). Disk bytes are those of the whole device meanwhile; /proc/PID/io counts a whole "
-        "folio of the page cache, up to a MiB, for every write into it.",
-        "", "| system | what | records/s | p50 ms | p99 ms | p99.9 ms | CPU us a record | disk bytes a record | /proc io bytes a record | errors |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "", "CPU and bytes are the servers' (not the clients'). The parts of CPU are all processes of a kind together, and the driver "
+        "with its clients. Disk bytes are those of the whole device meanwhile; /proc/PID/io counts a whole folio of the page cache, up "
+        "to a MiB, for every write into it.",
+        "", "| system | what | records/s | p50 ms | p99 ms | p99.9 ms | CPU us a record | of which | disk bytes a record "
+        "| /proc io bytes a record | errors |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     gaps = []
     for system, whats in cells.items():
@@ -292,14 +347,17 @@ def readable(result):
                 gaps.append(f"| {system} | {median(events, 'gap_ms'):.0f} |")
                 continue
             latency = [f"{median(events, 'latency_us', part) / 1000:.2f}" for part in ("p50", "p99", "p999")]
+            split = ", ".join(f"{kind} {median(events, 'cpu_us_by_process', kind):.0f}" for kind in events[0]["cpu_us_by_process"])
             lines.append(f"| {system} | {what} | {median(events, 'records_per_second'):,.0f} | {' | '.join(latency)} | "
-                         f"{median(events, 'cpu_us_per_record'):.0f} | {median(events, 'disk_bytes_per_record'):,.0f} | "
+                         f"{median(events, 'cpu_us_per_record'):.0f} | {split} | {median(events, 'disk_bytes_per_record'):,.0f} | "
                          f"{median(events, 'io_bytes_per_record'):,.0f} | "
                          f"{sum(event['errors'] for event in events)} |")
     if gaps:
         lines += ["", "| killed leader | ms without commits |", "| --- | --- |", *gaps]
     lines += ["", "| goal | reached | holds |", "| --- | --- | --- |"]
     lines += [f"| {row['goal']} | {row['reached']} | {'yes' if row['holds'] else '**no**'} |" for row in result["goals"]]
+    lines += ["", "| what is compared | a write | durable before the answer | proven | settings |", "| --- | --- | --- | --- | --- |"]
+    lines += [f"| {name} | {' | '.join(facts)} |" for name, facts in FACTS.items() if any(system.startswith(name) for system in cells)]
     return "\n".join(lines) + "\n"
 
 
@@ -310,7 +368,10 @@ def parse():
     parser.add_argument("--seconds", type=float, default=2 if quick else 4, help="measured seconds of each load")
     parser.add_argument("--warmup", type=float, default=0.7 if quick else 1)
     parser.add_argument("--only", help="only systems whose name contains this")
+    parser.add_argument("--load", help="only loads whose name contains this")
     parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "target" / "release")
+    parser.add_argument("--base", type=pathlib.Path, metavar="DIR",
+                        help="servers of an earlier build, measured as `before`; drivers are of this build")
     parser.add_argument("--directory", default=ROOT / "target" / "bench-cluster")
     return parser.parse_args()
 
@@ -318,6 +379,7 @@ def parse():
 def main():
     options = parse()
     options.binaries = options.binaries.resolve()
+    options.base = options.base and options.base.resolve()
     try:
         result = Bench(options).run()
     except (Failure, TimeoutError, subprocess.SubprocessError, OSError) as error:

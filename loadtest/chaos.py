@@ -34,8 +34,8 @@ OBSERVER = "client"
 # The longest time from the end of a fault until commits go on and every replica is back, on a busy
 # machine.
 HEAL_SECONDS = 60
-# The small disk: room for the reserves of three groups, 104 MiB each, and for the writes of a run.
-# It fills soon.
+# The small disk: room for the reserve with three busy groups, 104 MiB each, and for the writes of a
+# run. It fills soon.
 SMALL_DISK_MEGABYTES = 512
 LEDGER = {"splits": ["m"], "capacity": 256}
 

@@ -50,7 +50,7 @@ WITNESS = "witness.example+82bca4dd+BNdamAGCsQq31Uv+08lkBzoO4XLz2qYjJa8CGmj3B1Ea
 
 
 class Prometheus:
-    """A real Prometheus, in its place of the network."""
+    """A real Prometheus, at its own address in the network."""
 
     def __init__(self, network, directory, targets):
         self.address = f"{network.address('prometheus')}:{PROMETHEUS_PORT}"
@@ -93,7 +93,7 @@ class Prometheus:
             raise Failure(f"Prometheus refuses {parameters or what}: {error.read().decode(errors='replace')}") from error
 
     def firing(self):
-        """Names of the alerts that fire, except those that may."""
+        """Names of the firing alerts, without those that may fire at any time."""
         alerts = self.ask("alerts")["alerts"]
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"} - PERHAPS
 

@@ -31,6 +31,9 @@ LEFT_OUT = ("p50", "afterwards", "ranges of 1,000", "proof of one record")
 WORKLOAD = "YCSB-like, Zipf 0"
 PARTIES = "Parties with histories of their own, in one store"
 
+CELL = ("A cell has records a second; p50 / p99; processor time of the servers for a record; bytes written to the device for a "
+        "record. Brackets divide the processor time among kinds of processes, and add the driver with its clients.")
+
 HEAD = """# Benchmarks
 
 <!-- `make benchmarks-page` writes this page. To change its text, change loadtest/benchmarks/. -->
@@ -224,7 +227,8 @@ def engine(report):
 
 
 def load_cell(figures):
-    """What one system did under one load: for writes also what a record cost."""
+    """What one system did under one load, and what a record cost: processor time of the servers, in
+    brackets that of each kind of process; bytes on disk for writes."""
     def figure(form, *columns):
         values = [figures[column] for column in columns]
         return [form.format(*values)] if all(values) else []
@@ -232,9 +236,9 @@ def load_cell(figures):
     latency = figure("{} / {} ms", "p50 ms", "p99 ms") or figure("{} ms", "p50 ms")
     if figures["what"].startswith("half load"):
         return "; ".join(latency)
-    costs = []
-    if not figures["what"].endswith("reads"):
-        costs = figure("{} us", "CPU us a record") + figure("{} B", "disk bytes a record")
+    costs = figure("{} us ({})", "CPU us a record", "of which")
+    if " reads" not in figures["what"]:
+        costs += figure("{} B", "disk bytes a record")
     return "; ".join(figure("{}/s", "records/s") + latency + costs)
 
 
@@ -249,14 +253,15 @@ def pivot(table):
 
 
 def cluster(report):
-    title = "Coppice beside etcd and immudb"
-    goals, loads, killed = (report.table(title, first) for first in ("goal", "system", "killed leader"))
+    title = "Coppice beside its peers"
+    goals, loads, killed, facts = (report.table(title, first) for first in ("goal", "system", "killed leader", "what is compared"))
     shown, files = pictures(report, CLUSTER_PICTURES, "", "cluster-", CLUSTER_PICTURES)
     conditions = rendered(text for text in report.section(title) if isinstance(text, str)
                           and text.startswith(("Conditions:", "The machine:")))
-    text = part("Clusters compared with etcd and immudb", notes("cluster"), conditions, {
+    text = part("Clusters compared with other systems", notes("cluster"), conditions, {
         "Cluster goals": grid(goals.head, numbered(goals.rows)),
-        "Cluster load": "\n\n".join([pivot(loads), grid(killed.head, killed.rows), shown]),
+        "Cluster load": "\n\n".join([wrapped(CELL), pivot(loads), grid(killed.head, killed.rows), shown]),
+        "What an answer stands for": grid(facts.head, facts.rows),
     })
     return text, files, verdicts(goals.rows), None
 

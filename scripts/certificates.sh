@@ -35,7 +35,7 @@ names= process= days=90
 for role in ${roles//,/ }; do
   case $role in
     node|coordinator)
-      [[ $name =~ ^[A-Za-z0-9._-]+$ ]] || { echo "certificates.sh: $name: a process's name has letters, digits, . _ and - alone" >&2; exit 2; }
+      [[ $name =~ ^[A-Za-z0-9._-]+$ ]] || { echo "certificates.sh: $name: a process's name may have only letters, digits, . _ and -" >&2; exit 2; }
       names+=,URI:urn:coppice:role:$role process=,URI:urn:coppice:name:$name days=30
       ;;
     reader|writer|operator|auditor) names+=,URI:urn:coppice:role:$role ;;

@@ -49,6 +49,7 @@ done
 render coppice-operator one-namespace --set watchNamespace=bank,replicas=2
 render coppice choices -f charts/golden/choices.values.yaml
 render coppice plaintext --set spec.tls.plaintext=true
+render coppice one-process --set oneProcess=true,nodes.count=1
 for golden in charts/golden/*.yaml; do
     case $golden in *.values.yaml) continue ;; esac
     case " ${rendered[*]} " in

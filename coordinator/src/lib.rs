@@ -336,7 +336,7 @@ pub fn check_witnesses(witnesses: &[Witness], quorum: usize) -> Result<(), Error
     }
     let twice = |(at, witness): (usize, &Witness)| witnesses[..at].iter().any(|other| other.key == witness.key);
     if witnesses.iter().enumerate().any(twice) {
-        return Err(Error::Options("two witnesses have one key".to_owned()));
+        return Err(Error::Options("two witnesses have the same key".to_owned()));
     }
     Ok(())
 }

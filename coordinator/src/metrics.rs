@@ -76,12 +76,9 @@ impl Metrics {
             named.with_boundaries(DURATIONS_S.to_vec()).build()
         };
         let metrics = Self {
-            batches: counter("coppice.commit.batches", "", "Batches by what became of them"),
+            batches: counter("coppice.commit.batches", "", "Batches by outcome"),
             refusals: counter("coppice.commit.refusals", "", "Batches that were refused, by reason"),
-            duration: durations(
-                "coppice.commit.duration",
-                "How long committed batches took, from their coming to their answer",
-            ),
+            duration: durations("coppice.commit.duration", "How long committed batches took, from arrival to answer"),
             stages: durations(
                 "coppice.commit.stage.duration",
                 "How long a batch waited in the queue; how long a version took to be prepared, appended, and answered",
@@ -93,7 +90,11 @@ impl Metrics {
             operations: counter("coppice.admin.operations", "", "Rollbacks and prunes that were done"),
             keys: counter("coppice.read.keys", "", "Keys that were read, with a proof or without"),
             cosignatures: counter("coppice.witness.cosignatures", "", "Cosignatures that witnesses gave"),
-            witness_failures: counter("coppice.witness.failures", "", "Times that a witness was asked in vain"),
+            witness_failures: counter(
+                "coppice.witness.failures",
+                "",
+                "Times that a witness was asked and did not cosign",
+            ),
         };
         metrics.begin();
         metrics
@@ -193,7 +194,7 @@ pub fn show(shown: &Arc<Shown>, log: &Arc<RootLog>) {
     gauge(shown, "coppice.coordinator.has_leader", "", "1 if the coordinator leads or knows who does", |shown| {
         Some((!shown.leadership.borrow().leader.is_empty()).into())
     });
-    gauge(shown, "coppice.coordinator.metadata.age", "s", "How long ago the metadata store said something", |shown| {
+    gauge(shown, "coppice.coordinator.metadata.age", "s", "Time since the metadata store last answered", |shown| {
         shown.registry_age().map(|age| age.as_secs())
     });
     gauge(log, "coppice.ledger.log.entries", "", "Entries of the root log that the coordinator knows of", |log| {

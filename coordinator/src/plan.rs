@@ -28,5 +28,5 @@ pub use epochs::resolve;
 pub use form::{Blocked, Draft, Ground, KeyState, Overlay, Verdict, form, in_reach, keys_to_read, numbers_to_ask};
 pub use map::{Leaves, state_of};
 pub use refusal::Refusal;
-pub use request::{Put, Request, Write, check_key};
+pub use request::{Put, Request, Write, check_key, check_open};
 pub use session::{Done, NumberStanding, Sessions};

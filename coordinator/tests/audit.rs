@@ -109,6 +109,7 @@ impl State {
                         touched.entry(*shard).or_default().0.extend(list.iter().cloned());
                     }
                 }
+                Entry::Append(_) | Entry::Head(_) => panic!("the cluster has no ledgers"),
                 Entry::Merge(merge) => {
                     touched.entry(merge.shard).or_default().1.push((merge.inputs.clone(), merge.output));
                 }
@@ -117,7 +118,7 @@ impl State {
         for (shard, (operations, merges)) in touched {
             let (forest, version) = self.forests.get_mut(&shard).expect("the shard is one of the map's");
             let operations = operations.iter().map(|(key, body)| (key.as_slice(), *body));
-            forest.prepare(header.stamp, &merges, operations).expect("events follow on the state");
+            forest.prepare(header.stamp, &merges, operations).expect("events follow the state");
             *version = header.stamp.version;
         }
     }
@@ -154,7 +155,7 @@ async fn audit(world: &World, sent: &Sent) -> (usize, usize, usize) {
         for bytes in headers {
             let header = Header::decode(&bytes).expect("headers are canonical");
             if let Some(before) = &before {
-                header.check_follows(before).expect("headers follow on");
+                header.check_follows(before).expect("headers follow each other");
             }
             match &header.body {
                 Body::Commit => {

@@ -145,7 +145,7 @@ async fn a_shard_that_lies_with_all_its_replicas_is_found_at_its_version() {
     let lies = Arc::new(Mutex::new(0));
     let told = lies.clone();
     world.faults.tamper(move |request| {
-        // The shard writes another value than the batch has. The journal has the batch.
+        // The shard writes a different value than the batch has. The journal has the batch.
         if request.group == GroupId::Shard(ShardId(1)).number()
             && let Some(first) = request.operations.iter_mut().find(|it| it.key.starts_with(b"z"))
             && let Some(v1::operation::Change::Put(value)) = &mut first.change

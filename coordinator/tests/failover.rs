@@ -150,7 +150,7 @@ async fn write(
     answers
 }
 
-/// Reads the log, beginning with genesis. Every header follows on the one before.
+/// Reads the log, beginning with genesis. Every header follows the one before.
 async fn check_log(client: &mut LedgerClient<Channel>) {
     let request = v1::WatchHeadsRequest { from_sequence: 0, ..v1::WatchHeadsRequest::default() };
     let mut stream = client.watch_heads(request).await.expect("served").into_inner();
@@ -158,7 +158,7 @@ async fn check_log(client: &mut LedgerClient<Channel>) {
     while let Some(message) = stream.message().await.expect("served") {
         let header = Header::decode(&message.header).expect("it is canonical");
         if let Some(before) = &before {
-            header.check_follows(before).expect("it follows on");
+            header.check_follows(before).expect("it follows");
         }
         before = Some(header);
     }

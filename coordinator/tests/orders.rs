@@ -14,7 +14,7 @@ const HIDDEN: [&str; 9] =
     ["a\nb", "a\r", "\u{1b}[2J", "\u{7f}", "\u{85}", "a\u{202e}b", "a\u{2028}b", "\u{feff}a", "a\u{200b}b"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_empty_message_is_no_order() {
+async fn an_empty_message_does_nothing() {
     let world = World::new(Params::default()).await;
     let leader = world.leader().await;
     let mut client = leader.client.clone();
@@ -49,7 +49,7 @@ async fn an_empty_message_is_no_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reason_and_principal_are_there_and_are_shown_as_they_are() {
+async fn reason_and_principal_are_required_and_have_no_hidden_characters() {
     let world = World::new(Params::default()).await;
     let leader = world.leader().await;
     let mut client = leader.client.clone();

@@ -17,7 +17,7 @@ mod common;
 
 use common::{
     World, absent, at, bytes, commit, delete, get,
-    proxy::{Call, Fate},
+    proxy::{Call, Fate, Said},
     prune_before, put, reason, roll_back, value_is,
 };
 use coppice_proto::v1;
@@ -74,11 +74,75 @@ async fn commits_are_read_and_proven_at_every_version() {
     let absent = client.get(get("gone", None)).await.expect("it is read").into_inner();
     assert!(!absent.record.expect("a record").found);
     verify(&absent.proof, key.verifier(), None).expect("absence is proven");
-    let error = client.get(get("a", Some(at(0, 6)))).await.expect_err("version 6 is not yet");
+    let error = client.get(get("a", Some(at(0, 6)))).await.expect_err("version 6 does not exist yet");
     assert_eq!(reason(&error), Reason::NotYet);
     let genesis = client.get(get("a", Some(at(0, 0)))).await.expect("genesis is readable").into_inner();
     assert!(!genesis.record.expect("a record").found);
     verify(&genesis.proof, key.verifier(), None).expect("the empty state is proven");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_values_of_an_answer_are_sent_once_if_the_client_wants_that() {
+    let world = World::new(Params::default()).await;
+    let mut client = world.leader().await.client;
+    let key = world.key();
+    client.commit(commit(vec![put("a", "1"), put("z", "2")], Vec::new())).await.expect("it is committed");
+    let options = |want_proof| v1::ReadOptions { want_proof, values_in_proof: true, ..v1::ReadOptions::default() };
+    for (want_proof, expected) in [(true, ["", "", ""]), (false, ["2", "", "1"])] {
+        let keys = ["z", "none", "a"].map(bytes).to_vec();
+        let request = v1::BatchGetRequest { keys, read: Some(options(want_proof)) };
+        let answer = client.batch_get(request).await.expect("they are read").into_inner();
+        assert_eq!(
+            answer.records.iter().map(|record| &record.value[..]).collect::<Vec<_>>(),
+            expected.map(str::as_bytes)
+        );
+        assert_eq!(answer.records.iter().map(|record| record.found).collect::<Vec<_>>(), [true, false, true]);
+        if want_proof {
+            let proof = verify(&answer.proof, key.verifier(), None).expect("the proof is sound");
+            let Claim::Query(claim) = proof.claim else { panic!("a query was proven") };
+            let Answer::Keys(found) = claim.answer else { panic!("keys were asked for") };
+            let values = found.iter().filter_map(|(_, record)| record.as_ref()?.value.as_deref());
+            assert_eq!(values.collect::<Vec<_>>(), [b"1", b"2"]);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_place_of_an_old_header_is_asked_for_once_and_only_kept_if_it_is_true() {
+    let world = World::new(Params::default()).await;
+    let mut client = world.leader().await.client;
+    let key = world.key();
+    for value in ["1", "2", "3"] {
+        client.commit(commit(vec![put("a", value)], Vec::new())).await.expect("it is committed");
+    }
+    let old = get("a", Some(at(0, 1)));
+    world.faults.lie(|_, said| {
+        if let Said::Read(answer) = said
+            && let Some(hash) = answer.inclusion.first_mut().and_then(|path| path.hashes.first_mut())
+        {
+            *hash = vec![0; 32].into();
+        }
+    });
+    let error = client.get(old.clone()).await.expect_err("the path leads elsewhere");
+    assert_eq!(reason(&error), Reason::Internal);
+    world.faults.tell_the_truth();
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    world.faults.set(move |call| {
+        if call.name == "prove_log" {
+            tell.send(()).expect("the test listens");
+        }
+        Fate::Pass
+    });
+    for _ in 0..3 {
+        let answer = client.get(old.clone()).await.expect("it is read").into_inner();
+        verify(&answer.proof, key.verifier(), None).expect("the proof is sound");
+    }
+    told.try_recv().expect("the first read asks");
+    told.try_recv().expect_err("the others remember");
+    client.commit(commit(vec![put("a", "4")], Vec::new())).await.expect("it is committed");
+    let answer = client.get(old).await.expect("it is read").into_inner();
+    verify(&answer.proof, key.verifier(), None).expect("the proof is sound");
+    told.try_recv().expect("the log has grown");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -709,7 +773,16 @@ async fn nodes_that_do_not_answer_are_named() {
     let status = client.status(v1::StatusRequest {}).await.expect("served").into_inner();
     assert_eq!(status.unreachable, Vec::<String>::new());
     world.nodes[2].kill().await;
-    let status = client.status(v1::StatusRequest {}).await.expect("served").into_inner();
+    // Connections that are open end a moment after the node.
+    let named = async {
+        loop {
+            let status = client.status(v1::StatusRequest {}).await.expect("served").into_inner();
+            if !status.unreachable.is_empty() {
+                return status;
+            }
+        }
+    };
+    let status = tokio::time::timeout(common::LIMIT, named).await.expect("it is named");
     assert_eq!(status.unreachable, ["node-3"]);
     assert!(status.groups.iter().all(|group| group.replicas.len() == 2), "{:?}", status.groups);
 }

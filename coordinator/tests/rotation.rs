@@ -290,7 +290,7 @@ async fn a_batch_whose_receipt_can_not_be_made_is_to_be_sent_again() {
     let told = told.expect_err("an answer without what was asked for is none");
     assert_eq!(reason(&told), Reason::Unavailable);
     let unproven = unproven.expect_err("a commit without a receipt is not believed");
-    assert_eq!(unproven.kind(), ErrorKind::Unavailable, "and it is no lie: {unproven}");
+    assert_eq!(unproven.kind(), ErrorKind::Unavailable, "and it is not a lie: {unproven}");
     assert!(unproven.outcome_unknown(), "{unproven}");
     world.faults.clear();
     let again = client.commit(numbered).await.expect("it is answered again").into_inner();

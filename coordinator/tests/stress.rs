@@ -240,7 +240,7 @@ async fn a_coordinator_killed_at_any_moment_loses_nothing_and_applies_nothing_tw
     check_log(&mut client).await;
 }
 
-/// Reads the log, beginning with genesis. Every header follows on the one before, and each session
+/// Reads the log, beginning with genesis. Every header follows the one before, and each session
 /// number stands once.
 async fn check_log(client: &mut LedgerClient<Channel>) {
     let request = v1::WatchHeadsRequest { from_sequence: 0, ..v1::WatchHeadsRequest::default() };
@@ -250,10 +250,10 @@ async fn check_log(client: &mut LedgerClient<Channel>) {
     while let Some(message) = stream.message().await.expect("served") {
         let header = Header::decode(&message.header).expect("it is canonical");
         if let Some(before) = &before {
-            header.check_follows(before).expect("it follows on");
+            header.check_follows(before).expect("it follows");
         }
         *kinds.entry(matches!(header.body, Body::Commit)).or_insert(0) += 1;
         before = Some(header);
     }
-    assert_eq!(kinds.get(&false), Some(&1), "genesis and commits alone");
+    assert_eq!(kinds.get(&false), Some(&1), "only genesis and commits");
 }

@@ -7,10 +7,10 @@ use std::{future::Future, time::Duration};
 use bytes::Bytes;
 use common::{LIMIT, World, commit, put, team};
 use coppice_proto::{
-    Channel,
+    Channel, status,
     v1::{self, ledger_client::LedgerClient},
 };
-use coppice_types::Params;
+use coppice_types::{Params, Reason};
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
@@ -116,6 +116,21 @@ async fn ended<T>(answers: &mut Streaming<T>) -> tonic::Status {
     }
 }
 
+/// Opens a stream of writes. The leader may change at any time on a busy machine, so a writer whose
+/// stream met the old leader opens another one.
+async fn open(
+    writer: &mut LedgerClient<Channel>,
+) -> Result<(mpsc::Sender<v1::CommitStreamRequest>, Streaming<v1::CommitStreamResponse>), tonic::Status> {
+    loop {
+        let (batches, requests) = mpsc::channel(1);
+        match writer.commit_stream(ReceiverStream::new(requests)).await {
+            Ok(answers) => return Ok((batches, answers.into_inner())),
+            Err(refused) if status::reason(&refused) == Some(Reason::NotLeader) => {}
+            Err(other) => return Err(other),
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unread_answers_of_a_writer_delay_no_other_forwarded_write() {
     let team = team::Team::new(team::embedded()).await;
@@ -127,8 +142,7 @@ async fn unread_answers_of_a_writer_delay_no_other_forwarded_write() {
         let mut writer = client(&team.world, passes);
         let session_id = Bytes::copy_from_slice(&[u8::try_from(streams.len()).expect("few") + 1; 16]);
         in_time("a session", first.open_session(v1::OpenSessionRequest { session_id: session_id.clone() })).await;
-        let (batches, requests) = mpsc::channel(1);
-        let mut answers = in_time("a stream", writer.commit_stream(ReceiverStream::new(requests))).await.into_inner();
+        let (batches, mut answers) = in_time("a stream", open(&mut writer)).await;
         // Reads until the budget is full of answers that nobody takes.
         let key = format!("k{}", streams.len());
         let mut number = 0;

@@ -73,11 +73,11 @@ async fn a_pinned_version_is_not_pruned_and_the_pin_is_named() {
     assert_eq!(reason(&refused), Reason::Pinned);
     assert!(refused.message().contains("30313233343536373839616263646566"), "{}", refused.message());
     assert_eq!(prune(&mut client, 2).await.expect("up to the pin").pruned_boundary, 2);
-    let listed = client.list_pins(v1::ListPinsRequest {}).await.expect("they are told").into_inner().pins;
+    let listed = client.list_pins(v1::ListPinsRequest {}).await.expect("they are listed").into_inner().pins;
     assert_eq!(listed, std::slice::from_ref(&pinned));
     let unpin = v1::UnpinRequest { pin_id: pinned.id };
     assert!(client.unpin(unpin.clone()).await.expect("it is taken back").into_inner().found);
-    assert!(!client.unpin(unpin).await.expect("a repetition is no error").into_inner().found);
+    assert!(!client.unpin(unpin).await.expect("a repetition is not an error").into_inner().found);
     assert_eq!(prune(&mut client, 4).await.expect("nothing holds it").pruned_boundary, 4);
     // The refusal did not end the leadership.
     assert_eq!(leader.handle.leadership().term, Some(Term(1)));
@@ -99,7 +99,7 @@ async fn prunes(client: &mut Client) -> Vec<Prune> {
 async fn until_pruned(client: &mut Client, from: u64) -> u64 {
     let reached = async {
         loop {
-            let head = client.head(v1::HeadRequest::default()).await.expect("it is told").into_inner();
+            let head = client.head(v1::HeadRequest::default()).await.expect("it is known").into_inner();
             if head.pruned_boundary >= from {
                 return head.pruned_boundary;
             }
@@ -317,7 +317,7 @@ async fn a_leader_that_falls_silent_is_left_when_another_takes_over() {
 /// The note in the report of a node's replica of a group.
 fn note_of(node: &coppice_shard_node::Handle, group: u32) -> String {
     let replica = node.status().replicas.into_iter().find(|it| it.group == group).expect("it has one");
-    replica.status.expect("it says how it does").note
+    replica.status.expect("it reports a status").note
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -366,7 +366,7 @@ async fn crowd(world: &World, batches: usize, refused: usize, value_bytes: usize
     let mut told = Vec::new();
     let mut written = vec![true; batches];
     for _ in 0..refused {
-        let ended = timeout(LIMIT, calls.join_next()).await.expect("refused at once").expect("they are more");
+        let ended = timeout(LIMIT, calls.join_next()).await.expect("refused at once").expect("there are more");
         let (number, answer) = ended.expect("no client panics");
         let refusal = answer.expect_err("nothing can be decided");
         assert_eq!(reason(&refusal), Reason::ResourceExhausted, "{refusal}");
@@ -427,7 +427,7 @@ async fn a_queue_is_full_by_bytes_too() {
 
 /// A connection has at most 1,024 open calls. Further ones are neither refused nor lost.
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_beyond_what_a_connection_may_have_wait_with_their_client() {
+async fn calls_beyond_the_limit_of_a_connection_wait_at_their_client() {
     let mut world = small(|_| {}).await;
     world.limits.prepare_timeout = LIMIT;
     crowd(&world, 1500, 0, 1).await;

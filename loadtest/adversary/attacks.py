@@ -62,8 +62,8 @@ def let_go(held):
 
 
 def unread_ranges(target, seconds):
-    """Ranges over everything, whose answers are never read: limited by the windows of HTTP/2, and
-    with huge windows by those of TCP."""
+    """Ranges over all records, whose answers are never read. The windows of HTTP/2 limit them;
+    where those are huge, the windows of TCP do."""
     held = []
     for window in (65_535, wire.WINDOW_MAX):
         attacker = Attacker(target, window=window)

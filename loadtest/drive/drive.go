@@ -4,7 +4,8 @@
 // A closed loop has a number of clients, each of which sends its next batch when the last one is
 // answered. An open loop sends batches at fixed times, without waiting for answers, and counts
 // latency from the time at which a batch was due. Reads are closed loops over keys that were
-// written before.
+// written before. Every client has a connection of its own, unless -connections says how many they
+// share.
 package drive
 
 import (
@@ -22,24 +23,26 @@ import (
 
 // Options of a run, from the command line.
 type Options struct {
-	Endpoints  []string
-	Mode       string
-	Clients    int
-	Batch      int
-	ValueBytes int
-	Seconds    float64
-	Warmup     float64
-	Rate       float64
-	First      uint64
-	Keys       uint64
+	Endpoints []string
+	Mode      string
+	Clients   int
+	// Connections is the number of connections, which the clients share.
+	Connections int
+	Batch       int
+	ValueBytes  int
+	Seconds     float64
+	Warmup      float64
+	Rate        float64
+	First       uint64
+	Keys        uint64
 }
 
-// A Client is one connection to the system, used by one goroutine at a time.
+// A Client is one connection to the system. Several goroutines use it if clients share connections.
 type Client interface {
 	// Write makes the pairs durable, in one transaction.
 	Write(ctx context.Context, keys, values [][]byte) error
-	// Read reads an existing key, with verification if the system can prove its answers.
-	Read(ctx context.Context, key []byte) error
+	// Read reads existing keys, with verification if the system can prove its answers.
+	Read(ctx context.Context, keys [][]byte) error
 }
 
 // attemptTimeout bounds one call.
@@ -53,7 +56,8 @@ func parse() Options {
 	endpoints := flag.String("endpoints", "", "where the system listens, with commas between")
 	flag.StringVar(&options.Mode, "mode", "closed", "closed, open or read")
 	flag.IntVar(&options.Clients, "clients", 1, "clients, each with a connection of its own")
-	flag.IntVar(&options.Batch, "batch", 1, "records of a batch")
+	flag.IntVar(&options.Connections, "connections", 0, "connections, if several clients share one")
+	flag.IntVar(&options.Batch, "batch", 1, "records of a batch, or keys of a read")
 	flag.IntVar(&options.ValueBytes, "value-bytes", 1024, "bytes of a value")
 	flag.Float64Var(&options.Seconds, "seconds", 5, "seconds that are measured")
 	flag.Float64Var(&options.Warmup, "warmup", 1, "seconds before")
@@ -62,6 +66,9 @@ func parse() Options {
 	flag.Uint64Var(&options.Keys, "keys", 0, "how many keys there are to read")
 	flag.Parse()
 	options.Endpoints = strings.Split(*endpoints, ",")
+	if options.Connections == 0 {
+		options.Connections = options.Clients
+	}
 	return options
 }
 
@@ -99,29 +106,36 @@ type run struct {
 	tickets atomic.Int64
 	errors  atomic.Int64
 	first   atomic.Value
-	begin   time.Time
-	end     time.Time
+	// due has a message for each batch of an open loop that is due; it is closed at the end.
+	due   chan struct{}
+	begin time.Time
+	end   time.Time
 }
 
 // Main runs a driver.
 func Main(system string, connect func(ctx context.Context, options Options, client int) (Client, error)) {
 	options := parse()
 	ctx := context.Background()
-	clients := make([]Client, options.Clients)
-	for index := range clients {
+	connections := make([]Client, options.Connections)
+	for index := range connections {
 		client, err := connect(ctx, options, index)
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", system, err)
 			os.Exit(1)
 		}
-		clients[index] = client
+		connections[index] = client
 	}
 	now := time.Now()
 	run := &run{options: options, begin: now.Add(seconds(options.Warmup))}
 	run.end = run.begin.Add(seconds(options.Seconds))
+	if options.Mode == "open" {
+		run.due = make(chan struct{}, options.Clients)
+		go run.pace(now)
+	}
 	samples := make([][]sample, options.Clients)
 	var done sync.WaitGroup
-	for index, client := range clients {
+	for index := range samples {
+		client := connections[index%len(connections)]
 		done.Go(func() { samples[index] = run.client(ctx, now, client) })
 	}
 	time.Sleep(time.Until(run.begin))
@@ -139,11 +153,15 @@ func seconds(number float64) time.Duration {
 func (run *run) client(ctx context.Context, start time.Time, client Client) []sample {
 	var samples []sample
 	for time.Now().Before(run.end) {
+		if run.due != nil {
+			if _, open := <-run.due; !open {
+				break
+			}
+		}
 		ticket := uint64(run.tickets.Add(1) - 1)
 		due := time.Now()
-		if run.options.Mode == "open" {
-			due = start.Add(seconds(float64(ticket) / run.options.Rate))
-			time.Sleep(time.Until(due))
+		if run.due != nil {
+			due = start.Add(dueAt(ticket, run.options.Rate))
 		}
 		err := run.call(ctx, client, ticket)
 		now := time.Now()
@@ -162,7 +180,7 @@ func (run *run) call(ctx context.Context, client Client, ticket uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	if run.options.Mode == "read" {
-		return client.Read(ctx, Key(mix(ticket)%run.options.Keys))
+		return client.Read(ctx, run.someKeys(ticket))
 	}
 	keys, values := make([][]byte, run.options.Batch), make([][]byte, run.options.Batch)
 	for index := range keys {
@@ -170,6 +188,16 @@ func (run *run) call(ctx context.Context, client Client, ticket uint64) error {
 		keys[index], values[index] = Key(number), Value(number, run.options.ValueBytes)
 	}
 	return client.Write(ctx, keys, values)
+}
+
+// someKeys are different keys that were written before. Neighbouring numbers have keys that lie far
+// apart.
+func (run *run) someKeys(ticket uint64) [][]byte {
+	keys, count := make([][]byte, run.options.Batch), run.options.Keys
+	for index := range keys {
+		keys[index] = Key((mix(ticket)%count + uint64(index)) % count)
+	}
+	return keys
 }
 
 func (run *run) print(system string, samples []sample) {
@@ -191,13 +219,10 @@ func (run *run) print(system string, samples []sample) {
 		gap, before = max(gap, sample.at.Sub(before)), sample.at
 	}
 	gap = max(gap, run.end.Sub(before))
-	records := len(samples)
-	if options.Mode != "read" {
-		records *= options.Batch
-	}
+	records := len(samples) * options.Batch
 	text, _ := json.Marshal(map[string]any{
 		"system": system, "mode": options.Mode, "batch": options.Batch, "value_bytes": options.ValueBytes,
-		"clients": options.Clients, "seconds": options.Seconds, "rate": options.Rate, "errors": run.errors.Load(),
+		"clients": options.Clients, "connections": options.Connections, "seconds": options.Seconds, "rate": options.Rate, "errors": run.errors.Load(),
 		"first_error": run.first.Load(), "calls": len(samples), "records": records,
 		"records_per_second": float64(records) / options.Seconds,
 		"next_key":           options.First + uint64(run.tickets.Load())*uint64(options.Batch),

@@ -83,13 +83,14 @@ def write_toml(path, table):
 
 
 class Cluster:
-    """Coppice in processes: nodes, coordinators, and, for more than one coordinator, etcd."""
+    """Coppice in processes: nodes, coordinators, and, for more than one coordinator, etcd. Without
+    coordinators, each node is a coordinator, too, in one process."""
 
     def __init__(self, network, directory, binaries, *, nodes, coordinators, etcd=None, clocks=None, ledger=None,
                  node_directories=None, settings=None):
         self.network, self.directory = network, pathlib.Path(directory)
         self.binaries = pathlib.Path(binaries)
-        self.nodes, self.coordinators, self.etcd = list(nodes), list(coordinators), etcd
+        self.nodes, self.coordinators, self.etcd = list(nodes), list(coordinators or nodes), etcd
         self.clocks = clocks
         self.ledger = ledger or {}
         self.settings = settings or {}
@@ -100,9 +101,13 @@ class Cluster:
         self.first_addresses = {node: network.address(node) for node in nodes}
         self.processes = {}
         for place in self.nodes:
-            self._add(place, "coppice-shard-node", self._node_settings(place))
+            if place in self.coordinators:
+                self._add(place, ["coppice", "serve"], self._serve_settings(place))
+            else:
+                self._add(place, ["coppice-shard-node"], self._node_settings(place))
         for place in self.coordinators:
-            self._add(place, "coppice-coordinator", self._coordinator_settings(place))
+            if place not in self.nodes:
+                self._add(place, ["coppice-coordinator"], self._coordinator_settings(place))
 
     def _make_key(self):
         cluster = secrets.token_hex(16)
@@ -142,13 +147,17 @@ class Cluster:
             "ledger": self.ledger, "access": CLEAR, **self._nodes_table(), **self.settings.get("coordinator", {}),
         }
 
-    def _add(self, place, binary, settings):
+    def _serve_settings(self, place):
+        coordinator, node = self._coordinator_settings(place), self._node_settings(place)
+        return coordinator | node | {"api_listen": coordinator["listen"], "metadata": coordinator["metadata"]}
+
+    def _add(self, place, program, settings):
         config = self.directory / f"{place}.toml"
         write_toml(config, settings)
         environment = self.clocks.environment(place) if self.clocks else {}
         # Settings in the caller's shell are for another ledger.
         environment |= {name: "" for name in os.environ if name.startswith("COPPICE_")}
-        command = self.network.command(place, [self.binaries / binary, "--config", config])
+        command = self.network.command(place, [self.binaries / program[0], *program[1:], "--config", config])
         self.processes[place] = Process(place, command, self.directory / f"{place}.log", environment)
 
     def form_no_more(self):
@@ -213,7 +222,7 @@ class Cluster:
         """Stops everything in order; returns what did not end well."""
         wrong = []
         order = [*self.coordinators, *self.nodes, *(self.etcd.places if self.etcd else [])]
-        for place in order:
+        for place in dict.fromkeys(order):
             code = self.all()[place].stop()
             if code != 0 and not place.startswith("etcd"):
                 wrong.append(f"{place} ended with {'SIGKILL, since it did not end' if code is None else code}")
@@ -229,7 +238,7 @@ def ills(status, replicas):
     """Problems in a status, one line each: a group without this number of voters or without a
     leader among them, or no leading coordinator."""
     if not status or not status.get("leader"):
-        return ["no coordinator that leads says how the groups are"]
+        return ["no leading coordinator reports the state of the groups"]
     wrong = []
     for group in status["groups"]:
         roles = [replica["role"] for replica in group["replicas"]]

@@ -6,7 +6,7 @@ may change. All packets pass the hub. It can silently drop those from one place 
 routing rule), and limit the rate towards a place (a token bucket). Nothing is visible outside: the
 namespaces have no connection to other networks, and are removed by `close`.
 
-Where namespaces can't be made, `open_network` fails. CHAOS_ALLOW_FEWER_FAULTS=1 permits to use
+Where namespaces can't be made, `open_network` fails. With CHAOS_ALLOW_FEWER_FAULTS=1 it uses
 addresses on the loopback interface instead. Nothing can be cut or slowed down then, and the report
 lists the faults that were not injected.
 """
@@ -17,7 +17,7 @@ import sys
 
 # If this variable is 1, tests may run on a machine on which some faults can't be injected.
 ALLOW_FEWER_FAULTS = "CHAOS_ALLOW_FEWER_FAULTS"
-# The last number of an address: of a place's first address, and of its last.
+# The range of the last number of a place's address.
 FIRST_HOST, LAST_HOST = 2, 254
 
 

@@ -4,7 +4,7 @@ import html
 import statistics
 
 _WIDTH, _BAR, _LEFT, _RIGHT = 760, 22, 170, 110
-_COLOURS = {"Coppice": "#2d6a4f", "etcd": "#5b8db8", "immudb": "#c77f3a"}
+_COLOURS = {"Coppice": "#2d6a4f", "etcd": "#5b8db8", "immudb": "#c77f3a", "Tessera": "#8a5a83"}
 
 
 def bars(title, unit, rows):

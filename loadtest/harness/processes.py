@@ -90,10 +90,14 @@ class Process:
         if not self.running():
             return 0.0, 0
         pid = self.child.pid
-        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        ticks = int(fields[11]) + int(fields[12])
         io = dict(line.split(": ") for line in pathlib.Path(f"/proc/{pid}/io").read_text().splitlines())
-        return ticks / os.sysconf("SC_CLK_TCK"), int(io["write_bytes"])
+        return cpu_seconds(pid), int(io["write_bytes"])
+
+
+def cpu_seconds(pid):
+    """The CPU time that a running process has used, of users and of the kernel together."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def device_bytes_written(path):

@@ -1,9 +1,10 @@
-"""The systems that are compared. Each is started fresh, and has its own official client as
-driver."""
+"""The systems that are compared. Each is started fresh. Its driver uses its own official client, if
+there is one."""
 
 import json
 import pathlib
 import subprocess
+import typing
 import urllib.request
 
 from .cluster import ETCD_CLIENT_PORT, Cluster, Etcd, build_go, well
@@ -11,6 +12,18 @@ from .network import Loopback
 from .processes import Process, device_bytes_written, wait_until
 
 IMMUDB_PORT = 3322
+TESSERA_PORT = 2025
+# Servers write one row for each step of over 3 ms of a loop that others wait for.
+STEPS = "coppice::steps"
+LOG = f"warn,{STEPS}=debug"
+
+
+class Usage(typing.NamedTuple):
+    """What servers have used since their start."""
+
+    cpu: dict
+    written: int
+    disk: int
 
 
 class System:
@@ -34,9 +47,19 @@ class System:
         raise NotImplementedError
 
     def usage(self):
-        """CPU seconds and bytes written of all processes, and bytes that the disk has written."""
-        usages = [process.usage() for process in self.processes()]
-        return sum(cpu for cpu, _ in usages), sum(written for _, written in usages), device_bytes_written(self.directory) or 0
+        """CPU seconds of the servers by their kind, bytes written by all of them, and bytes that
+        the disk has written."""
+        cpu, written = {}, 0
+        for process in self.processes():
+            seconds, bytes_ = process.usage()
+            kind = process.name.rstrip("0123456789").rstrip("-")
+            cpu[kind] = cpu.get(kind, 0) + seconds
+            written += bytes_
+        return Usage(cpu, written, device_bytes_written(self.directory) or 0)
+
+    def long_steps(self):
+        """The rows that the servers wrote about long steps since the last call."""
+        return []
 
     def stop(self):
         for process in self.processes():
@@ -45,19 +68,22 @@ class System:
 
 class Coppice(System):
     """Coppice in release binaries: nodes with a replica of each group, and one coordinator by
-    default."""
+    default. Without coordinators, the only node is one itself, in one process. `driver` is the
+    driver's program, if it isn't among the binaries."""
 
-    def __init__(self, directory, binaries, replicas, shards=1, coordinators=1):
+    def __init__(self, directory, binaries, replicas, shards=1, coordinators=1, driver=None):
         super().__init__(directory)
-        self.name = f"Coppice {shards} x {replicas}"
+        self.name = f"Coppice {shards} x {replicas}" + ("" if coordinators else " in one process")
         self.members = replicas
+        self.drive = driver or pathlib.Path(binaries) / "coppice-bench"
         nodes = [f"node-{number}" for number in range(1, replicas + 1)]
         names = [f"coordinator-{number}" for number in range(1, coordinators + 1)]
         etcds = ["etcd-1", "etcd-2", "etcd-3"] if coordinators > 1 else []
         self.network = Loopback([*nodes, *names, *etcds])
         etcd = Etcd(self.network, etcds, self.directory / "etcd", build_go("etcd", "scripts/etcd")) if etcds else None
         self.cluster = Cluster(self.network, self.directory / "cluster", binaries, nodes=nodes, coordinators=names, etcd=etcd,
-                               ledger={"shards": shards}, settings={"node": {"log": "warn"}, "coordinator": {"log": "warn"}})
+                               ledger={"shards": shards}, settings={"node": {"log": LOG}, "coordinator": {"log": LOG}})
+        self.seen = {}
 
     def processes(self):
         return list(self.cluster.all().values())
@@ -66,8 +92,18 @@ class Coppice(System):
         self.cluster.start("node-1")
         wait_until(lambda: well(self.cluster.status("node-1"), self.members), 60, "leaders of all groups")
 
+    def long_steps(self):
+        rows = []
+        for name, process in self.cluster.all().items():
+            with open(process.log, errors="replace") as log:
+                log.seek(self.seen.get(name, 0))
+                text = log.read()
+                self.seen[name] = log.tell()
+            rows += [f"{name}: {line.split(STEPS + ': ', 1)[1]}" for line in text.splitlines() if STEPS + ": " in line]
+        return rows
+
     def driver(self):
-        return [self.cluster.binaries / "coppice-bench", "drive", "--endpoints", ",".join(self.cluster.endpoints()),
+        return [self.drive, "drive", "--endpoints", ",".join(self.cluster.endpoints()),
                 "--key", self.cluster.vkey]
 
     def leader(self):
@@ -148,3 +184,31 @@ class Immudb(System):
     def driver(self):
         return [self.drive, "-endpoints", self.address, "-state", self.directory / "clients"]
 
+
+class Tessera(System):
+    """A log on Tessera's POSIX driver, in a process of its own (`loadtest/tessera`)."""
+
+    name = "Tessera 1"
+
+    def __init__(self, directory):
+        super().__init__(directory)
+        self.network = Loopback(["tessera"])
+        server = build_go("tessera", "loadtest/tessera", "./server")
+        self.drive = build_go("tessera-drive", "loadtest/tessera")
+        self.address = f"{self.network.address('tessera')}:{TESSERA_PORT}"
+        self.key = self.directory / "log.vkey"
+        command = [server, "-dir", self.directory / "log", "-key", self.key, "-listen", self.address]
+        self.process = Process("tessera", command, self.directory / "tessera.log")
+
+    def processes(self):
+        return [self.process]
+
+    def start(self):
+        self.process.start()
+        wait_until(self.key.exists, 60, "the key of the log")
+        probe = [*self.driver(), "-seconds", "1", "-warmup", "0.1", "-first", str(1 << 60)]
+        wait_until(lambda: '"errors":0' in subprocess.run(probe, capture_output=True, text=True, check=False).stdout, 60,
+                   "an answer of Tessera")
+
+    def driver(self):
+        return [self.drive, "-endpoints", self.address, "-key", self.key]

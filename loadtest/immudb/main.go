@@ -1,7 +1,8 @@
 // Command immudb-drive puts load on immudb, through immudb's own client.
 //
 // A batch is one SetAll (or a Set for one record), which immudb fsyncs before it answers, by
-// default. A read is a VerifiedGet. `-verified` makes verified writes of batches of one.
+// default. A read is a VerifiedGet of each key. `-verified` makes verified writes of batches of
+// one.
 package main
 
 import (
@@ -38,9 +39,13 @@ func (client client) Write(ctx context.Context, keys, values [][]byte) error {
 	return err
 }
 
-func (client client) Read(ctx context.Context, key []byte) error {
-	_, err := client.immudb.VerifiedGet(ctx, key)
-	return err
+func (client client) Read(ctx context.Context, keys [][]byte) error {
+	for _, key := range keys {
+		if _, err := client.immudb.VerifiedGet(ctx, key); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func main() {

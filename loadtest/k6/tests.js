@@ -65,7 +65,7 @@ function refusals() {
   fails('too many', 'ACTIVE=101%: it is too large', payment({ ACTIVE: '101%' }));
   fails('none', 'VUS=0: it is too small', payment({ VUS: '0' }));
   fails('one active account', 'two accounts at least', payment({ ACCOUNTS: '10', ACTIVE: '10%' }));
-  fails('a parameter of others', 'BLOCK_INTERVAL is no parameter of payment; it takes DURATION', payment({ BLOCK_INTERVAL: '1s' }));
+  fails('a parameter of others', 'BLOCK_INTERVAL is not a parameter of payment; it takes DURATION', payment({ BLOCK_INTERVAL: '1s' }));
   fails('a value over the limit', 'VALUE_BYTES=2MiB: it is too large', () => parameters('ycsb-a', { VALUE_BYTES: '2MiB' }));
   fails('a block over a batch', 'at most 6MiB', () => parameters('blocks', { BLOCK_RECORDS: '100', VALUE_BYTES: '1MiB' }));
   fails('a spike below its base', 'above RATE', () => parameters('spike', { RATE: '9/s', SPIKE_RATE: '9/s' }));
@@ -135,7 +135,7 @@ function refusal(work) {
 function repetitions() {
   const lost = scripted(['lost', 'NOT_LEADER', 'RESOURCE_EXHAUSTED', { stamp: 1 }]);
   same('it is asked again until it answers', lost.made.call('Commit', {}), { stamp: 1 });
-  same('by another coordinator, but for one that is busy', lost.asked, ['Commit', 'leave', 'Commit', 'leave', 'Commit', 'Commit']);
+  same('by another coordinator, except for one that is busy', lost.asked, ['Commit', 'leave', 'Commit', 'leave', 'Commit', 'Commit']);
   for (const reason of ['PRECONDITION_FAILED', 'PRUNED', 'INVALID_ARGUMENT', 'LIMIT_EXCEEDED', 'CORRUPTED']) {
     same(`${reason} is final`, refusal(() => scripted([reason]).made.call('Get', {})), [reason, false]);
   }
@@ -192,7 +192,7 @@ function plans() {
   same('each operation happens', held['ops{op:update}'], ['count>0']);
   same('few begin late', held.dropped_iterations, ['count<=0']);
   same('one bad proof ends it', held.proofs_bad, [{ threshold: 'count==0', abortOnFail: true }]);
-  is('no proof at all is no success', held.proofs_checked[0] === 'count>0');
+  is('no proof at all is not a success', held.proofs_checked[0] === 'count>0');
   const phased = Object.entries(thresholds('spike', parameters('spike', {}).values, { read: 'read' })).filter(([name]) => name.startsWith('op_duration'));
   same('a spike is judged before and after', phased.map(([name, [level]]) => [name, level]), [
     ['op_duration{op:read,phase:before}', 'p(95)<250'], ['op_duration{op:read,phase:during}', SHOWN], ['op_duration{op:read,phase:after}', 'p(95)<250'],

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn processes_believe_each_other_and_nobody_of_another_authority() {
+    async fn processes_trust_each_other_and_nobody_of_another_authority() {
         let authority = authority("ledger", now()).expect("an authority can be made");
         let other = super::authority("ledger", now()).expect("an authority can be made");
         let make = |authority: &Pair, name: &str| {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_certificate_that_ended_is_not_believed() {
+    async fn an_expired_certificate_is_not_trusted() {
         let authority = authority("ledger", now()).expect("an authority can be made");
         let past = now() - i64::from(PROCESS_DAYS + 1) * DAY_SECONDS;
         let old =

@@ -146,7 +146,7 @@ impl Operator<'_> {
         Ok(match answer {
             Ok(answer) => match Header::decode(&answer.header) {
                 Ok(header) => Answer::Done { sequence: Some(signed(header.sequence.0)) },
-                Err(_) => return Err(coppice_client::Error::Malformed("the record of the operation is no header")),
+                Err(_) => return Err(coppice_client::Error::Malformed("the record of the operation is not a header")),
             },
             Err(error) => Answer::Failed { kind: error.kind(), message: error.to_string() },
         })

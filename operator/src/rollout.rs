@@ -212,7 +212,9 @@ impl Fleet {
             };
             return Some(format!("{} {what}", member.name));
         }
-        let Some(groups) = &self.groups else { return Some("no coordinator tells how the groups are".to_owned()) };
+        let Some(groups) = &self.groups else {
+            return Some("no coordinator reports the state of the groups".to_owned());
+        };
         let mut blemishes = groups.iter().filter_map(|group| {
             if !group.led {
                 return Some(format!("{} has no leader", group.name));

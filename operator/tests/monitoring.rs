@@ -134,7 +134,7 @@ fn alerts_query_only_listed_metrics_and_each_has_a_runbook() {
         let (_, path) = url.split_once("/blob/main/").expect("it is in the repository");
         assert!(file(path).contains(&format!("`{name}`")), "{path} does not say what {name} is");
         assert!(overview.contains(&format!("`{name}`")), "the overview of runbooks lacks {name}");
-        assert!(names.insert(name), "two alerts have one name");
+        assert!(names.insert(name), "two alerts have the same name");
     }
     assert!(names.len() >= 5, "{names:?}");
     // `make test-alerts` checks that Prometheus agrees.

@@ -8,7 +8,7 @@
 //!
 //! - [`certificate`]: what a certificate says; [`status`]: refusals as gRPC statuses; [`timeout`]:
 //!   the time limits of calls; [`live`]: values made from files, renewed when the files change
-//! - [`secure`]: whose answers are believed; [`telemetry`]: how calls are traced and measured
+//! - [`secure`]: whose answers are accepted; [`telemetry`]: how calls are traced and measured
 //! - `channel`: the path of a call
 
 #![warn(missing_docs)]

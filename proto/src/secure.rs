@@ -1,4 +1,4 @@
-//! TLS for the dialing end: an answer is only believed from the expected role and name.
+//! TLS for the dialing end: an answer is accepted only from the expected role and name.
 //!
 //! The chain and the host name are verified first, as usual. They only show that the authority
 //! knows the holder. An authority of a cluster also signs for readers, and a reader's certificate
@@ -142,7 +142,7 @@ impl ServerCertVerifier for Answering {
     }
 }
 
-/// The authorities that a dialing process believes, and the certificate that it shows.
+/// The authorities that a dialing process trusts, and the certificate that it shows.
 #[derive(Clone, Debug)]
 pub struct Client {
     chain: Arc<WebPkiServerVerifier>,
@@ -151,7 +151,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that believes these authorities, and shows a certificate if there is one.
+    /// A client that trusts these authorities, and shows a certificate if there is one.
     ///
     /// # Errors
     /// If there is no authority, or certificate and key don't fit together.
@@ -179,7 +179,7 @@ impl Client {
     /// accepts, this end shows its own.
     ///
     /// # Errors
-    /// If the other end fails that, does not believe this end, or does not speak gRPC.
+    /// If the other end fails that, does not trust this end, or does not speak gRPC.
     pub async fn connect<IO>(&self, judge: Arc<dyn Judge>, host: &str, io: IO) -> io::Result<TlsStream<IO>>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
@@ -198,7 +198,7 @@ impl Client {
     /// Judges the certificates of an open connection to `host` again, by their chain and the time.
     ///
     /// # Errors
-    /// Says why they are no longer believed.
+    /// Says why they are no longer trusted.
     pub fn verify(
         &self,
         judge: &dyn Judge,

@@ -18,7 +18,13 @@ const MS_MAX: u64 = 99_999_999;
 /// The time that the caller waits; `None` if it does not say.
 #[must_use]
 pub fn asked(metadata: &MetadataMap) -> Option<Duration> {
-    parse(metadata.get(HEADER)?.to_str().ok()?)
+    of(metadata.as_ref())
+}
+
+/// Like [`asked`], from the headers of a call.
+#[must_use]
+pub fn of(headers: &http::HeaderMap) -> Option<Duration> {
+    parse(headers.get(HEADER)?.to_str().ok()?)
 }
 
 /// Adds a limit to the headers of a call, unless they have one.

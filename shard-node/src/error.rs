@@ -36,7 +36,7 @@ pub enum Error {
     UnknownCommand(#[source] CodecError),
     /// Another version of the software wrote the directory.
     #[error(
-        "{file} has format {found}, and this build reads format {known} alone: use the build that wrote the directory (docs/operations.md, \"Ledgers of older builds\")"
+        "{file} has format {found}, and this build reads only format {known}: use the build that wrote the directory (docs/operations.md, \"Ledgers of older builds\")"
     )]
     OtherFormat {
         file: &'static str,
@@ -116,5 +116,61 @@ pub(crate) fn storage(what: &'static str) -> impl Fn(io::Error) -> Error {
 impl From<tonic::Status> for Error {
     fn from(status: tonic::Status) -> Self {
         Self::Call(Box::new(status))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_types::Reason;
+
+    use super::*;
+
+    fn io(kind: io::ErrorKind) -> Error {
+        storage("write")(kind.into())
+    }
+
+    #[test]
+    fn a_lock_that_is_held_is_no_failure_of_the_disk() {
+        assert!(matches!(io(io::ErrorKind::WouldBlock), Error::InUse));
+        assert_eq!(io(io::ErrorKind::WouldBlock).kind(), ErrorKind::Unavailable);
+        assert_eq!(io(io::ErrorKind::PermissionDenied).kind(), ErrorKind::Internal);
+    }
+
+    #[test]
+    fn shortages_pass_and_damage_does_not_wherever_they_come_from() {
+        let log = |kind: io::ErrorKind| coppice_consensus::Error::Io { action: "append", source: kind.into() };
+        let passing = [
+            io(io::ErrorKind::StorageFull),
+            io(io::ErrorKind::QuotaExceeded),
+            log(io::ErrorKind::StorageFull).into(),
+            no_thread(io::ErrorKind::WouldBlock.into()),
+            coppice_engine::Error::Poisoned.into(),
+        ];
+        for error in passing {
+            assert!(error.passes(), "{error:?}");
+        }
+        let lasting = [
+            io(io::ErrorKind::PermissionDenied),
+            log(io::ErrorKind::UnexpectedEof).into(),
+            Error::InUse,
+            Error::Identity("another's".to_owned()),
+            Error::Damaged { file: "floor", what: "short".to_owned() },
+            Error::UnknownCommand(CodecError::Trailing),
+        ];
+        for error in lasting {
+            assert!(!error.passes(), "{error:?}");
+        }
+        assert_eq!(no_thread(io::ErrorKind::WouldBlock.into()).shortage(), Some(Shortage::Handles));
+    }
+
+    #[test]
+    fn an_error_tells_its_causes_once_and_keeps_the_kind_of_a_refusal() {
+        let error = io(io::ErrorKind::StorageFull);
+        assert_eq!(error.chain(), format!("cannot write: {}", io::Error::from(io::ErrorKind::StorageFull)));
+        for reason in Reason::ALL {
+            let refusal = Refusal::new(*reason, "why");
+            assert_eq!(Error::from(tonic::Status::from(refusal.clone())).kind(), reason.kind());
+            assert_eq!(Error::Refused(refusal).kind(), reason.kind());
+        }
     }
 }

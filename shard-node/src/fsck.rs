@@ -100,10 +100,15 @@ fn check_log(home: &Home, identity: Identity, report: &mut Report) -> Result<(),
 
 #[cfg(test)]
 mod tests {
-    use coppice_env::{SimRng, SimStorage};
+    use coppice_env::{OpenMode, SimRng, SimStorage};
     use coppice_types::{ClusterId, RaftId, ShardId};
 
     use super::*;
+    use crate::{
+        replica::machine::{Position, StateMachine},
+        root::RootMachine,
+        shard::{ShardMachine, tests::config},
+    };
 
     #[test]
     fn a_replica_that_waits_for_its_first_snapshot_is_sound() {
@@ -116,5 +121,104 @@ mod tests {
         home.set_started(identity).expect("noted");
         drop(home);
         assert_eq!(check(&node, identity.group).findings, Vec::<String>::new());
+    }
+
+    const SHARD: GroupId = GroupId::Shard(ShardId(0));
+
+    fn identity(group: GroupId) -> Identity {
+        Identity { cluster: ClusterId([7; 16]), group, raft_id: RaftId::new(1, 1) }
+    }
+
+    /// A disk with a founded replica of the group.
+    fn founded(group: GroupId) -> SimStorage {
+        let disk = SimStorage::new();
+        let mut home = Home::open(disk.storage().as_ref(), identity(group)).expect("made");
+        let Identity { cluster, raft_id, .. } = identity(group);
+        let options = coppice_consensus::Options::new(cluster, group, raft_id);
+        let raft = home.raft().expect("made");
+        drop(Group::create(raft, options, Box::new(SimRng::new(1)), &[raft_id]).expect("made"));
+        let (state, first) = (home.state().expect("made"), Position { index: 1, term: 1 });
+        match group {
+            GroupId::Root => {
+                RootMachine::open(state, &crate::Runner::Threads).and_then(|mut it| it.flush(first)).expect("flushed")
+            }
+            GroupId::Shard(_) => {
+                ShardMachine::open(state, &config()).and_then(|mut it| it.flush(first)).expect("flushed")
+            }
+        }
+        home.set_floor(first).expect("noted");
+        home.set_started(identity(group)).expect("noted");
+        disk
+    }
+
+    fn findings(disk: &SimStorage, group: GroupId) -> Vec<String> {
+        check(&disk.storage(), group).findings
+    }
+
+    #[test]
+    fn a_sound_replica_of_either_kind_has_no_findings() {
+        for group in [GroupId::Root, SHARD] {
+            let disk = founded(group);
+            for _ in 0..2 {
+                assert_eq!(check(&disk.storage(), group), Report::default(), "a check changes nothing");
+            }
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_in_any_part_of_a_replica_is_a_finding_that_names_the_part() {
+        for (group, path, part) in [
+            (GroupId::Root, "group-0/identity", "identity"),
+            (GroupId::Root, "group-0/floor", "floor"),
+            (GroupId::Root, "group-0/state-1/superblock", "superblock"),
+            (SHARD, "group-1/state-1/meta-1", "meta-1"),
+            (SHARD, "group-1/raft/meta", "raft/meta"),
+        ] {
+            let disk = founded(group);
+            disk.flip_bit(path, 20, 3);
+            let found = findings(&disk, group);
+            assert!(found.iter().any(|found| found.contains(part)), "{path}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_log_that_is_missing_or_ends_before_the_floor_is_a_finding() {
+        let disk = founded(SHARD);
+        let home = Home::open(disk.storage().as_ref(), identity(SHARD)).expect("opened");
+        home.set_floor(Position { index: 50, term: 1 }).expect("noted");
+        drop(home);
+        assert_eq!(findings(&disk, SHARD), ["raft: the log ends at 1, before 50"]);
+        disk.remove_dir_all("group-1/raft").expect("removed");
+        assert_eq!(findings(&disk, SHARD), ["raft: there is no log"]);
+    }
+
+    #[test]
+    fn nothing_and_a_pledge_are_told_apart_from_a_replica() {
+        let disk = SimStorage::new();
+        let absent = Report { absent: true, ..Report::default() };
+        assert_eq!(check(&disk.storage(), SHARD), absent);
+        disk.create_dir_all("group-1").expect("made");
+        assert_eq!(check(&disk.storage(), SHARD), absent, "a crash came before the identity was written");
+        drop(Home::open(disk.storage().as_ref(), identity(SHARD)).expect("made"));
+        assert_eq!(check(&disk.storage(), SHARD), Report { notes: 1, ..Report::default() });
+    }
+
+    #[test]
+    fn a_directory_of_another_build_is_no_damage_and_one_in_use_is_not_checked() {
+        let disk = founded(SHARD);
+        let held = Home::open(disk.storage().as_ref(), identity(SHARD)).expect("opened");
+        assert_eq!(findings(&disk, SHARD), [Error::InUse.chain()]);
+        drop(held);
+        let node = disk.storage();
+        let file = node.open("group-1/floor", OpenMode::Existing).expect("it is there");
+        let mut bytes = vec![0; usize::try_from(file.len().expect("a length")).expect("small")];
+        file.read_exact_at(&mut bytes, 0).expect("readable");
+        bytes.truncate(bytes.len() - 32);
+        bytes[0] = 9;
+        let hash = coppice_verify::hash::sha256(&bytes);
+        file.write_all_at(&[&bytes[..], hash.as_bytes()].concat(), 0).expect("room");
+        let report = check(&node, SHARD);
+        assert!(report.findings.is_empty());
+        assert!(report.other_format.is_some_and(|what| what.contains("floor has format 9")));
     }
 }

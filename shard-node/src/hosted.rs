@@ -7,6 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Deref,
     sync::{Arc, Mutex, PoisonError, RwLock, Weak},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -149,9 +150,32 @@ impl Hosted {
         NodeClient::new(channel.clone())
     }
 
+    /// Takes another node's beat, and wakes the replicas whose groups it does not name any more.
+    pub(crate) fn beat(&self, node: &str, beat: &v1::Beat) {
+        for group in self.sleepers.heard(node, beat, self.clock.now()) {
+            self.wake(group, Duration::ZERO);
+        }
+    }
+
+    /// Wakes the replicas of groups with a member whose node was silent for `limit`.
+    pub(crate) fn wake_overdue(&self, limit: Duration) {
+        for (group, silence) in self.sleepers.overdue(self.clock.now(), limit) {
+            self.wake(group, silence);
+        }
+    }
+
+    fn wake(&self, group: GroupId, silence: Duration) {
+        if let Some(replica) = self.replica(group) {
+            replica.wake(silence);
+        }
+    }
+
     fn unreachable(&self, node: &str) {
         for replica in self.all().values() {
             replica.unreachable(node);
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -3,7 +3,9 @@
 //!
 //! `handle` starts and stops. [`formation`] and [`membership`] extend [`Handle`], [`claim`] binds
 //! the data directory, and `health` and `metrics` only read.
+//! `beats` tells the other nodes which groups sleep here.
 
+mod beats;
 pub mod claim;
 pub mod formation;
 mod handle;

@@ -59,3 +59,37 @@ impl From<Malformed> for Refusal {
         Self::new(Reason::InvalidArgument, error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_types::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_reaches_a_caller_with_its_reason_and_its_fact() {
+        let status = Status::from(Refusal::not_leader("node-2"));
+        assert_eq!(status::reason(&status), Some(Reason::NotLeader));
+        assert_eq!(status::metadata(&status, status::LEADER).as_deref(), Some("node-2"));
+        for reason in Reason::ALL {
+            let status = Status::from(Refusal::new(*reason, "why"));
+            assert_eq!((status::reason(&status), status::kind(&status)), (Some(*reason), reason.kind()));
+            assert_eq!(status.message(), "why");
+        }
+    }
+
+    #[test]
+    fn only_a_replica_that_is_behind_is_worth_waiting_for() {
+        let passing: Vec<_> = Reason::ALL.iter().filter(|reason| Refusal::new(**reason, "").may_pass()).collect();
+        assert_eq!(passing, [&Reason::StateMissing, &Reason::MissedAdmin]);
+        assert!(passing.iter().all(|reason| reason.kind() == ErrorKind::Unavailable), "other replicas may have it");
+    }
+
+    #[test]
+    fn a_malformed_message_names_its_field() {
+        let malformed = coppice_proto::convert::digest(&[1; 31], "base.digest").expect_err("it is short");
+        let refusal = Refusal::from(malformed);
+        assert_eq!(refusal.reason, Reason::InvalidArgument);
+        assert!(refusal.message.contains("base.digest"), "{refusal:?}");
+    }
+}

@@ -4,6 +4,8 @@
 mod machine;
 mod messages;
 mod reads;
+#[cfg(test)]
+pub(crate) mod tests;
 
 pub use machine::RootReceiver;
 pub use messages::{append_header, drop_pin, open_session, set_pin, take_over, to_pin};

@@ -6,6 +6,8 @@ mod peer;
 mod root;
 mod scan;
 mod shard;
+#[cfg(test)]
+mod tests;
 
 pub use node::NodeService;
 pub use peer::PeerService;

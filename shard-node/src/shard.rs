@@ -30,7 +30,7 @@ mod machine;
 pub mod messages;
 mod protocol;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod writer;
 
 pub use command::{Body, Command, Context, Execute, Prepare, decode_journal};
@@ -141,8 +141,8 @@ impl ShardMachine {
     /// Whether this replica may answer a read of `state` from a sender with this context.
     ///
     /// # Errors
-    /// If an admin operation is missing here, the version is fenced, or the state is not here, or
-    /// not yet.
+    /// If an admin operation is missing here, the version is fenced, the state is not here, or not
+    /// yet, or its row cannot be read.
     pub fn readable(&self, context: &Context, state: &ShardState) -> Result<(), Refusal> {
         if context.admin_sequence > self.protocol.executed && !planted(Bug::MissedAdminServed) {
             return Err(self.missed_admin());
@@ -150,7 +150,11 @@ impl ShardMachine {
         if self.protocol.fence.is_some_and(|fence| state.version > fence.target) {
             return Err(Refusal::new(Reason::FencedForRollback, "a rollback below this version is being decided"));
         }
-        if self.engine.has(state) { Ok(()) } else { Err(state_missing(state)) }
+        match self.engine.has(state) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(state_missing(state)),
+            Err(error) => Err(Refusal::new(error.reason(), error.to_string())),
+        }
     }
 
     fn run(&mut self, command: &Command) -> Result<Reply, Stop> {
@@ -204,7 +208,7 @@ impl ShardMachine {
         if *named == decided || named.version < decided.version {
             return Ok(());
         }
-        if named.version == decided.version || !self.engine.has(named) {
+        if named.version == decided.version || !self.engine.has(named).map_err(failed)? {
             let message = format!(
                 "decided state {} of version {} is not staged here; decided is {} of version {}",
                 named.digest, named.version, decided.digest, decided.version
@@ -353,7 +357,7 @@ impl ShardMachine {
         }
         // The state that the sender knew as decided may just have been rolled back. In that case it
         // is no longer here.
-        if context.admin_sequence == self.protocol.executed && self.engine.has(&context.decided) {
+        if context.admin_sequence == self.protocol.executed && self.engine.has(&context.decided).map_err(failed)? {
             self.settle(&context.decided)?;
         }
         self.reply(None)
@@ -397,9 +401,9 @@ fn state_missing(state: &ShardState) -> Refusal {
 }
 
 /// Whether an error follows from the request and the replicated state alone, so that every sound
-/// replica meets the same one. A merge with another output than the request says is such an error:
-/// if the tree is wrong on this replica alone, the others stage the version, and the comparison of
-/// outcomes finds this replica.
+/// replica meets the same one. A merge with a different output than the request says is such an
+/// error: if the tree is wrong on this replica alone, the others stage the version, and the
+/// comparison of outcomes finds this replica.
 fn deterministic(error: &engine::Error) -> bool {
     use engine::Error;
     matches!(

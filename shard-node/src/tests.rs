@@ -4,6 +4,7 @@
 mod cluster;
 mod full;
 mod shortage;
+mod sleep;
 
 use cluster::{CLUSTER, Cluster, LIMIT, Leader, SHARD, name, until};
 use coppice_env::{Fault, Operation, SimStorage};

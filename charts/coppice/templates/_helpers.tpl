@@ -49,9 +49,13 @@ shards:
   count: {{ .Values.shards.count }}
   {{- end }}
 journals: {{ .Values.journals }}
+{{- if .Values.oneProcess }}
+oneProcess: true
+{{- else }}
 coordinators:
   count: {{ .Values.coordinators.count }}
   resources: {{- toYaml .Values.coordinators.resources | nindent 4 }}
+{{- end }}
 {{- with .Values.etcd }}
 {{- if .endpoints }}
 etcd:

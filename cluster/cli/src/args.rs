@@ -3,6 +3,7 @@
 mod line;
 mod named;
 mod reads;
+mod serve;
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -12,6 +13,7 @@ use line::CONNECTION;
 pub use line::command;
 pub use named::Named;
 pub use reads::{At, Checkpoint, Diff, Get, Header, History, Log, LogAction, LogCheck, Merge, Range, Watch};
+pub use serve::Serve;
 
 const FORMS: &str = "Keys and values are text, or hex with `0x` in front, or the content of a file with `@` (`@-`: standard input); \
                      `text:` in front takes the rest as it is, `esc:` reads it as commands print it.";
@@ -39,7 +41,7 @@ pub struct Common {
     #[arg(long, global = true, help_heading = CONNECTION, env = "COPPICE_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,
     /// Accept any server whose certificate comes from the authority of --ca, not only a
-    /// coordinator: for a proxy that ends TLS itself, or a public authority. Then only proven
+    /// coordinator: for a proxy that terminates TLS, or a public authority. Then only proven
     /// answers (--trust) are certain to come from the ledger.
     #[arg(long, global = true, help_heading = CONNECTION)]
     pub any_server: bool,
@@ -81,6 +83,8 @@ pub enum Encoding {
 pub enum Command {
     /// Run a whole cluster in this process.
     Dev(Dev),
+    /// Run a node and a coordinator in this process.
+    Serve(Serve),
     /// Load batches: JSON lines, or the history of a git repository.
     Load(Load),
     /// Commit one batch as one version.
@@ -188,7 +192,7 @@ pub struct Dev {
     /// Prune automatically, and keep at least this many of the newest versions [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub retain_versions: Option<u64>,
-    /// Prune automatically, and keep every version that was head in this many last hours [default:
+    /// Prune automatically, and keep every version that was head within this many hours [default:
     /// all].
     #[arg(long, value_name = "HOURS", conflicts_with = "retain_versions", value_parser = clap::value_parser!(u32).range(1..))]
     pub retain_hours: Option<u32>,
@@ -207,7 +211,7 @@ fn parse_replicas(text: &str) -> Result<u32, String> {
         "1" => Ok(1),
         "3" => Ok(3),
         "5" => Ok(5),
-        _ => Err("a group has 1, 3 or 5 replicas".to_owned()),
+        _ => Err("a group must have 1, 3 or 5 replicas".to_owned()),
     }
 }
 

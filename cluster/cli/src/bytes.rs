@@ -54,7 +54,7 @@ pub fn parse(argument: &str) -> Result<Vec<u8>, Failure> {
 pub fn parse_key(argument: &str) -> Result<Vec<u8>, Failure> {
     let key = parse(argument)?;
     if key.is_empty() {
-        return Err(Failure::usage("a key has at least one byte"));
+        return Err(Failure::usage("a key must have at least one byte"));
     }
     Ok(key)
 }
@@ -76,7 +76,7 @@ pub fn split_pair(argument: &str) -> Result<(&str, &str), Failure> {
 /// Reads hex, with or without `0x`.
 pub fn parse_hex(text: &str) -> Result<Vec<u8>, Failure> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
-    hex::decode(digits).map_err(|error| Failure::usage(format!("`{}` is no hex: {error}", shorten(&safe(text), 80))))
+    hex::decode(digits).map_err(|error| Failure::usage(format!("`{}` is not hex: {error}", shorten(&safe(text), 80))))
 }
 
 /// The form of bytes in a JSON object.
@@ -117,7 +117,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn no_text() -> Failure {
-    Failure::usage("the answer has bytes that are no UTF-8 text").hint("Use --encoding hex, or leave --encoding out.")
+    Failure::usage("the answer has bytes that are not UTF-8 text").hint("Use --encoding hex, or leave --encoding out.")
 }
 
 #[cfg(test)]

@@ -73,6 +73,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         }
         Command::Fsck(args) => fsck::fsck(args, output),
         Command::Dev(args) => dev::serve::dev(args, output).await,
+        Command::Serve(_) => unreachable!("it makes its own runtime"),
     }
 }
 

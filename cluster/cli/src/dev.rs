@@ -1,8 +1,9 @@
 //! `coppice dev`: a whole cluster in one process.
 //!
 //! [`Cluster`] connects nodes, each with one replica of every group, by in-memory pipes, and puts a
-//! coordinator on a TCP port. Its handle stops, starts, wipes and replaces replicas, for tests.
-//! [`home`] keeps the data directory, [`serve`] is the command.
+//! coordinator on a TCP port, which calls the nodes without a connection. Its handle stops, starts,
+//! wipes and replaces replicas, for tests. [`home`] keeps the data directory, [`serve`] is the
+//! command.
 
 mod cluster;
 pub mod home;

@@ -103,6 +103,18 @@ impl Failure {
     }
 }
 
+/// For the processes of a cluster, which have the same exit codes.
+impl From<coppice_process::Failure> for Failure {
+    fn from(failure: coppice_process::Failure) -> Self {
+        let code = match failure.code {
+            coppice_process::Code::Usage => Code::Usage,
+            coppice_process::Code::Refused => Code::Refused,
+            coppice_process::Code::Unavailable => Code::Unavailable,
+        };
+        Self { code, reason: None, message: failure.message, hint: failure.hint }
+    }
+}
+
 /// For reads, and for anything else that writes nothing.
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
@@ -134,6 +146,8 @@ fn reason_hint(reason: Reason) -> Option<&'static str> {
             "Older versions were dropped: `coppice head` shows the oldest that is left, `coppice log` who pruned and why."
         }
         Reason::Pinned => "`coppice pins` shows what is held until when; a pin ends by itself, or by `coppice unpin`.",
+        Reason::LedgerFloor => "Roll back to that version or a later one; `coppice header --version` shows it.",
+        Reason::Reserved => "Keys below 0x01 belong to the ledgers of members; give a range with `--low 0x01`.",
         Reason::RolledBack => "`coppice log` shows the rollback, who did it and why.",
         Reason::PreconditionFailed => "Read the key or the head again, and decide then.",
         Reason::LimitExceeded => "The ledger's limits are in its genesis header: `coppice header 0 --json`.",
@@ -179,7 +193,7 @@ mod tests {
             let failure = Failure::from(Error::from(status::refuse(reason, "no")));
             let expected = match reason {
                 Reason::NotFound => Code::NotFound,
-                Reason::InvalidArgument => Code::Usage,
+                Reason::InvalidArgument | Reason::Reserved => Code::Usage,
                 reason
                     if matches!(
                         reason.kind(),

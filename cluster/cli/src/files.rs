@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_replaces_none_and_leaves_nothing_aside() {
+    fn a_new_file_replaces_none_and_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let (path, other) = (dir.path().join("a"), dir.path().join("a.new"));
         fs::write(&other, "of somebody else").expect("a file can be written");
@@ -159,7 +159,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let (path, link) = (dir.path().join("receipt"), dir.path().join("link"));
         assert!(Prepared::new(&dir.path().join("nowhere/receipt")).is_err());
-        assert!(Prepared::new(dir.path()).is_err(), "a directory is no file");
+        assert!(Prepared::new(dir.path()).is_err(), "a directory is not a file");
         drop(Prepared::new(&path).expect("it can be written"));
         assert!(names(dir.path()).is_empty());
         fs::write(&path, "old").expect("a file can be written");

@@ -1,5 +1,5 @@
-//! The `coppice` command as a library: arguments, commands, and [`dev`], a whole cluster in one
-//! process.
+//! The `coppice` command as a library: arguments, commands, [`dev`], a whole cluster in one
+//! process, and [`serve`], a node and a coordinator in one process.
 //!
 //! Invariants: results go to standard output, everything else to standard error. Every command ends
 //! with one of the five exit codes of [`failure::Code`]. The offline commands (`verify`, `keygen`,
@@ -17,5 +17,6 @@ mod genesis;
 pub mod input;
 mod load;
 pub mod output;
+pub mod serve;
 pub mod text;
 pub mod time;

@@ -291,10 +291,10 @@ fn explain(error: Error, place: &str, session: SessionId) -> Failure {
 fn session_id(cluster: ClusterId, name: Option<&str>, identity: &[u8]) -> Result<SessionId, Failure> {
     let mut named = b"coppice load\0".to_vec();
     match name {
-        Some("") => return Err(Failure::usage("a session has a name")),
+        Some("") => return Err(Failure::usage("a session must have a name")),
         Some(name) if name.len() == 32 && hex::decode(name).is_ok() => {
             let bytes = bytes::parse_hex(name)?;
-            return SessionId::from_slice(&bytes).ok_or_else(|| Failure::usage("a session has 32 hex digits"));
+            return SessionId::from_slice(&bytes).ok_or_else(|| Failure::usage("a session must have 32 hex digits"));
         }
         Some(name) => {
             named.extend(b"by name\0");

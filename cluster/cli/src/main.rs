@@ -8,8 +8,14 @@ use coppice::{
     args::{self, Arguments, Command},
     commands,
     failure::Failure,
-    output,
+    output, serve,
 };
+use tikv_jemallocator::Jemalloc;
+
+/// `serve` and `dev` are nodes and coordinators. These allocate on many threads and free on one,
+/// and the C library's allocator takes a lock for that.
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
     let parsed = args::command().try_get_matches().and_then(|matches| Arguments::from_arg_matches(&matches));
@@ -18,12 +24,19 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let json = arguments.common.json;
-    let runtime = match arguments.command {
-        Command::Dev(_) => tokio::runtime::Builder::new_multi_thread().enable_all().build(),
-        _ => tokio::runtime::Builder::new_current_thread().enable_all().build(),
+    let done = match &arguments.command {
+        // The process reads its settings, then opens its log, then starts its threads.
+        Command::Serve(args) => serve::run(&args.matches),
+        Command::Dev(_) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+            runtime.expect("the system gives threads and a poller").block_on(commands::run(arguments))
+        }
+        _ => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("the system gives threads and a poller").block_on(commands::run(arguments))
+        }
     };
-    let runtime = runtime.expect("the system gives threads and a poller");
-    match runtime.block_on(commands::run(arguments)) {
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             output::failure(&failure, json);

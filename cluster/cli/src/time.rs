@@ -31,7 +31,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_no_moment_is_shown_as_it_is() {
+    fn a_number_that_is_not_a_moment_is_shown_as_it_is() {
         assert_eq!(moment(u64::MAX), "18446744073709551615 ms since 1970");
     }
 }

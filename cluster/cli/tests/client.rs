@@ -122,7 +122,7 @@ fn without_headers(
 }
 
 async fn version(client: &Client) -> u64 {
-    client.head().await.expect("it is told").stamp.expect("a stamp").version
+    client.head().await.expect("it is known").stamp.expect("a stamp").version
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -188,7 +188,7 @@ async fn a_dead_and_a_slow_coordinator_do_not_keep_a_client_from_its_ledger() {
     let record = client.get(request).await.expect("it is read").record.expect("a record");
     assert_eq!(record.value, b"20".as_slice());
     assert!(taken.load(Ordering::SeqCst) <= 2, "the slow one is left alone");
-    client.learn_endpoints().await.expect("it is told");
+    client.learn_endpoints().await.expect("they are known");
     cluster.stop().await.expect("it stops");
 }
 
@@ -227,7 +227,7 @@ async fn a_stream_whose_connection_breaks_goes_on_and_applies_nothing_twice() {
         assert_eq!(record.value, newest.to_string().into_bytes());
     }
     let pin = client.pin(PinId([4; 16]), 1, Duration::from_secs(60)).await.expect("it stands");
-    assert_eq!(client.pins().await.expect("they are told"), [pin]);
+    assert_eq!(client.pins().await.expect("they are listed"), [pin]);
     assert!(client.unpin(PinId([4; 16])).await.expect("it is taken back"));
     cluster.stop().await.expect("it stops");
 }

@@ -49,7 +49,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 const ALLOWED_IN_TESTS: &[(&str, &[&str])] = &[
     ("coppice-coordinator", &["shard-node", "client"]),
     ("coppice-shard-node", &["client"]),
-    ("coppice-operator", &["process", "shard-node", "coordinator"]),
+    ("coppice-operator", &["process", "shard-node", "coordinator", "coppice"]),
 ];
 
 /// Packages that are synchronous, and know no network.

@@ -260,7 +260,7 @@ fn a_log_that_shrank_or_forked_is_told_from_one_that_goes_on() {
     honest.run(&["get", "k", "--proof", &file("proof")]).expect(0);
     assert_eq!(check(&forked, "saved", 1), "shrunk");
     put(&forked, 1);
-    assert_eq!(check(&forked, "saved", 1), "fork", "of one size");
+    assert_eq!(check(&forked, "saved", 1), "fork", "of the same size");
     put(&forked, 3);
     put(&forked, 4);
     assert_eq!(check(&forked, "saved", 1), "fork", "grown");

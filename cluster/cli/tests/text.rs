@@ -140,7 +140,7 @@ fn a_value_goes_as_it_is_into_a_pipe_or_a_file_and_escaped_to_a_terminal() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_reader_that_goes_away_is_not_an_error() {
     let work = tempfile::tempdir().expect("a temporary directory");
     let dev = one_replica(work.path());
     dev.run(&["commit", "--put", "k=v"]).expect(0);

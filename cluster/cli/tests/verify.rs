@@ -54,7 +54,7 @@ fn every_case_of_the_page_is_judged_as_it_says() {
 }
 
 #[test]
-fn a_proof_of_something_else_than_was_expected_fails() {
+fn a_proof_of_something_that_was_not_expected_fails() {
     let files = Files::new();
     let key = files.named("a tree of two leaves");
     let range = files.named("a range below the first record there is");

@@ -23,7 +23,7 @@ pub fn check_keys(
 ) -> Result<Checkpoint, Error> {
     let v1::BatchGetResponse { records, read_at, proof } = told;
     let (question, options) = (Asked::Keys(&asked.keys), &asked.read.unwrap_or_default());
-    let read = Read { question, options, records, read_at: read_at.as_ref(), proof, seen: 0 };
+    let read = Read { question, options, records, read_at: read_at.as_ref(), file: &trust::decoded(proof)?, seen: 0 };
     trust::check_read(&trust::ProvenLogs::default(), &Keys::new(key.clone()), None, &read).map(|seen| seen.checkpoint)
 }
 
@@ -42,7 +42,7 @@ pub fn check_range(
     let v1::RangeRequest { low, high, limit, read } = asked;
     let question = Asked::Range { low, high: high.as_deref(), limit: *limit, more: end.more };
     let (options, read_at) = (&read.unwrap_or_default(), end.read_at.as_ref());
-    let read = Read { question, options, records, read_at, proof: &end.proof, seen: 0 };
+    let read = Read { question, options, records, read_at, file: &trust::decoded(&end.proof)?, seen: 0 };
     trust::check_read(&trust::ProvenLogs::default(), &Keys::new(key.clone()), None, &read).map(|seen| seen.checkpoint)
 }
 
@@ -69,7 +69,7 @@ pub fn check_commit(
         None,
         &trust::map_of(genesis)?,
         &sent,
-        told,
+        &trust::Receipted::new(told)?,
     )
     .map(|seen| seen.checkpoint)
 }

@@ -12,7 +12,7 @@ use coppice_proto::{
     v1::{self, ledger_client::LedgerClient},
 };
 use coppice_types::{ErrorKind, PinId};
-use coppice_verify::keys::Keys;
+use coppice_verify::{keys::Keys, proof::ProofFile};
 use tonic::{Request, Streaming};
 
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
     rules::{self, Rule},
     stream::Stream,
     tls::{Tls, Unfit},
-    trust::{Asked, Read, Seen, Sent, Trust, check_read, claimed_size},
+    trust::{Asked, Read, Receipted, Seen, Sent, Trust, check_read, claimed_size, decoded, take_values},
 };
 
 /// Memory that a record takes in addition to its key and value, in bytes.
@@ -177,8 +177,9 @@ impl Client {
             Some(_) => None,
             None => Some(self.header(v1::get_header_request::Which::Sequence(0)).await?),
         };
-        let newer = self.newer_than(keys, &response.receipt).await?;
-        let seen = trust.check_receipt(keys, newer.as_deref(), genesis.as_deref(), sent, response)?;
+        let answer = Receipted::new(response)?;
+        let newer = self.newer_than(keys, &answer.file).await?;
+        let seen = trust.check_receipt(keys, newer.as_deref(), genesis.as_deref(), sent, &answer)?;
         self.follow(trust, seen).await
     }
 
@@ -211,11 +212,15 @@ impl Client {
         let (options, seen) = self.want_proof(&mut request.read);
         let trusted = self.keys();
         let key = request.key.clone();
-        let response = ask!(self, Repeat::Safe, get, request)?;
-        let question = Asked::Keys(std::slice::from_ref(&key));
-        let v1::GetResponse { record, read_at, proof } = &response;
-        let (options, records, read_at) = (&options, record.as_slice(), read_at.as_ref());
-        self.trust_read(trusted.as_deref(), &Read { question, options, records, read_at, proof, seen }).await?;
+        let mut response = ask!(self, Repeat::Safe, get, request)?;
+        if let Some(keys) = trusted {
+            let v1::GetResponse { record, read_at, proof } = &mut response;
+            let file = &decoded(proof)?;
+            take_values(record.as_mut_slice(), proof, file);
+            let question = Asked::Keys(std::slice::from_ref(&key));
+            let (options, records, read_at) = (&options, record.as_slice(), read_at.as_ref());
+            self.trust_read(&keys, &Read { question, options, records, read_at, file, seen }).await?;
+        }
         Ok(response)
     }
 
@@ -227,10 +232,14 @@ impl Client {
         let (options, seen) = self.want_proof(&mut request.read);
         let trusted = self.keys();
         let keys = request.keys.clone();
-        let response = ask!(self, Repeat::Safe, batch_get, request)?;
-        let v1::BatchGetResponse { records, read_at, proof } = &response;
-        let (question, options, read_at) = (Asked::Keys(&keys), &options, read_at.as_ref());
-        self.trust_read(trusted.as_deref(), &Read { question, options, records, read_at, proof, seen }).await?;
+        let mut response = ask!(self, Repeat::Safe, batch_get, request)?;
+        if let Some(trusted) = trusted {
+            let v1::BatchGetResponse { records, read_at, proof } = &mut response;
+            let file = &decoded(proof)?;
+            take_values(records, proof, file);
+            let (question, options, read_at) = (Asked::Keys(&keys), &options, read_at.as_ref());
+            self.trust_read(&trusted, &Read { question, options, records, read_at, file, seen }).await?;
+        }
         Ok(response)
     }
 
@@ -240,8 +249,8 @@ impl Client {
         let Some(growth) = trust.note(seen)? else { return Ok(()) };
         for _ in 0..GROWTH_TRIES {
             let keys = trust.keys();
-            // If both are asked for at one moment, both end in one checkpoint, unless the log grows
-            // in between.
+            // If both are asked for at the same moment, both end in one checkpoint, unless the log
+            // grows in between.
             let (proven, newest) = (self.checkpoint(growth.proven.size), self.checkpoint(growth.newest.size));
             match tokio::try_join!(proven, newest) {
                 Ok((proven, newest)) => {
@@ -260,16 +269,17 @@ impl Client {
     /// The proof that an older checkpoint is a beginning of the log, if it is needed. An answer
     /// that may be stale, or that witnesses have cosigned, can have a checkpoint that was signed
     /// before a key change. Its key is no longer trusted for it.
-    async fn newer_than(&self, keys: &Keys, proof: &[u8]) -> Result<Option<Bytes>, Error> {
-        match claimed_size(proof) {
+    async fn newer_than(&self, keys: &Keys, file: &ProofFile<'_>) -> Result<Option<Bytes>, Error> {
+        match claimed_size(file) {
             Some(size) if !keys.believes(size) => Ok(Some(self.checkpoint(size).await?.standing)),
             _ => Ok(None),
         }
     }
 
-    async fn trust_read(&self, keys: Option<&Keys>, read: &Read<'_>) -> Result<(), Error> {
-        let (Some(trust), Some(keys)) = (&self.trust, keys) else { return Ok(()) };
-        let newer = self.newer_than(keys, read.proof).await?;
+    /// Checks the answer to a read, if a key is trusted.
+    async fn trust_read(&self, keys: &Keys, read: &Read<'_>) -> Result<(), Error> {
+        let Some(trust) = &self.trust else { return Ok(()) };
+        let newer = self.newer_than(keys, read.file).await?;
         let seen = check_read(&trust.logs, keys, newer.as_deref(), read)?;
         self.follow(trust, seen).await
     }
@@ -279,6 +289,7 @@ impl Client {
     fn want_proof(&self, read: &mut Option<v1::ReadOptions>) -> (v1::ReadOptions, u64) {
         let read = read.get_or_insert_default();
         read.want_proof |= self.trust.is_some();
+        read.values_in_proof |= self.trust.is_some();
         (*read, self.trust.as_ref().map_or(0, |trust| trust.seen()))
     }
 
@@ -312,11 +323,13 @@ impl Client {
             }
             records.extend(message.records);
             let Some(end) = message.end else { continue };
-            let v1::RangeRequest { low, high, limit, .. } = &request;
-            let question = Asked::Range { low, high: high.as_deref(), limit: *limit, more: end.more };
-            let (options, read_at, proof) = (&options, end.read_at.as_ref(), &end.proof);
-            self.trust_read(trusted.as_deref(), &Read { question, options, records: &records, read_at, proof, seen })
-                .await?;
+            if let Some(keys) = trusted {
+                let v1::RangeRequest { low, high, limit, .. } = &request;
+                let question = Asked::Range { low, high: high.as_deref(), limit: *limit, more: end.more };
+                let (options, read_at, file) = (&options, end.read_at.as_ref(), &decoded(&end.proof)?);
+                let read = Read { question, options, records: &records, read_at, file, seen };
+                self.trust_read(&keys, &read).await?;
+            }
             return Ok((records, end));
         }
         Err(Error::Malformed("the range breaks off"))

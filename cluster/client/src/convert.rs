@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_that_are_no_header_are_malformed() {
+    fn bytes_that_are_not_a_header_are_malformed() {
         for bytes in [&b""[..], b"header", &[0xff; 300]] {
             assert!(matches!(header(bytes), Err(Error::Malformed(_))), "{bytes:?}");
         }

@@ -158,7 +158,7 @@ impl Error {
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
-            // The proof holds, but for something else.
+            // The proof holds, but it proves something else.
             Failure { step: Step::Question, cause: Cause::Rule(rule) } => Self::Untrusted(rule),
             failure => Self::Unproven(failure),
         }
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_told_in_words_even_if_it_has_none() {
+    fn a_status_without_a_message_is_still_described() {
         assert_eq!(describe(&Status::unavailable("gone")), "gone");
         assert_eq!(describe(&Status::new(Code::Unavailable, "")), Code::Unavailable.description());
     }

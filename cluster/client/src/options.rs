@@ -17,7 +17,7 @@ pub struct Options {
     /// runtime.
     pub tls: Option<Tls>,
     /// The process that must answer, by its certificate: a coordinator by default.
-    /// [`Expected::Anybody`] is for a proxy that ends TLS itself, or for a server with a
+    /// [`Expected::Anybody`] is for a proxy that terminates TLS, or for a server with a
     /// certificate of a public authority. Then any holder of a certificate that names the host and
     /// comes from the authorities in [`tls`](Self::tls) can pose as the server.
     pub expected: Expected,

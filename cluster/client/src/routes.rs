@@ -103,7 +103,7 @@ impl Routes {
         route.rests_until = Some(Instant::now() + spread(route.backoff.next_pause(), part));
     }
 
-    /// A pause of between half of `about` and all of it, so that clients that failed at one moment
+    /// A pause of between half of `about` and all of it, so that clients that failed together
     /// come back at different ones.
     pub(crate) fn pause(&self, about: Duration) -> Duration {
         spread(about, self.table().random_part())
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn coordinators_are_learnt_once_and_not_without_end() {
+    async fn coordinators_are_learnt_once_and_up_to_a_limit() {
         let routes = routes(&["a"]);
         assert!(!routes.are_several());
         for number in 0..100 {

@@ -5,6 +5,7 @@
 //! or exactly the batch that was sent.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
@@ -21,7 +22,7 @@ use coppice_verify::{
     journal::{BatchEntry, Entry},
     keys::Keys,
     note::VerifierKey,
-    proof::{Proof, ProofFile},
+    proof::{Proof, ProofFile, QueryProof},
     shard_map::ShardMap,
 };
 use tokio::time::Instant;
@@ -195,7 +196,8 @@ impl Trust {
     }
 
     /// Checks two proofs of growth, from the last proven checkpoint and from the newest one seen.
-    /// Returns whether they show one log: their ends can be compared only if they have one size.
+    /// Returns whether they show one log: their ends can be compared only if they have the
+    /// same size.
     ///
     /// # Errors
     /// If they show different logs, or do not hold.
@@ -231,7 +233,7 @@ impl Trust {
 
     /// The checkpoint at the end of a proof of growth from `old`.
     fn end_of(&self, keys: &Keys, old: &Checkpoint, standing: &[u8]) -> Result<Checkpoint, Error> {
-        let file = ProofFile::decode(standing).map_err(malformed)?;
+        let file = decoded(standing)?;
         let verified = check::verify_known(&file, keys, None, &Question::about(Subject::Growth(old.size)))?;
         let forked = matches!(&verified.claim, Claim::Standing(claim) if claim.old_root != old.root);
         ensure(!forked, FORKED)?;
@@ -248,20 +250,20 @@ impl Trust {
         newer: Option<&[u8]>,
         genesis: Option<&[u8]>,
         sent: &Sent<'_>,
-        response: &v1::CommitResponse,
+        answer: &Receipted<'_>,
     ) -> Result<Seen, Error> {
         if let Some(map) = self.map.get() {
-            return check_receipt(&self.logs, keys, newer, map, sent, response);
+            return check_receipt(&self.logs, keys, newer, map, sent, answer);
         }
         let map = map_of(genesis.ok_or(Error::Malformed("genesis header"))?)?;
-        let seen = check_receipt(&self.logs, keys, newer, &map, sent, response)?;
+        let seen = check_receipt(&self.logs, keys, newer, &map, sent, answer)?;
         // If another receipt has set the map meanwhile, it is the same map.
         let _ = self.map.set(map);
         Ok(seen)
     }
 }
 
-const FORKED: &str = "the log has two roots of one size: keep both checkpoints, they are evidence";
+const FORKED: &str = "the log has two roots of the same size: keep both checkpoints, they are evidence";
 
 const LATE: &str = "its checkpoint is signed by a key that the ledger had replaced before: keep it, it is evidence";
 
@@ -278,24 +280,49 @@ pub(crate) struct Read<'a> {
     pub options: &'a v1::ReadOptions,
     pub records: &'a [v1::Record],
     pub read_at: Option<&'a v1::Stamp>,
-    pub proof: &'a [u8],
+    /// The answer's proof.
+    pub file: &'a ProofFile<'a>,
     /// The size of the newest checkpoint that was seen before the question, in entries.
     pub seen: u64,
 }
 
+/// Decodes a proof file.
+///
+/// # Errors
+/// [`Error::Unproven`] if it is malformed.
+pub(crate) fn decoded(proof: &[u8]) -> Result<ProofFile<'_>, Error> {
+    let malformed = |error| check::Failure { step: check::Step::Format, cause: check::Cause::Codec(error) };
+    ProofFile::decode(proof).map_err(|error| Error::Unproven(malformed(error)))
+}
+
+/// Sets the values that an answer leaves to its proof. Nothing is checked here: [`check_read`]
+/// compares each value with its hash.
+pub(crate) fn take_values(records: &mut [v1::Record], proof: &Bytes, file: &ProofFile<'_>) {
+    let Proof::Query(QueryProof { values: Some(values), .. }) = &file.proof else { return };
+    let mut found: Vec<&mut v1::Record> = records.iter_mut().filter(|record| record.found).collect();
+    found.sort_by(|a, b| a.key.cmp(&b.key));
+    // A key that was asked for twice has one value.
+    for (same, value) in found.chunk_by_mut(|a, b| a.key == b.key).zip(values) {
+        for record in same.iter_mut().filter(|record| record.value.is_empty()) {
+            record.value = match value {
+                Cow::Borrowed(value) => proof.slice_ref(value),
+                Cow::Owned(value) => Bytes::copy_from_slice(value),
+            };
+        }
+    }
+}
+
 /// The size that the checkpoint of a proof claims, no matter who signed it. `None` if it is not a
 /// checkpoint.
-pub(crate) fn claimed_size(proof: &[u8]) -> Option<u64> {
-    let file = ProofFile::decode(proof).ok()?;
+pub(crate) fn claimed_size(file: &ProofFile<'_>) -> Option<u64> {
     Checkpoint::claimed(&file.proof.log().checkpoint).ok().map(|checkpoint| checkpoint.size)
 }
 
 /// Checks the answer to a read. If its checkpoint was signed before a key change, `newer` is the
 /// proof of growth to a newer one. Returns the checkpoint of the proof.
 pub(crate) fn check_read(logs: &ProvenLogs, keys: &Keys, newer: Option<&[u8]>, read: &Read<'_>) -> Result<Seen, Error> {
-    let file = ProofFile::decode(read.proof).map_err(malformed)?;
-    let verified = read.verify(logs, &file, keys, newer)?;
-    check_place(&file.proof, &verified, read)?;
+    let verified = read.verify(logs, keys, newer)?;
+    check_place(&verified, read)?;
     check_claim(&verified, read)?;
     Ok(Seen { checkpoint: verified.checkpoint, keys: verified.keys })
 }
@@ -303,13 +330,7 @@ pub(crate) fn check_read(logs: &ProvenLogs, keys: &Keys, newer: Option<&[u8]>, r
 impl Read<'_> {
     /// Verifies the proof, which must be about the keys that were asked for, or the range that was
     /// answered.
-    fn verify<'f>(
-        &self,
-        logs: &ProvenLogs,
-        file: &ProofFile<'f>,
-        keys: &Keys,
-        newer: Option<&[u8]>,
-    ) -> Result<Verified<'f>, Error> {
+    fn verify(&self, logs: &ProvenLogs, keys: &Keys, newer: Option<&[u8]>) -> Result<Verified<'_>, Error> {
         let cut: Option<Vec<u8>>;
         let subject = match &self.question {
             Asked::Keys(keys) => Subject::Keys(keys.iter().map(AsRef::as_ref).collect()),
@@ -322,18 +343,18 @@ impl Read<'_> {
                 Subject::Range { low, high: cut.as_deref() }
             }
         };
-        Ok(logs.verify(file, keys, newer, &Question::about(subject))?)
+        Ok(logs.verify(self.file, keys, newer, &Question::about(subject))?)
     }
 }
 
 /// Checks that the answer is of the version that was asked for, and not older than what was known
 /// before the question.
-fn check_place(proof: &Proof<'_>, verified: &Verified<'_>, read: &Read<'_>) -> Result<(), Error> {
-    let (Proof::Query(proof), Claim::Query(claim)) = (proof, &verified.claim) else {
+fn check_place(verified: &Verified<'_>, read: &Read<'_>) -> Result<(), Error> {
+    let (Proof::Query(proof), Claim::Query(claim)) = (&read.file.proof, &verified.claim) else {
         return Err(Error::Untrusted("the proof is of another kind"));
     };
     let (stamp, v1::ReadOptions { at, any_epoch, stale_ok, cosigned, .. }) = (claim.header.stamp, read.options);
-    ensure(read.read_at.is_some_and(|read_at| same(stamp, read_at)), "the proof is of another version")?;
+    ensure(read.read_at.is_some_and(|read_at| same(stamp, read_at)), "the proof is for another version")?;
     let asked = match at {
         None => *cosigned || verified.newest.stamp.version == stamp.version,
         Some(at) if *any_epoch => Version(at.version) == stamp.version,
@@ -344,7 +365,7 @@ fn check_place(proof: &Proof<'_>, verified: &Verified<'_>, read: &Read<'_>) -> R
             same(stamp, at) || Version(at.version) == stamp.version && proof.epoch.next.as_ref().is_some_and(renamed)
         }
     };
-    ensure(asked, "another version was read than was asked for")?;
+    ensure(asked, "the version that was read is not the one that was asked for")?;
     // Witnesses may lag behind.
     let fresh = *stale_ok || *cosigned || verified.checkpoint.size >= read.seen;
     ensure(fresh, "it is older than what this client had seen before it asked")
@@ -401,6 +422,23 @@ impl<'a> Sent<'a> {
     }
 }
 
+/// The answer to a commit.
+pub(crate) struct Receipted<'a> {
+    pub response: &'a v1::CommitResponse,
+    /// The response's receipt.
+    pub file: ProofFile<'a>,
+}
+
+impl<'a> Receipted<'a> {
+    /// Decodes the receipt of an answer.
+    ///
+    /// # Errors
+    /// [`Error::Unproven`] if it is malformed.
+    pub(crate) fn new(response: &'a v1::CommitResponse) -> Result<Self, Error> {
+        Ok(Self { response, file: decoded(&response.receipt)? })
+    }
+}
+
 /// The shards in a genesis header. The header is not proven yet: [`check_receipt`] compares its map
 /// with a proven header.
 pub(crate) fn map_of(genesis: &[u8]) -> Result<ShardMap, Error> {
@@ -417,33 +455,29 @@ pub(crate) fn check_receipt(
     newer: Option<&[u8]>,
     map: &ShardMap,
     sent: &Sent<'_>,
-    response: &v1::CommitResponse,
+    answer: &Receipted<'_>,
 ) -> Result<Seen, Error> {
-    let file = ProofFile::decode(&response.receipt).map_err(malformed)?;
+    let Receipted { response, file } = answer;
     let header = crate::header(&response.header)?;
     ensure(map.hash() == header.shard_map, "the genesis header that was shown has other shards")?;
     let sent = Entry::Batch(sent.entry(map)).hash();
-    let verified = logs.verify(&file, keys, newer, &Question::about(Subject::Batch(sent)))?;
-    ensure(verified.header() == Some(&header), "the receipt is of another version")?;
+    let verified = logs.verify(file, keys, newer, &Question::about(Subject::Batch(sent)))?;
+    ensure(verified.header() == Some(&header), "the receipt is for another version")?;
     let same_stamp = response.stamp.as_ref().is_some_and(|stamp| same(header.stamp, stamp));
-    ensure(same_stamp, "the receipt is of another version")?;
+    ensure(same_stamp, "the receipt is for another version")?;
     Ok(Seen { checkpoint: verified.checkpoint, keys: verified.keys })
 }
 
-fn malformed(error: coppice_types::codec::Error) -> Error {
-    Error::Unproven(check::Failure { step: check::Step::Format, cause: check::Cause::Codec(error) })
-}
-
 fn check_keys(
-    proven: &[(std::borrow::Cow<'_, [u8]>, Option<Record<'_>>)],
+    proven: &[(Cow<'_, [u8]>, Option<Record<'_>>)],
     keys: &[bytes::Bytes],
     records: &[v1::Record],
 ) -> Result<(), Error> {
-    ensure(keys.len() == records.len(), "the answer has other keys than the question")?;
+    ensure(keys.len() == records.len(), "the answer has different keys than the question")?;
     for (key, record) in keys.iter().zip(records) {
         let found = proven.binary_search_by(|(proven, _)| proven.as_ref().cmp(key.as_ref()));
         let at = found.map_err(|_| Error::Untrusted("the proof leaves a key out"))?;
-        ensure(record.key == *key, "the answer has other keys than the question")?;
+        ensure(record.key == *key, "the answer has different keys than the question")?;
         check_record(proven[at].1.as_ref(), record)?;
     }
     Ok(())

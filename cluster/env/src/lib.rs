@@ -7,13 +7,14 @@
 //!
 //! Layers, each using only those above it:
 //!
-//! - `shortage`, `secret`, `bug`, `watch`, `workers`: for real runs and simulations alike
+//! - `shortage`, `secret`, `bug`, `laps`, `watch`, `workers`: for real runs and simulations alike
 //! - `clock`, `rng`, `storage`: the traits
 //! - `disk`, `tiers`, `sim`: implementations
 
 pub mod bug;
 mod clock;
 mod disk;
+mod laps;
 mod rng;
 mod secret;
 mod shortage;
@@ -25,6 +26,7 @@ mod workers;
 
 pub use clock::{Clock, SimClock, SystemClock};
 pub use disk::DiskStorage;
+pub use laps::Laps;
 pub use rng::{Rng, SimRng, SystemRng};
 pub use secret::{check_secret, read_secret};
 pub use shortage::Shortage;

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_too_long_is_no_secret() {
+    fn a_file_that_is_too_long_is_not_a_secret() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("key");
         fs::write(&path, vec![b'a'; (1 << 20) + 1]).expect("a file can be written");

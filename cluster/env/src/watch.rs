@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_receiver_sees_the_newest_value_and_a_lost_sender_is_told() {
+    fn a_late_receiver_sees_the_newest_value_and_learns_of_a_lost_sender() {
         let (sender, mut receiver) = channel(1);
         assert_eq!(receiver.has_changed(), Ok(false));
         assert!(!sender.send_if_modified(|_| false));

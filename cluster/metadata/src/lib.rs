@@ -125,7 +125,7 @@ pub enum Error {
     /// A field has a value that is not allowed.
     #[error("{0} is out of its limits")]
     Invalid(&'static str),
-    /// The most entries of a kind that may exist are reached.
+    /// The store has as many entries of a kind as it may hold.
     #[error("the metadata store has no room for more {0}")]
     Exhausted(&'static str),
     /// The store does not answer, or can't write.
@@ -168,7 +168,7 @@ pub trait Metadata: Send + Sync + fmt::Debug {
     /// since etcd counts in whole seconds. It never ends earlier, unless the store is wiped.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a `ttl` out of [`LEASE_TTL_MIN`] to [`LEASE_TTL_MAX`].
+    /// [`Error::Invalid`] for a `ttl` outside of [`LEASE_TTL_MIN`] to [`LEASE_TTL_MAX`].
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, Error>;
 
     /// Starts the time of the lease again.

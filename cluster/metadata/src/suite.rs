@@ -162,7 +162,7 @@ async fn a_revoked_lease_is_gone_at_once(harness: impl Harness) {
     let after = store.snapshot().await.expect("answers");
     assert_eq!((after.members, after.leader), (Vec::new(), None));
     assert!(after.revision > before);
-    store.revoke(lease).await.expect("one that has ended is no error");
+    store.revoke(lease).await.expect("one that has ended is not an error");
     assert!(matches!(store.keep_alive(lease).await, Err(Error::LeaseLost(_))));
 }
 

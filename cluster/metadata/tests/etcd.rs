@@ -202,7 +202,7 @@ async fn a_killed_etcd_is_met_again_and_nothing_is_missed() {
 }
 
 #[tokio::test]
-async fn a_compaction_under_a_watch_is_told_or_skips_nothing() {
+async fn a_compaction_under_a_watch_is_reported_or_skips_nothing() {
     let mut world = World::new(1);
     let store = world.store();
     let lease = long_lease(&store).await;
@@ -418,7 +418,7 @@ async fn an_etcd_with_passwords_serves_clients_that_have_one_even_after_a_restar
 
 /// Both sides demand a certificate of their authority, and the name by which etcd is reached.
 #[tokio::test]
-async fn etcd_and_its_client_believe_only_each_others_certificates() {
+async fn etcd_and_its_client_trust_only_each_others_certificates() {
     let world = World::with_tls();
     let store = world.store();
     let lease = long_lease(&store).await;
@@ -430,7 +430,7 @@ async fn etcd_and_its_client_believe_only_each_others_certificates() {
     let refused = [
         ("no certificate", EtcdTls { identity: None, ..ours.clone() }),
         ("a certificate of another authority", EtcdTls { identity: strange.identity.clone(), ..ours.clone() }),
-        ("another authority is believed", EtcdTls { ca: strange.ca, ..ours.clone() }),
+        ("another authority is trusted", EtcdTls { ca: strange.ca, ..ours.clone() }),
         ("another name is expected", EtcdTls { domain: Some("etcd.example".to_owned()), ..ours }),
     ];
     for (case, tls) in refused {

@@ -49,7 +49,7 @@ pub use crate::{
 #[serde(default, deny_unknown_fields)]
 pub struct Access {
     pub roles: Demand,
-    /// Without TLS, allows listening on other addresses than those of the loopback interface.
+    /// Without TLS, allows listening on addresses other than those of the loopback interface.
     pub plaintext: bool,
     /// The file for denials and actions of administrators. `None`: they go to the process's log.
     pub log_file: Option<PathBuf>,
@@ -68,16 +68,16 @@ pub enum Demand {
 }
 
 impl Access {
-    /// Checks that the process may listen on an address.
+    /// Checks that the process may listen on an address. `setting` is the key that holds it.
     ///
     /// # Errors
     /// If other machines can reach the address, and callers would not have to show a certificate.
-    pub fn check(&self, listen: SocketAddr, tls: bool) -> Result<(), Failure> {
+    pub fn check(&self, setting: &str, listen: SocketAddr, tls: bool) -> Result<(), Failure> {
         if tls || self.plaintext || listen.ip().is_loopback() {
             return Ok(());
         }
         let failure =
-            Failure::usage(format!("listen = {listen} without [tls]: anybody who can connect could do anything"));
+            Failure::usage(format!("{setting} = {listen} without [tls]: anybody who can connect could do anything"));
         Err(failure.hint("Give certificates by [tls], listen on 127.0.0.1, or set access.plaintext = true."))
     }
 

@@ -1,4 +1,4 @@
-//! One connection, plain or by TLS. A connection by TLS ends when its peer is no longer believed.
+//! One connection, plain or by TLS. A connection by TLS ends when its peer is no longer trusted.
 
 use std::{
     io,
@@ -23,12 +23,12 @@ pub enum Connection {
     Tls(Box<Secured<TcpStream>>),
 }
 
-/// A connection by TLS. Reads and writes fail once its peer is no longer believed.
+/// A connection by TLS. Reads and writes fail once its peer is no longer trusted.
 #[derive(Debug)]
 pub struct Secured<IO> {
     stream: TlsStream<IO>,
     watch: Watch,
-    /// The reason why the peer is no longer believed; `None` as long as it is.
+    /// The reason why the peer is no longer trusted; `None` as long as it is.
     ended: Option<String>,
 }
 
@@ -44,13 +44,13 @@ impl<IO> Secured<IO> {
         self.stream.get_ref().1.peer_certificates()
     }
 
-    /// Fails once the peer is no longer believed. Both reads and writes check: one of them is
+    /// Fails once the peer is no longer trusted. Both reads and writes check: one of them is
     /// always waiting, so it is woken.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.ended.is_none()
             && let Poll::Ready(why) = self.watch.poll(cx)
         {
-            tracing::info!(why, "an open connection ends: its other end is no longer believed");
+            tracing::info!(why, "an open connection ends: its other end is no longer trusted");
             self.ended = Some(why);
         }
         match &self.ended {

@@ -62,6 +62,24 @@ pub enum Health {
     Ready,
 }
 
+impl Health {
+    /// The health of a process with two parts: that of the part that is worse off. The first one
+    /// counts if both are in the same state.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        if self.rank() <= other.rank() { self } else { other }
+    }
+
+    fn rank(&self) -> u8 {
+        match self {
+            Self::Broken(_) => 0,
+            Self::Starting(_) => 1,
+            Self::NotReady(_) => 2,
+            Self::Ready => 3,
+        }
+    }
+}
+
 impl From<Result<(), String>> for Health {
     fn from(readiness: Result<(), String>) -> Self {
         readiness.map_or_else(Self::NotReady, |()| Self::Ready)
@@ -155,6 +173,18 @@ mod tests {
         let mut text = String::new();
         io.read_to_string(&mut text).await.expect("an answer");
         text
+    }
+
+    #[test]
+    fn a_process_is_as_well_as_the_part_that_is_worse_off() {
+        let (broken, starting) = (Health::Broken("a".to_owned()), Health::Starting("b".to_owned()));
+        let worse_first = [broken, starting, Health::NotReady("c".to_owned()), Health::Ready];
+        for (rank, worse) in worse_first.iter().enumerate() {
+            for better in &worse_first[rank..] {
+                assert_eq!(&worse.clone().and(better.clone()), worse);
+                assert_eq!(&better.clone().and(worse.clone()), worse);
+            }
+        }
     }
 
     #[tokio::test]

@@ -148,7 +148,7 @@ pub fn parse_cluster(text: &str) -> Result<ClusterId, Failure> {
 
 fn parse_key(text: &str) -> Result<Vec<u8>, Failure> {
     match text.strip_prefix("0x") {
-        Some(digits) => hex::decode(digits).map_err(|_| Failure::usage(format!("ledger: splits: {text}: no hex"))),
+        Some(digits) => hex::decode(digits).map_err(|_| Failure::usage(format!("ledger: splits: {text}: not hex"))),
         None => Ok(text.as_bytes().to_vec()),
     }
 }

@@ -13,9 +13,8 @@
 //!
 //! Layers, each using only those above it:
 //!
-//! - `description`, `failure`, `broken`, `identity`: name and flags of a process, errors, holders
-//!   of
-//!   certificates
+//! - `description`, `failure`, `broken`, `identity`, `parts`: name and flags of a process, errors,
+//!   holders of certificates, sums over parts
 //! - [`config`], `log`, `stop`, `peer`: settings, logs, the request to stop, the other end of a
 //!   connection
 //! - [`access`], then [`tls`], then `connection`: roles and the access log, certificates in force
@@ -35,6 +34,7 @@ pub mod ledger;
 mod log;
 pub mod net;
 pub mod nodes;
+mod parts;
 mod peer;
 mod program;
 mod stop;
@@ -44,7 +44,7 @@ pub mod tls;
 
 pub use description::{Flag, Program};
 pub use failure::{Code, Failure};
-pub use log::{Format, Log};
-pub use program::{Settings, run};
+pub use log::{Format, Log, log_filter};
+pub use program::{Settings, arguments, run, run_parsed};
 pub use stop::Stop;
 pub use telemetry::Telemetry;

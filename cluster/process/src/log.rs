@@ -45,6 +45,12 @@ pub enum Format {
     Json,
 }
 
+/// The default filter of log lines.
+#[must_use]
+pub fn log_filter() -> String {
+    "info".to_owned()
+}
+
 impl Log {
     /// Starts logging.
     ///

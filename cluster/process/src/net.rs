@@ -4,6 +4,9 @@
 //! A connection is made at its first use, and again whenever it breaks, with the address and
 //! certificates of that moment. Callers pause between their attempts.
 //!
+//! A caller in the same process needs no connection ([`Services`]). Its calls pass the same limits
+//! and checks.
+//!
 //! The dialing end says which process it expects to answer. An address is only a hint at the place
 //! of that process: with TLS, nothing is sent until the other end has shown that it is the expected
 //! process.
@@ -13,7 +16,9 @@ mod answers;
 mod budget;
 pub mod calls;
 mod dial;
+mod front;
 mod incoming;
+mod inside;
 mod places;
 mod requests;
 mod server;
@@ -22,7 +27,9 @@ mod socket;
 pub use self::{
     address::check_address,
     dial::{Dialer, Place},
+    front::Front,
     incoming::{Accepted, incoming, incoming_within},
+    inside::Services,
     server::{CALLS_PER_CONNECTION_MAX, server},
     socket::listen,
 };

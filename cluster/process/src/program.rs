@@ -57,7 +57,7 @@ where
             return ExitCode::from(if error.use_stderr() { Code::Usage as u8 } else { 0 });
         }
     };
-    match start(&matches, program, serve) {
+    match run_parsed(&matches, program, serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // The message may contain text from outside, and standard error may be gone.
@@ -76,7 +76,11 @@ fn raise_file_limit() {
     }
 }
 
-fn start<C, F, Fut>(matches: &ArgMatches, program: &Program, serve: F) -> Result<(), Failure>
+/// Like [`run`], for a process that is a subcommand: `matches` are those of its [`arguments`].
+///
+/// # Errors
+/// The reason why the process could not start, or ended.
+pub fn run_parsed<C, F, Fut>(matches: &ArgMatches, program: &Program, serve: F) -> Result<(), Failure>
 where
     C: Settings,
     F: FnOnce(C, Stop) -> Fut,
@@ -137,8 +141,13 @@ fn sources(
 }
 
 fn command(program: &Program) -> Command {
-    let mut command = Command::new(program.name)
-        .version(program.version)
+    arguments(program, Command::new(program.name).version(program.version))
+}
+
+/// Adds the arguments and the help of a process to a command.
+#[must_use]
+pub fn arguments(program: &Program, command: Command) -> Command {
+    let mut command = command
         .about(program.about)
         .after_help(AFTER_HELP)
         .arg(

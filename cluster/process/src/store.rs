@@ -46,7 +46,7 @@ impl Store {
     pub fn check(&self) -> Result<(), Failure> {
         let Self { dir, endpoints, ca, cert, key, user, password_file, .. } = self;
         if dir.is_some() != endpoints.is_empty() {
-            return Err(Failure::usage("metadata: either dir (an embedded store) or endpoints (etcd)"));
+            return Err(Failure::usage("metadata: set either dir (an embedded store) or endpoints (etcd)"));
         }
         if cert.is_some() != key.is_some()
             || (cert.is_some() && ca.is_none())
@@ -97,7 +97,7 @@ impl Store {
 
     /// `contents` are those of `ca`, and of `cert` and `key` if these are set.
     fn etcd_tls(&self, contents: &[Vec<u8>]) -> Result<EtcdTls, Failure> {
-        let [ca, identity @ ..] = contents else { unreachable!("one file is kept at least") };
+        let [ca, identity @ ..] = contents else { unreachable!("at least one file is kept") };
         if let Some(path) = &self.ca {
             tls::certificates(path, ca)?;
         }

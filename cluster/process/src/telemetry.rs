@@ -72,10 +72,10 @@ impl Telemetry {
     /// If settings contradict each other, or are out of range.
     pub fn check(&self) -> Result<(), Failure> {
         if !(0.0..=1.0).contains(&self.trace_ratio) {
-            return Err(Failure::usage("telemetry: trace_ratio is a fraction of all calls, from 0 to 1"));
+            return Err(Failure::usage("telemetry: trace_ratio must be a fraction of all calls, from 0 to 1"));
         }
         if !(100..=3_600_000).contains(&self.metrics_interval_ms) {
-            return Err(Failure::usage("telemetry: metrics_interval_ms is 100 to 3600000"));
+            return Err(Failure::usage("telemetry: metrics_interval_ms must be 100 to 3600000"));
         }
         match (self.otlp_endpoint.as_deref(), &self.otlp_ca) {
             (None, Some(_)) => Err(Failure::usage("telemetry: otlp_ca without otlp_endpoint")),

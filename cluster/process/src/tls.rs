@@ -8,7 +8,7 @@
 //!
 //! The files are checked for changes at intervals ([`Live`]). New files are used from the next
 //! connection on. Open connections are judged again: one ends if its peer's certificate was
-//! withdrawn, is of an authority that is no longer believed, or has expired ([`Watch`]). The files
+//! withdrawn, is of an authority that is no longer trusted, or has expired ([`Watch`]). The files
 //! in force always fit together: certificate, key, authorities and withdrawals of one moment are
 //! checked against each other.
 //!
@@ -73,7 +73,7 @@ pub struct ServerTls {
     pub client_ca: Option<PathBuf>,
 }
 
-/// The certificates that a listener believes.
+/// The certificates that a listener trusts.
 #[derive(Clone, Debug, Default)]
 pub struct Believed {
     /// The files of the authorities. If there are none, clients are not asked for a certificate.
@@ -115,10 +115,10 @@ struct Accepting {
 
 impl Acceptor {
     /// Does the handshake with a client. If clients must show certificates, the returned watch ends
-    /// when the client is no longer believed.
+    /// when the client is no longer trusted.
     ///
     /// # Errors
-    /// If one end does not believe the other.
+    /// If one end does not trust the other.
     pub async fn accept<IO>(&self, address: Option<SocketAddr>, io: IO) -> io::Result<(TlsStream<IO>, Watch)>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
@@ -183,10 +183,10 @@ impl Judge for Wanted {
 
 impl Connector {
     /// Does the handshake with the expected process at `host`. The returned watch ends when that
-    /// process is no longer believed.
+    /// process is no longer trusted.
     ///
     /// # Errors
-    /// If one end does not believe the other, or the other does not speak gRPC.
+    /// If one end does not trust the other, or the other does not speak gRPC.
     pub async fn connect<IO>(&self, expected: Expected, host: &str, io: IO) -> io::Result<(TlsStream<IO>, Watch)>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
@@ -248,7 +248,7 @@ impl Tls {
 
     /// `contents` are those of `ca`, `cert` and `key`, and of `withdrawn` if there is a list.
     fn dialing(&self, own: &Expected, contents: &[Vec<u8>]) -> Result<Dialing, Failure> {
-        let [ca, cert, key, list @ ..] = contents else { unreachable!("three files are kept at least") };
+        let [ca, cert, key, list @ ..] = contents else { unreachable!("at least three files are kept") };
         let shown = certificates(&self.cert, cert)?;
         own.check(&shown[0]).map_err(|error| {
             let failure = Failure::usage(format!("{}: {error}", self.cert.display()));
@@ -283,7 +283,7 @@ impl ServerTls {
         Believed { authorities, withdrawn: list }: &Believed,
         contents: &[Vec<u8>],
     ) -> Result<Accepting, Failure> {
-        let [cert, key, theirs @ ..] = contents else { unreachable!("two files are kept at least") };
+        let [cert, key, theirs @ ..] = contents else { unreachable!("at least two files are kept") };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let wrong = |error: &dyn std::fmt::Display| Failure::usage(format!("tls: {error}"));
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))

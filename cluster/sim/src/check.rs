@@ -49,8 +49,8 @@ fn judge(world: &World) -> Result<(), Finding> {
     replicas(world)
 }
 
-/// Compares all replicas as they are now. Two with a state of one version, or a log of one size,
-/// must agree on it, and every checkpoint must be of the one log.
+/// Compares all replicas as they are now. Two with a state of one version, or a log of the same
+/// size, must agree on it, and every checkpoint must be of the one log.
 pub fn observe(world: &World) {
     let scribe = &world.site.scribe;
     for (group, ordinals) in &world.site.shape.groups {

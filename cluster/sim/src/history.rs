@@ -175,8 +175,8 @@ impl History {
         self.now
     }
 
-    /// Records a root of the log, signed or seen. Two roots of one size must be equal, and the log
-    /// of that size must have this root.
+    /// Records a root of the log, signed or seen. Two roots of the same size must be equal, and the
+    /// log of that size must have this root.
     pub fn checkpoint(&mut self, size: u64, root: Digest) {
         let new = !self.checkpoints.contains_key(&size);
         let known = *self.checkpoints.entry(size).or_insert(root);
@@ -191,7 +191,7 @@ impl History {
     fn check_prefix(&mut self, size: u64, root: Digest) {
         let prefix = usize::try_from(size).ok().and_then(|size| self.log.get(..size));
         if prefix.is_some_and(|prefix| merkle::mth(prefix) != root) {
-            self.wrong.get_or_insert(format!("log: the checkpoint of {size} entries is of another log"));
+            self.wrong.get_or_insert(format!("log: the checkpoint of {size} entries belongs to another log"));
         }
     }
 
@@ -216,7 +216,7 @@ impl History {
         let (known, first) = self.digests.entry((group, index)).or_insert_with(|| (digest.clone(), from));
         if *known != digest {
             let group = GroupId::from_number(group);
-            let what = format!("replicas: {group} at entry {index}: {from:x} has another digest than {first:x}");
+            let what = format!("replicas: {group} at entry {index}: {from:x} has a different digest than {first:x}");
             self.wrong.get_or_insert(what);
         }
     }

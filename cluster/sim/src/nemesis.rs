@@ -276,7 +276,9 @@ impl Nemesis {
     fn lie_in_wait(&mut self, world: &World) {
         let kind = KINDS[usize::try_from(self.rng.below(KINDS.len() as u64)).expect("kinds are few")];
         let (sender, messages, turns) = (self.rng.chance(600), self.rng.below(8), self.turns());
-        let ambush = Ambush { kind, sender, messages, turns };
+        // A call may outlive its sender, and meet the next coordinator's term.
+        let late = if self.rng.chance(300) { ms(self.rng.below(3000)) } else { Duration::ZERO };
+        let ambush = Ambush { kind, sender, messages, turns, late };
         event!(world.site.net.trace(), "waits with {ambush:?}");
         world.site.net.set_ambush(Some(ambush));
     }

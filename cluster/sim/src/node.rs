@@ -60,6 +60,7 @@ pub fn engine_options() -> coppice_engine::Options {
         hash_cache_bytes: 8 << 10,
         segment_bytes_max: 4 << 10,
         meta_compaction_bytes_min: 4 << 10,
+        rows_held_min: 3,
         filters_cached_max: 3,
         free_bytes_kept_min: 64 << 10,
         hot_value_bytes_max: 4 << 10,
@@ -81,11 +82,13 @@ fn tuning(disk: &SimStorage, seed: u64) -> Tuning {
     let disk = disk.clone();
     Tuning {
         tick: Duration::from_millis(20),
+        // Groups sleep often, or only after a while.
+        quiet_ticks: 4 + seed % 3 * 20,
         flush_interval: Duration::from_millis(150 + seed % 7 * 130),
         flush_entries_max: 8 + seed % 5 * 40,
         flush_bytes_max: 64 << 10,
         log_segment_bytes: 32 << 10,
-        // Every batch is looked ahead at while the log writes it.
+        // Every batch is processed ahead while the log writes it.
         log_beside_bytes_min: 0,
         // No scrub: readers must find bytes that rot.
         scrub_bytes_per_s: 0,

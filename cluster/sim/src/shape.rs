@@ -139,6 +139,7 @@ impl Shape {
             tree_limit: 3 + u8::try_from(rng.below(2)).expect("it is below 2"),
             tier_ratio: 2 + u8::try_from(rng.below(3)).expect("it is below 3"),
             journals_kept: rng.chance(300),
+            ledgers: false,
         };
         Self {
             seed,

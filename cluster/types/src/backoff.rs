@@ -1,7 +1,7 @@
-//! The pauses between attempts: each is twice the one before, up to a largest one.
+//! The pauses between attempts: each is twice the previous one, up to a maximum.
 //!
 //! A `Backoff` only computes. It has no clock, no randomness and no deadline of its own. The loop
-//! that holds it checks its deadline, spreads the pause if many callers might fail at one moment,
+//! that holds it checks its deadline, spreads the pause if many callers might fail at once,
 //! and sleeps:
 //!
 //! ```

@@ -84,6 +84,8 @@ reasons! {
     InvalidArgument = "INVALID_ARGUMENT", Invalid;
     /// A key, value, batch or message is over its limit.
     LimitExceeded = "LIMIT_EXCEEDED", Invalid;
+    /// The key is reserved for ledgers.
+    Reserved = "RESERVED", Invalid;
     /// The request names another cluster.
     WrongCluster = "WRONG_CLUSTER", Invalid;
     /// The roles of the caller's certificate do not allow the call.
@@ -100,6 +102,8 @@ reasons! {
     RolledBack = "ROLLED_BACK", Conflict;
     /// A living pin holds a version that the prune would drop.
     Pinned = "PINNED", Conflict;
+    /// The rollback would take back journals of ledgers.
+    LedgerFloor = "LEDGER_FLOOR", Conflict;
     /// The stage no longer exists.
     StageLost = "STAGE_LOST", Conflict;
     /// The batch's number is below the session's window.

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_escape_is_refused() {
+    fn what_is_not_an_escape_is_refused() {
         for text in ["\\", "\\n", "\\x", "\\x0", "\\xzz", "\\x+1", "\\u", "\\u{", "\\u{}", "\\u{d800}", "\\u{+41}"] {
             assert_eq!(unescape(text), None, "{text}");
         }

@@ -187,3 +187,11 @@ bytes!(
     /// The name of a pin: 16 bytes that the client chooses.
     PinId(16)
 );
+bytes!(
+    /// The name of a ledger of members, derived from the request that founds it.
+    LedgerId(16)
+);
+bytes!(
+    /// The name of a member or agent in a ledger, derived from its readable name.
+    MemberId(16)
+);

@@ -28,7 +28,8 @@ pub use batch::{Batch, Change, Condition, Operation, Precondition};
 pub use bytes::Bytes;
 pub use error::{ErrorKind, Reason, causes, chain};
 pub use ids::{
-    ClusterId, Digest, Epoch, GroupId, ParseStamp, PinId, Sequence, SessionId, ShardId, Stamp, Term, Version,
+    ClusterId, Digest, Epoch, GroupId, LedgerId, MemberId, ParseStamp, PinId, Sequence, SessionId, ShardId, Stamp,
+    Term, Version,
 };
 pub use params::{InvalidParams, Params};
 pub use state::{AdminOperation, MergeName, Position, PrepareId, RaftId, SessionBatch, SessionCommit, ShardState};

@@ -33,6 +33,9 @@ pub struct Params {
     pub tier_ratio: u8,
     /// Whether shards keep the operation lists of batches.
     pub journals_kept: bool,
+    /// Whether the cluster holds ledgers of members (section 18). Then it follows version 3 of the
+    /// protocol, otherwise version 2.
+    pub ledgers: bool,
 }
 
 impl Default for Params {
@@ -51,11 +54,12 @@ impl Default for Params {
             tree_limit: 4,
             tier_ratio: 8,
             journals_kept: false,
+            ledgers: false,
         }
     }
 }
 
-const OTHER_PROTOCOL: &str = "protocol version: this build follows version 2 alone. Read the ledger with a build of its own version, and load the data to keep into a new ledger";
+const OTHER_PROTOCOL: &str = "protocol version: this build follows only versions 2 and 3. Read the ledger with a build of its own version, and load the data to keep into a new ledger";
 
 /// The parameter that is out of its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +74,11 @@ impl fmt::Display for InvalidParams {
 impl core::error::Error for InvalidParams {}
 
 impl Params {
-    /// The version of the protocol that this code follows.
-    pub const PROTOCOL_VERSION: u32 = 2;
+    /// The version of the protocol that the cluster follows.
+    #[must_use]
+    pub fn protocol_version(&self) -> u32 {
+        if self.ledgers { 3 } else { 2 }
+    }
 
     /// The least weight of a node's entry. It keeps a node from having more than `fanout` entries.
     #[must_use]
@@ -97,6 +104,10 @@ impl Params {
             ("filter_bits", (4..=32).contains(&self.filter_bits)),
             ("tree_limit", (3..=16).contains(&self.tree_limit)),
             ("tier_ratio", (2..=64).contains(&self.tier_ratio)),
+            ("ledgers without journals_kept", !self.ledgers || self.journals_kept),
+            ("ledgers with key_bytes_max below 256", !self.ledgers || self.key_bytes_max >= 256),
+            ("ledgers with value_bytes_max below 65536", !self.ledgers || self.value_bytes_max >= 64 << 10),
+            ("ledgers with inline_bytes above 128", !self.ledgers || self.inline_bytes <= 128),
         ];
         match ranges.iter().find(|(_, valid)| !valid) {
             Some((name, _)) => Err(InvalidParams(name)),
@@ -106,8 +117,8 @@ impl Params {
 
     /// Appends the canonical encoding.
     pub fn encode(&self, out: &mut Writer) {
-        out.u8(1);
-        out.u32(Self::PROTOCOL_VERSION);
+        out.u8(if self.ledgers { 2 } else { 1 });
+        out.u32(self.protocol_version());
         out.u32(self.key_bytes_max);
         out.u32(self.value_bytes_max);
         out.u32(self.batch_bytes_max);
@@ -128,10 +139,12 @@ impl Params {
     /// # Errors
     /// If the bytes are not parameters, have a different protocol version, or are out of range.
     pub fn decode(input: &mut Reader<'_>) -> Result<Self, Error> {
-        if input.u8()? != 1 {
-            return Err(Error::Malformed("parameter format"));
-        }
-        if input.u32()? != Self::PROTOCOL_VERSION {
+        let ledgers = match input.u8()? {
+            1 => false,
+            2 => true,
+            _ => return Err(Error::Malformed("parameter format")),
+        };
+        if input.u32()? != (Self { ledgers, ..Self::default() }).protocol_version() {
             return Err(Error::Malformed(OTHER_PROTOCOL));
         }
         let params = Self {
@@ -148,6 +161,7 @@ impl Params {
             tree_limit: input.u8()?,
             tier_ratio: input.u8()?,
             journals_kept: input.flag("journals kept")?,
+            ledgers,
         };
         params.check().map_err(|error| Error::Malformed(error.0))?;
         Ok(params)

@@ -103,7 +103,7 @@ fn short_numbers_have_one_spelling() {
                 assert_eq!(Reader::new(&bytes[..len]).short(), Err(Error::Truncated));
             }
             let mut longer = bytes.clone();
-            *longer.last_mut().expect("a byte at least") |= 0x80;
+            *longer.last_mut().expect("at least a byte") |= 0x80;
             longer.push(0);
             assert_eq!(Reader::new(&longer).short(), Err(Error::Malformed("short number")), "{number}");
         }
@@ -119,23 +119,27 @@ fn short_numbers_have_one_spelling() {
 
 #[test]
 fn parameters_survive_encoding() {
-    let params = Params { capacity: 99, journals_kept: true, ..Params::default() };
-    assert_eq!(params.check(), Ok(()));
-    let mut out = Writer::new();
-    params.encode(&mut out);
-    let bytes = out.into_bytes();
-    assert_eq!(Params::decode(&mut Reader::new(&bytes)), Ok(params));
-    for len in 0..bytes.len() {
-        assert_eq!(Params::decode(&mut Reader::new(&bytes[..len])), Err(Error::Truncated));
-    }
-    let mut other = bytes.clone();
-    other[0] = 2;
-    assert_eq!(Params::decode(&mut Reader::new(&other)), Err(Error::Malformed("parameter format")));
-    for version in [0, 1, 3] {
+    for ledgers in [false, true] {
+        let params = Params { capacity: 99, journals_kept: true, ledgers, ..Params::default() };
+        assert_eq!(params.check(), Ok(()));
+        let own = params.protocol_version();
+        let mut out = Writer::new();
+        params.encode(&mut out);
+        let bytes = out.into_bytes();
+        assert_eq!(Params::decode(&mut Reader::new(&bytes)), Ok(params));
+        for len in 0..bytes.len() {
+            assert_eq!(Params::decode(&mut Reader::new(&bytes[..len])), Err(Error::Truncated));
+        }
         let mut other = bytes.clone();
-        other[1] = version;
-        let Err(Error::Malformed(what)) = Params::decode(&mut Reader::new(&other)) else { panic!("another protocol") };
-        assert!(what.starts_with("protocol version: this build follows version 2 alone"), "{what}");
+        other[0] = 3;
+        assert_eq!(Params::decode(&mut Reader::new(&other)), Err(Error::Malformed("parameter format")));
+        for version in (0..5).filter(|version| u32::from(*version) != own) {
+            let mut other = bytes.clone();
+            other[1] = version;
+            let decoded = Params::decode(&mut Reader::new(&other));
+            let Err(Error::Malformed(what)) = decoded else { panic!("another protocol") };
+            assert!(what.starts_with("protocol version: this build follows only versions 2 and 3"), "{what}");
+        }
     }
 }
 
@@ -143,6 +147,14 @@ fn parameters_survive_encoding() {
 fn parameters_out_of_range_are_refused_by_name() {
     let refused = |params: Params| params.check().expect_err("out of range").0;
     let good = Params::default;
+    let ledgers = || Params { ledgers: true, journals_kept: true, ..good() };
+    assert_eq!(ledgers().check(), Ok(()));
+    let without = Params { journals_kept: false, ..ledgers() };
+    assert_eq!(refused(without), "ledgers without journals_kept");
+    assert_eq!(refused(Params { key_bytes_max: 255, ..ledgers() }), "ledgers with key_bytes_max below 256");
+    let small = Params { value_bytes_max: 65_535, ..ledgers() };
+    assert_eq!(refused(small), "ledgers with value_bytes_max below 65536");
+    assert_eq!(refused(Params { inline_bytes: 129, ..ledgers() }), "ledgers with inline_bytes above 128");
     assert_eq!(refused(Params { key_bytes_max: 0, ..good() }), "key_bytes_max");
     assert_eq!(refused(Params { key_bytes_max: u32::MAX, ..good() }), "key_bytes_max");
     assert_eq!(refused(Params { value_bytes_max: 0, ..good() }), "value_bytes_max");

@@ -15,6 +15,7 @@ use crate::{
     header::{Body, BrokenRule, Header, check},
     journal::Entry,
     keys::KEY_CHANGES_MAX,
+    ledgers::RESERVED_END,
     shard_map::ShardMap,
 };
 
@@ -72,7 +73,7 @@ impl Chain {
         }
         let shards = |header: &Header| (header.shard_map, header.state_leaves);
         let same = self.before.as_ref().is_none_or(|before| shards(before) == shards(&header));
-        check(&[("other shards than those of genesis", same)])?;
+        check(&[("different shards than those of genesis", same)])?;
         let line = Line {
             stamp: header.stamp,
             hash: header.hash(),
@@ -114,8 +115,8 @@ impl Chain {
         self.lines.truncate(kept + 1);
         let line = self.lines.last().ok_or(above)?;
         check(&[
-            ("a rollback that names its target otherwise", line.stamp == target),
-            ("a rollback to another state root than its target's", line.state_root == header.state_root),
+            ("a rollback with another name for its target", line.stamp == target),
+            ("a rollback to a different state root than its target's", line.state_root == header.state_root),
             ("a rollback that raises no epoch", header.stamp.epoch > self.epochs.current()),
         ])?;
         self.epochs.roll_back(header.stamp.epoch, target.version);
@@ -136,29 +137,56 @@ fn ensure(holds: bool, shard: Option<ShardId>, rule: &'static str) -> Result<(),
     if holds { Ok(()) } else { Err(Broken { shard, rule }) }
 }
 
+/// The kind of entry that operations are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Author {
+    /// A client's batch.
+    Batch,
+    /// An append to a ledger, or a ledger's head. They follow from what members sign.
+    Ledger,
+}
+
+impl Author {
+    /// The author of an entry's operations.
+    #[must_use]
+    pub fn of(entry: &Entry) -> Self {
+        if matches!(entry, Entry::Batch(_)) { Self::Batch } else { Self::Ledger }
+    }
+}
+
 /// Checks the entries of a version's journal (rules 8 and 9). The caller has compared them with the
 /// header's journal root.
 ///
 /// # Errors
 /// Names the first rule that does not hold.
-pub fn check_entries(map: &ShardMap, entries: &[Entry]) -> Result<(), Broken> {
+pub fn check_entries(params: &Params, map: &ShardMap, entries: &[Entry]) -> Result<(), Broken> {
     let known: BTreeSet<ShardId> = map.shards().iter().map(|shard| shard.id).collect();
     let mut numbers = BTreeSet::new();
-    let mut events = false;
+    let (mut place, mut ledger) = (0, None);
     for entry in entries {
+        ensure(place <= entry.place(), None, "its journal has entries out of order")?;
+        place = entry.place();
         let touched: Vec<ShardId> = match entry {
             Entry::Batch(batch) => {
-                ensure(!events, None, "its journal has an event before a batch")?;
                 let number = batch.session.is_none_or(|(_, number)| number > 0);
                 ensure(number, None, "a batch has number 0 of its session")?;
                 let once = batch.session.is_none_or(|number| numbers.insert(number));
-                ensure(once, None, "two batches have one number of a session")?;
+                ensure(once, None, "two batches have the same session number")?;
                 batch.shards.iter().map(|(shard, _)| *shard).collect()
             }
-            Entry::Merge(merge) => {
-                events = true;
-                Vec::from([merge.shard])
+            Entry::Append(_) | Entry::Head(_) if !params.ledgers => {
+                return Err(Broken {
+                    shard: None,
+                    rule: "its journal has an entry of a ledger, which genesis rules out",
+                });
             }
+            Entry::Append(append) => append.shards.iter().map(|(shard, _)| *shard).collect(),
+            Entry::Head(head) => {
+                ensure(ledger < Some(head.ledger), None, "its journal has the heads of ledgers out of order")?;
+                ledger = Some(head.ledger);
+                head.shards.iter().map(|(shard, _)| *shard).collect()
+            }
+            Entry::Merge(merge) => Vec::from([merge.shard]),
         };
         let strange = touched.into_iter().find(|shard| !known.contains(shard));
         ensure(strange.is_none(), strange, "its journal names an unknown shard")?;
@@ -166,7 +194,7 @@ pub fn check_entries(map: &ShardMap, entries: &[Entry]) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Checks the operations of one batch on one shard (rules 9, 11 and 12). Returns the bytes of their
+/// Checks the operations of one entry on one shard (rules 9, 11 and 12). Returns the bytes of their
 /// keys and values together.
 ///
 /// # Errors
@@ -175,6 +203,7 @@ pub fn check_operations(
     params: &Params,
     map: &ShardMap,
     shard: ShardId,
+    author: Author,
     operations: &[(Vec<u8>, RecordBody)],
 ) -> Result<u64, Broken> {
     let rule = |holds, rule| ensure(holds, Some(shard), rule);
@@ -187,10 +216,13 @@ pub fn check_operations(
         rule(!key.is_empty(), "an operation has an empty key")?;
         rule(key.len() as u64 <= u64::from(params.key_bytes_max), "an operation has a key over the limit of genesis")?;
         rule(range.holds(key), "an operation has a key that is not in the range of its shard")?;
+        let reserved = key.as_slice() < RESERVED_END;
+        let own = !params.ledgers || reserved == (author == Author::Ledger);
+        rule(own, "a batch writes a reserved key, or a ledger one that is not")?;
         rule(value <= u64::from(params.value_bytes_max), "an operation has a value over the limit of genesis")?;
         bytes += key.len() as u64 + value;
     }
-    rule(bytes <= u64::from(params.batch_bytes_max), OVER_BATCH)?;
+    rule(author == Author::Ledger || bytes <= u64::from(params.batch_bytes_max), OVER_BATCH)?;
     Ok(bytes)
 }
 

@@ -8,6 +8,7 @@
 
 mod claim;
 mod failure;
+mod ledgers;
 mod log;
 pub(crate) mod query;
 mod question;
@@ -18,7 +19,9 @@ use alloc::boxed::Box;
 use coppice_types::{Digest, Stamp};
 
 pub use self::{
-    claim::{Answer, Claim, QueryClaim, ReceiptClaim, Record, StandingClaim, Verified},
+    claim::{
+        Answer, Claim, Journal, JournalsClaim, LineageClaim, QueryClaim, ReceiptClaim, Record, StandingClaim, Verified,
+    },
     failure::{Cause, Failure, Step},
     log::ProvenLog,
     question::{Question, Subject},
@@ -30,7 +33,7 @@ use self::{
 use crate::{
     checkpoint::Checkpoint,
     epochs::Epochs,
-    header::Body,
+    header::{Body, Header},
     journal::Entry,
     keys::Keys,
     merkle,
@@ -111,7 +114,7 @@ pub fn verify_in<'a>(
     log: &ProvenLog,
     question: &Question<'_>,
 ) -> Result<Verified<'a>, Failure> {
-    ensure(log.is_of(file, keys), Step::Checkpoint, "another log part than the one that was verified")?;
+    ensure(log.is_of(file, keys), Step::Checkpoint, "a different log part than the one that was verified")?;
     let verified = check_in(file, log.log.clone())?;
     verified.answers(question)?;
     Ok(verified)
@@ -123,6 +126,8 @@ fn check_in<'a>(file: &ProofFile<'a>, log: Log) -> Result<Verified<'a>, Failure>
         Proof::Query(proof) => Claim::Query(check_query(&log, proof)?),
         Proof::Receipt(proof) => Claim::Receipt(check_receipt(&log, proof)?),
         Proof::Standing(proof) => Claim::Standing(check_standing(&log, proof)?),
+        Proof::Journals(proof) => Claim::Journals(ledgers::check_journals(&log, proof)?),
+        Proof::Lineage(proof) => Claim::Lineage(ledgers::check_lineage(&log, proof)?),
     };
     let Log { cluster, checkpoint, keys, newest } = log;
     Ok(Verified { cluster, checkpoint, newest, keys, claim, newer: None })
@@ -185,14 +190,19 @@ fn check_receipt(log: &Log, proof: &ReceiptProof<'_>) -> Result<ReceiptClaim, Fa
     let header = log.header(&proof.header)?;
     ensure(matches!(header.body, Body::Commit), Step::Header, "not a commit")?;
     log.stands(&proof.epoch, header.stamp)?;
-    let entry = Entry::decode(&proof.entry).map_err(fail(Step::Journal))?;
-    let revealed = [(u64::from(proof.index), entry.hash())];
-    let root = merkle::list_root(u64::from(header.journal_leaves), &revealed, &proof.hashes);
-    ensure(root.map_err(fail(Step::Journal))? == header.journal_root, Step::Journal, "another journal root")?;
-    match entry {
+    match journal_entry(&header, proof.index, &proof.entry, &proof.hashes)? {
         Entry::Batch(batch) => Ok(ReceiptClaim { header, index: proof.index, batch }),
-        Entry::Merge(_) => Err(Failure::rule(Step::Journal, "not a batch")),
+        _ => Err(Failure::rule(Step::Journal, "not a batch")),
     }
+}
+
+/// Decodes an entry, and checks that it is in the version's journal.
+fn journal_entry(header: &Header, index: u32, entry: &[u8], hashes: &[Digest]) -> Result<Entry, Failure> {
+    let entry = Entry::decode(entry).map_err(fail(Step::Journal))?;
+    let revealed = [(u64::from(index), entry.hash())];
+    let root = merkle::list_root(u64::from(header.journal_leaves), &revealed, hashes).map_err(fail(Step::Journal))?;
+    ensure(root == header.journal_root, Step::Journal, "another journal root")?;
+    Ok(entry)
 }
 
 fn check_standing(log: &Log, proof: &StandingProof<'_>) -> Result<StandingClaim, Failure> {
@@ -250,7 +260,7 @@ fn check_newer(old: &Verified<'_>, newer: Newer<'_>) -> Result<Checkpoint, Failu
     ensure(
         same_log(claim.old_size, &claim.old_root),
         Step::Standing,
-        "it extends another checkpoint than the proof's",
+        "it extends a different checkpoint than the proof's",
     )?;
     if let Some(header) = old.header() {
         ensure(claim.epochs.stands(header.stamp), Step::Standing, "the version was rolled back")?;

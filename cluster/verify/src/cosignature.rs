@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_signature_line_is_not_added() {
+    fn text_that_is_not_a_signature_line_is_not_added() {
         let note = checkpoint();
         for line in ["", "text", "\u{2014} a b", "\u{2014} a AAAAAAA=\n\u{2014} b AAAAAAA="] {
             assert!(add_lines(note.as_bytes(), &[line.to_owned()]).is_err(), "{line:?}");

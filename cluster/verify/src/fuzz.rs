@@ -16,6 +16,7 @@ use crate::{
     hash::file_checksum,
     header::Header,
     journal::{self, Entry},
+    ledgers::{Cell, Clue, Envelope, Founding, Head, Leaf, Member, MemberChange, Signed},
     note::{self, VerifierKey},
     policy::Policy,
     proof::{Proof, ProofFile, TreeList},
@@ -38,6 +39,7 @@ pub const BODIES: &[(&str, Body)] = &[
     ("note", note),
     ("key", key),
     ("policy", policy),
+    ("ledger", ledger),
 ];
 
 /// Public key of the sample ledger in the tests. Its seed is 32 bytes of 7.
@@ -110,6 +112,22 @@ pub fn parameters(bytes: &[u8]) {
         let used = bytes.len() - input.remaining();
         assert_eq!(out.into_bytes(), bytes[..used], "parameters have one encoding");
     }
+}
+
+/// Decodes what members sign, and the records of a ledger.
+pub fn ledger(bytes: &[u8]) {
+    let once = |encoded: Option<Vec<u8>>| {
+        assert!(encoded.is_none_or(|encoded| encoded == bytes), "a record of a ledger has one encoding");
+    };
+    once(Signed::decode(bytes).ok().map(|signed| signed.encode()));
+    once(Envelope::decode(bytes).ok().map(|envelope| envelope.encode()));
+    once(Leaf::decode(bytes).ok().map(|leaf| leaf.encode()));
+    once(Founding::decode(bytes).ok().map(|founding| founding.encode()));
+    once(MemberChange::decode_all(bytes).ok().map(|changes| MemberChange::encode_all(&changes)));
+    once(Member::decode(bytes).ok().map(|member| member.encode()));
+    once(Head::decode(bytes).ok().map(|head| head.encode()));
+    once(Clue::decode(bytes).ok().map(|clue| clue.encode()));
+    once(Cell::decode(bytes).ok().map(|cell| cell.encode()));
 }
 
 /// Decodes an operation.

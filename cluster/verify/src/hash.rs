@@ -12,7 +12,9 @@ pub(crate) mod plan;
 
 use alloc::vec::Vec;
 
-use coppice_types::{Batch, Digest, Epoch, Precondition, ShardId, Stamp, Version, codec::Writer};
+use coppice_types::{
+    Batch, ClusterId, Digest, Epoch, LedgerId, MemberId, Precondition, ShardId, Stamp, Version, codec::Writer,
+};
 
 use self::{
     list::mth,
@@ -227,6 +229,72 @@ where
         .u32(len32(metadata))
         .raw(metadata)
         .finish()
+}
+
+/// Hash of one journal's leaf in the list of a ledger (section 18, tag `04`).
+#[must_use]
+pub fn ledger_leaf_hash(leaf: &[u8]) -> Digest {
+    Hasher::tagged(0x04).raw(leaf).finish()
+}
+
+/// Hash of one item of a signed request (section 18, tag `06`). `bytes` is the length of the
+/// envelope, `commitment` its SHA-256.
+///
+/// # Panics
+/// If there are 2^16 clues or more.
+#[must_use]
+pub fn item_hash(kind: u8, commitment: &Digest, bytes: u32, clues: &[Digest]) -> Digest {
+    let mut hasher = Hasher::tagged(0x06);
+    hasher.u8(kind).digest(commitment).u32(bytes).u16(len16(clues.len()));
+    clues.iter().fold(&mut hasher, Hasher::digest).finish()
+}
+
+/// The chain of a clue after one more journal (section 18, tag `07`).
+#[must_use]
+pub fn clue_chain(before: &Digest, jsn: u64, leaf: &Digest) -> Digest {
+    Hasher::tagged(0x07).digest(before).u64(jsn).digest(leaf).finish()
+}
+
+/// Hash of a clue in a ledger (section 18, tag `08`).
+///
+/// # Panics
+/// If the clue has 2^16 bytes or more.
+#[must_use]
+pub fn clue_hash(ledger: LedgerId, clue: &[u8]) -> Digest {
+    Hasher::tagged(0x08).raw(ledger.as_bytes()).str16(clue).finish()
+}
+
+/// Id of the ledger that a signed request founds (section 18, tag `05`). The lowest bit of its last
+/// byte says whether the ledger is spread over the shards.
+#[must_use]
+pub fn ledger_id(cluster: ClusterId, signed: &[u8], spread: bool) -> LedgerId {
+    let hash = Hasher::tagged(0x05).raw(cluster.as_bytes()).digest(&sha256(signed)).finish();
+    let mut id = [0; 16];
+    id.copy_from_slice(&hash.0[..16]);
+    id[15] = id[15] & 0xfe | u8::from(spread);
+    LedgerId(id)
+}
+
+/// Id of the member of this name (section 18, tag `09`).
+///
+/// # Panics
+/// If the name has 2^16 bytes or more.
+#[must_use]
+pub fn member_id(name: &str) -> MemberId {
+    let hash = Hasher::tagged(0x09).str16(name.as_bytes()).finish();
+    let mut id = [0; 16];
+    id.copy_from_slice(&hash.0[..16]);
+    MemberId(id)
+}
+
+/// The second byte of a reserved key (section 18, tag `0a`): 1 to 255. Keys with the same unit lie
+/// in one shard.
+#[must_use]
+pub fn ledger_place(ledger: LedgerId, unit: &[u8]) -> u8 {
+    let hash = Hasher::tagged(0x0a).raw(ledger.as_bytes()).raw(unit).finish();
+    let mut first = [0; 8];
+    first.copy_from_slice(&hash.0[..8]);
+    1 + (u64::from_le_bytes(first) % 255) as u8
 }
 
 /// Checksum that ends a proof file, over all bytes before it (section 12, tag `1e`). It finds

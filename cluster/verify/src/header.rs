@@ -5,7 +5,7 @@
 //!
 //! **Invariants** of a decoded header: encoding it gives the same bytes again, and it keeps the
 //! rules that concern it alone. [`Header::check_follows`] checks the rules that tie it to the
-//! header before.
+//! previous header.
 
 pub(crate) mod part;
 
@@ -22,7 +22,7 @@ pub use self::part::{BrokenRule, PREFIX_BYTES_MAX, PRINCIPAL_BYTES_MAX, REASON_B
 use crate::{
     epochs::Epochs,
     hash::log_entry_hash,
-    keys::KeyChange,
+    keys::{KEY_CHANGES_MAX, KeyChange},
     merkle::empty_root,
     shard_map::{ShardMap, state_root},
 };
@@ -57,7 +57,10 @@ pub struct Header {
     pub epoch_pairs: u32,
     /// Number of rollbacks and prunes in the log so far, this header included.
     pub admin_sequence: u64,
-    /// Entry hash of the header before; all zero in genesis.
+    /// Number of key changes in the log so far, this header included; `None` in a cluster of
+    /// protocol version 2, whose headers do not say it.
+    pub key_changes: Option<u32>,
+    /// Entry hash of the previous header; all zero in genesis.
     pub previous: Digest,
     /// The event.
     pub body: Body,
@@ -117,7 +120,7 @@ pub struct Rollback {
 }
 
 impl Rollback {
-    /// Whether the target is the head before or lies behind it. An older epoch or a lower version
+    /// Whether the target is the previous head or lies behind it. An older epoch or a lower version
     /// alone is not enough.
     fn is_backward(&self) -> bool {
         self.target.version <= self.head_before.version && self.target.epoch <= self.head_before.epoch
@@ -156,6 +159,7 @@ impl Header {
             epochs_root: Epochs::new().root(),
             epoch_pairs: 1,
             admin_sequence: 0,
+            key_changes: genesis.params.ledgers.then_some(0),
             previous: Digest::default(),
             body: Body::Genesis(genesis),
         }
@@ -197,7 +201,7 @@ impl Header {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
-        out.u8(1);
+        out.u8(if self.key_changes.is_some() { 2 } else { 1 });
         out.u8(self.kind());
         out.raw(self.cluster.as_bytes());
         out.u64(self.sequence.0);
@@ -211,6 +215,9 @@ impl Header {
         out.digest(&self.epochs_root);
         out.u32(self.epoch_pairs);
         out.u64(self.admin_sequence);
+        if let Some(count) = self.key_changes {
+            out.u32(count);
+        }
         out.digest(&self.previous);
         out.str16(&self.body.encode());
         assert!(out.len() <= HEADER_BYTES_MAX, "a header fits an entry of the log");
@@ -226,9 +233,11 @@ impl Header {
             return Err(Error::Malformed("header length"));
         }
         let mut input = Reader::new(bytes);
-        if input.u8()? != 1 {
-            return Err(Error::Malformed("header format"));
-        }
+        let counts_keys = match input.u8()? {
+            1 => false,
+            2 => true,
+            _ => return Err(Error::Malformed("header format")),
+        };
         let kind = input.u8()?;
         let mut header = Self {
             cluster: ClusterId(input.bytes16()?),
@@ -243,6 +252,7 @@ impl Header {
             epochs_root: input.digest()?,
             epoch_pairs: input.u32()?,
             admin_sequence: input.u64()?,
+            key_changes: if counts_keys { Some(input.u32()?) } else { None },
             previous: input.digest()?,
             body: Body::Commit,
         };
@@ -269,10 +279,12 @@ impl Header {
         let eventless = self.journal_root == empty_root() && self.journal_leaves == 0;
         let first = self.sequence == Sequence(0);
         let zero = self.stamp == Stamp::default() && self.previous == Digest::default() && self.admin_sequence == 0;
+        let counted = |number: u32| self.key_changes.is_none_or(|count| count == number);
         let rules = [
             ("state leaves", self.state_leaves > 0),
             ("epoch pairs", self.epoch_pairs > 0),
-            ("journal of a header that is no commit", eventless || matches!(self.body, Body::Commit)),
+            ("number of key changes", self.key_changes.is_none_or(|count| count as usize <= KEY_CHANGES_MAX)),
+            ("journal of a header that is not a commit", eventless || matches!(self.body, Body::Commit)),
             ("admin sequence", !self.is_admin() || self.admin_sequence > 0),
             ("genesis comes first", matches!(self.body, Body::Genesis(_)) == first),
             ("numbers of genesis", !first || zero),
@@ -286,6 +298,8 @@ impl Header {
                 // records that no auditor replays.
                 ("state of genesis", self.state_root == state_root(&genesis.shard_map.genesis_leaves())),
                 ("epochs of genesis", (self.epochs_root, self.epoch_pairs) == (Epochs::new().root(), 1)),
+                ("header format of genesis", self.key_changes == genesis.params.ledgers.then_some(0)),
+                ("shards of a cluster with ledgers", !genesis.params.ledgers || genesis.shard_map.fits_ledgers()),
             ]),
             Body::Commit => check(&[("version of a commit", self.stamp.version > Version(0))]),
             Body::Rollback(rollback) => check(&[
@@ -294,7 +308,10 @@ impl Header {
                 ("target above head", rollback.is_backward()),
             ]),
             Body::Prune(prune) => check(&[("boundary above head", prune.boundary <= self.stamp.version)]),
-            Body::Key(change) => change.check(&self.cluster),
+            Body::Key(change) => {
+                check(&[("number of key changes", counted(change.number))])?;
+                change.check(&self.cluster)
+            }
             Body::Other { .. } => Ok(()),
         }
     }
@@ -305,7 +322,7 @@ impl Header {
     /// Names the first rule that does not hold.
     ///
     /// # Panics
-    /// If the bytes of the header before are longer than [`HEADER_BYTES_MAX`].
+    /// If the bytes of the previous header are longer than [`HEADER_BYTES_MAX`].
     pub fn check_follows(&self, before: &Self) -> Result<(), BrokenRule> {
         check(&[
             ("cluster", self.cluster == before.cluster),
@@ -316,6 +333,7 @@ impl Header {
                 "admin sequence",
                 before.admin_sequence.checked_add(u64::from(self.is_admin())) == Some(self.admin_sequence),
             ),
+            ("number of key changes", self.key_changes == before.key_changes_until(&self.body)),
         ])?;
         let same_epochs = (self.epochs_root, self.epoch_pairs) == (before.epochs_root, before.epoch_pairs);
         let same_shards = (self.shard_map, self.state_leaves) == (before.shard_map, before.state_leaves);
@@ -341,6 +359,16 @@ impl Header {
                 ("shards and epochs of an unknown kind", same_shards && same_epochs),
             ]),
         }
+    }
+
+    /// Number of key changes that the header behind this one names, if its body is `next`.
+    ///
+    /// # Panics
+    /// If there are 2^32 key changes; a ledger has at most 256.
+    #[must_use]
+    pub fn key_changes_until(&self, next: &Body) -> Option<u32> {
+        let more = u32::from(matches!(next, Body::Key(_)));
+        self.key_changes.map(|count| count.checked_add(more).expect("a ledger changes its key a few times"))
     }
 
     /// Whether the admin sequence counts this header.

@@ -217,7 +217,7 @@ impl Keys {
                 return Err("the key changes are not all there, or not in order");
             }
             if chain.newest().public_key() != change.old {
-                return Err("a key change from another key than the one before");
+                return Err("a key change from a different key than the one before");
             }
             let new = key(&change.new)?;
             if chain.keys.contains(&new) {
@@ -244,7 +244,7 @@ impl Keys {
         }
         let common = self.changes.len().min(chain.changes.len());
         if self.changes[..common] != chain.changes[..common] || self.keys[..=common] != chain.keys[..=common] {
-            return Err("another key change than the one that is known: keep both, they are evidence of a fork");
+            return Err("a different key change than the one that is known: keep both, they are evidence of a fork");
         }
         if self.changes.len() >= chain.changes.len() {
             return Ok(self.clone());

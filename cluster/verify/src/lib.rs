@@ -11,10 +11,11 @@
 //! ```text
 //!  fuzz                                            every decoder, for fuzzers
 //!  check         replay         audit              the verifier, its oracle, the rules of an audit
-//!  policy        proof                             whom to trust; proof files
+//!  policy        proof          journal           whom to trust; proof files; entries of journals
+//!  ledgers                                         ledgers of members
 //!  checkpoint    cosignature    header             the signed head of the log, and its entries
 //!  keys          principal                         parts of headers
-//!  note  epochs  journal  shard_map  rules         notes; lists in headers; shapes of trees
+//!  note  epochs  shard_map  rules                  notes; lists in headers; shapes of trees
 //!  merkle        base64         tile               lists of hashes, texts, names of tiles
 //!  hash                                            one function for each kind of hash
 //!  sha256                                          several messages side by side
@@ -36,7 +37,6 @@ pub mod merkle;
 pub mod tile;
 
 pub mod epochs;
-pub mod journal;
 pub mod note;
 pub mod rules;
 pub mod shard_map;
@@ -48,6 +48,9 @@ pub mod checkpoint;
 pub mod cosignature;
 pub mod header;
 
+pub mod ledgers;
+
+pub mod journal;
 pub mod policy;
 pub mod proof;
 

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_stands_in_quotes_beside_the_name() {
+    fn a_claim_stands_in_quotes_after_the_name() {
         assert_eq!(says("CN=op", "The Queen").as_deref(), Some("CN=op (says \"The Queen\")"));
         let long =
             says(&"n".repeat(1000), &"c".repeat(CLAIM_BYTES_MAX)).expect("the claim is no longer than it may be");

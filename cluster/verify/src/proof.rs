@@ -5,6 +5,7 @@
 //! far less if its records are puts, whatever counts it claims.
 
 mod digests;
+mod ledgers;
 mod tree;
 
 use alloc::{borrow::Cow, vec::Vec};
@@ -16,6 +17,7 @@ use coppice_types::{
 };
 
 use self::digests::{read_digests, write_digests};
+pub use self::ledgers::{JournalPart, JournalsProof, KnownPart, LineageProof, RequestPart};
 pub use self::tree::{Entry, LEVEL_MAX, NodePart, Subtree, TREES_MAX, Tree, TreeList};
 use crate::{
     epochs::{Epochs, Pair},
@@ -32,8 +34,10 @@ pub const FILE_BYTES_MAX: usize = 64 << 20;
 /// Longest bound of a range, in bytes: the successor of a longest key.
 pub const BOUND_BYTES_MAX: usize = KEY_BYTES_MAX + 1;
 
-/// Format of the proofs of ledgers of protocol version 2. Formats 1 and 2 belonged to version 1.
+/// Format of the proofs of kinds 0 to 2. Formats 1 and 2 belonged to protocol version 1.
 const FORMAT: u8 = 3;
+/// Format of the proofs of ledgers, which only protocol version 3 has.
+const FORMAT_OF_LEDGERS: u8 = 4;
 const CHECKSUM_BYTES: usize = 8;
 
 /// A proof file.
@@ -54,6 +58,10 @@ pub enum Proof<'a> {
     Receipt(ReceiptProof<'a>),
     /// Kind 2: shows that a checkpoint extends an older one, and which versions stand at it.
     Standing(StandingProof<'a>),
+    /// Kind 3: shows journals of a ledger.
+    Journals(JournalsProof<'a>),
+    /// Kind 5: shows all journals with a clue, or the newest of them.
+    Lineage(LineageProof<'a>),
 }
 
 /// `log part`: a signed checkpoint, the newest header in its log, and the log's key changes.
@@ -226,13 +234,15 @@ impl<'a> ProofFile<'a> {
     pub fn encode(&self) -> Result<Vec<u8>, TooLarge> {
         let mut out = Writer::new();
         out.raw(MAGIC);
-        out.u8(FORMAT);
+        out.u8(self.proof.format());
         out.u8(self.proof.kind());
         out.raw(self.cluster.as_bytes());
         match &self.proof {
             Proof::Query(proof) => proof.encode(&mut out)?,
             Proof::Receipt(proof) => proof.encode(&mut out),
             Proof::Standing(proof) => proof.encode(&mut out)?,
+            Proof::Journals(proof) => proof.encode(&mut out)?,
+            Proof::Lineage(proof) => proof.encode(&mut out)?,
         }
         let mut bytes = out.into_bytes();
         bytes.extend(file_checksum(&bytes).to_le_bytes());
@@ -254,9 +264,10 @@ impl<'a> ProofFile<'a> {
         if input.take(MAGIC.len())? != MAGIC {
             return Err(Error::Malformed("proof file: first bytes"));
         }
-        if input.u8()? != FORMAT {
+        let format = input.u8()?;
+        if format != FORMAT && format != FORMAT_OF_LEDGERS {
             return Err(Error::Malformed(
-                "proof file format: this build reads format 3 alone, of ledgers of protocol version 2",
+                "proof file format: this build reads only formats 3 and 4, of protocol versions 2 and 3",
             ));
         }
         if file_checksum(content).to_le_bytes() != checksum {
@@ -264,10 +275,12 @@ impl<'a> ProofFile<'a> {
         }
         let kind = input.u8()?;
         let cluster = ClusterId(input.bytes16()?);
-        let proof = match kind {
-            0 => Proof::Query(QueryProof::decode(&mut input)?),
-            1 => Proof::Receipt(ReceiptProof::decode(&mut input)?),
-            2 => Proof::Standing(StandingProof::decode(&mut input)?),
+        let proof = match (format, kind) {
+            (FORMAT, 0) => Proof::Query(QueryProof::decode(&mut input)?),
+            (FORMAT, 1) => Proof::Receipt(ReceiptProof::decode(&mut input)?),
+            (FORMAT, 2) => Proof::Standing(StandingProof::decode(&mut input)?),
+            (FORMAT_OF_LEDGERS, 3) => Proof::Journals(JournalsProof::decode(&mut input)?),
+            (FORMAT_OF_LEDGERS, 5) => Proof::Lineage(LineageProof::decode(&mut input)?),
             _ => return Err(Error::Malformed("proof file kind")),
         };
         input.finish()?;
@@ -281,6 +294,15 @@ impl<'a> Proof<'a> {
             Self::Query(_) => 0,
             Self::Receipt(_) => 1,
             Self::Standing(_) => 2,
+            Self::Journals(_) => 3,
+            Self::Lineage(_) => 5,
+        }
+    }
+
+    fn format(&self) -> u8 {
+        match self {
+            Self::Query(_) | Self::Receipt(_) | Self::Standing(_) => FORMAT,
+            Self::Journals(_) | Self::Lineage(_) => FORMAT_OF_LEDGERS,
         }
     }
 
@@ -291,6 +313,8 @@ impl<'a> Proof<'a> {
             Self::Query(proof) => &proof.log,
             Self::Receipt(proof) => &proof.log,
             Self::Standing(proof) => &proof.log,
+            Self::Journals(proof) => &proof.log,
+            Self::Lineage(proof) => &proof.query.log,
         }
     }
 }

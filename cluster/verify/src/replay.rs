@@ -7,6 +7,8 @@
 //! state, and is the core of an audit. The cost of a version depends only on its changes.
 //!
 //! ```text
+//!        journals           ledgers of members
+//!          |
 //!  audit  ledger           the rules of an audit; a ledger with its log and proofs
 //!     |    |   |
 //!     |    | prove    live -- gather     a prover; the newest state, also from proofs of ranges
@@ -19,6 +21,7 @@
 mod audit;
 mod forest;
 mod gather;
+mod journals;
 mod ledger;
 mod live;
 mod prove;
@@ -28,6 +31,7 @@ pub use self::{
     audit::{Audited, Finding, audit},
     forest::{Error, Forest, Frozen},
     gather::Gathered,
+    journals::Shown,
     ledger::{Commit, Ledger, Version},
     live::LiveForest,
     prove::part,

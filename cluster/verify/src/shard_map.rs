@@ -106,6 +106,13 @@ impl ShardMap {
         Self::new(shards)
     }
 
+    /// Whether the shards can hold ledgers of members: among the reserved keys no bound is longer
+    /// than 2 bytes, so that keys of one place lie in one shard.
+    #[must_use]
+    pub fn fits_ledgers(&self) -> bool {
+        self.shards.iter().all(|shard| shard.low.as_slice() >= [1].as_slice() || shard.low.len() <= 2)
+    }
+
     /// The shards in order of their lows; at least one.
     #[must_use]
     pub fn shards(&self) -> &[Shard] {
@@ -257,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_that_do_not_cover_all_keys_once_are_no_map() {
+    fn shards_that_do_not_cover_all_keys_once_are_not_a_map() {
         let good = map().shards().to_vec();
         let refused = |change: &dyn Fn(&mut Vec<Shard>)| {
             let mut shards = good.clone();

@@ -380,7 +380,7 @@ fn every_stored_case_is_judged_as_the_page_says() {
 }
 
 #[test]
-fn a_proof_of_something_else_than_was_asked_is_no_answer() {
+fn a_proof_of_something_that_was_not_asked_is_not_an_answer() {
     let ledger = with_a_record();
     let (stamp, key) = (Stamp::new(0, 1), key());
     let (keys, range) =

@@ -3,9 +3,20 @@
 
 mod common;
 
-use common::{Sample, attacks::targets};
+use common::{
+    Sample,
+    attacks::targets,
+    grain::{NAMES, World, clue, member},
+};
 use coppice_types::{Change, Operation, Params, Stamp, codec::Writer};
-use coppice_verify::{cosignature::Cosigner, fuzz::BODIES, journal::Entry, proof::Proof};
+use coppice_verify::{
+    cosignature::Cosigner,
+    fuzz::BODIES,
+    journal::Entry,
+    ledgers::{head_key, member_key},
+    proof::Proof,
+    replay::Shown,
+};
 
 /// Mutations for each body.
 const ROUNDS: u64 = 6000;
@@ -45,6 +56,7 @@ fn seeds(sample: &Sample) -> Vec<Vec<u8>> {
     let mut out = Writer::new();
     Operation { key: b"key".to_vec().into(), change: Change::Put(b"value".to_vec().into()) }.encode(&mut out);
     seeds.push(out.into_bytes());
+    seeds.extend(of_ledgers());
     seeds.push(ledger.key.verifier().to_string().into_bytes());
     let member = |seed| Cosigner::from_seed("member.example/w", &[seed; 32]).expect("a name");
     let text = format!(
@@ -54,6 +66,31 @@ fn seeds(sample: &Sample) -> Vec<Vec<u8>> {
         member(2).verifier()
     );
     seeds.push(text.into_bytes());
+    seeds
+}
+
+/// What members signed, the records that followed, and proofs of them.
+fn of_ledgers() -> Vec<Vec<u8>> {
+    let world = World::new();
+    let shown = Shown { request: true, envelope: true };
+    let (stamp, ledger) = (world.head(), world.compact);
+    let files = [
+        world.cluster.prove_journals(stamp, ledger, &[0, 5], Some(3), shown),
+        world.cluster.prove_lineage(stamp, ledger, clue(ledger, "lot-7"), Some(2), shown),
+    ];
+    let mut seeds: Vec<Vec<u8>> = files.iter().map(|file| file.encode().expect("it fits")).collect();
+    seeds.push(world.cluster.headers[0].encode());
+    seeds.extend(world.cluster.versions[&stamp].journal.iter().map(Entry::encode));
+    seeds.extend(world.rounds.iter().flat_map(|(_, requests)| requests).step_by(5).map(|it| it.0.signed.clone()));
+    let appended = world.answers.iter().flatten().flatten().flatten().step_by(4);
+    for operation in appended.flat_map(|appended| appended.operations.iter().take(6)) {
+        if let Change::Put(value) = &operation.change {
+            seeds.push(value.to_vec());
+        }
+    }
+    let members = NAMES.map(|name| world.cluster.value(stamp, &member_key(ledger, member(name))));
+    seeds.extend(members.into_iter().flatten().map(<[u8]>::to_vec));
+    seeds.extend(world.cluster.value(stamp, &head_key(ledger)).map(<[u8]>::to_vec));
     seeds
 }
 

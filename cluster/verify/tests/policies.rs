@@ -138,7 +138,7 @@ fn another_logs_signature_does_not_count() {
 }
 
 #[test]
-fn what_is_no_policy_is_refused_at_its_line() {
+fn what_is_not_a_policy_is_refused_at_its_line() {
     let vkey = witness(50).verifier().to_string();
     let weak = {
         let mut point = [0; 32];

@@ -160,7 +160,7 @@ fn a_tree_shrinks_to_its_only_child_and_to_nothing() {
     put(&mut forest, 1, &names);
     assert!(forest.active.root.level() >= 3);
     delete(&mut forest, 2, &names[1..]);
-    assert_eq!(forest.active.root.level(), 0, "a root with one child is no root");
+    assert_eq!(forest.active.root.level(), 0, "a root with one child is not a root");
     delete(&mut forest, 3, &names[..1]);
     assert_eq!(forest.digest(), hash::empty_shard_digest());
 }
@@ -222,8 +222,8 @@ fn the_fast_replay_agrees_with_the_model() {
             let full = model.frozen.len() + 2 > usize::from(params.tree_limit);
             let merges: Vec<_> = model.planned_merge().filter(|_| full || version % 5 == 0).into_iter().collect();
             let stamp = Stamp::new(0, version);
-            model.prepare(stamp, &merges, operations()).expect("events follow on the state");
-            live.prepare(stamp, &merges, operations()).expect("events follow on the state");
+            model.prepare(stamp, &merges, operations()).expect("events follow the state");
+            live.prepare(stamp, &merges, operations()).expect("events follow the state");
             assert_eq!(live.digest(), model.digest(), "capacity {capacity}, version {version}");
         }
         let records: usize = model.trees().iter().map(|tree| tree.records().len()).sum();

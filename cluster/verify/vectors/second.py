@@ -6,7 +6,7 @@ vectors in its own folder, and fails at the first value that differs. `second.py
 `--policy FILE`) judges a proof file: it exits with 0 if the file is valid, with 1 if it is refused,
 and with 2 if the arguments make no sense.
 
-Below, `step` is the step of section 13 (in an audit, the rule of section 8) that fails if a
+Below, `step` is the step of section 13 or 18 (in an audit, the rule of section 8) that fails if a
 condition does not hold. A stamp is a pair (epoch, version), and None stands for an absent value.
 """
 
@@ -413,7 +413,7 @@ class Forest:
             kept = [youngest[key] for key in sorted(youngest)]
             kept = [r for r in kept if r[2] is not None or any(admits(r[0]) for _, admits in older)]
             output = self.rules.packed(kept)
-            need(digest_of(output) == merged, 13, "a merge gives another tree than was recorded")
+            need(digest_of(output) == merged, 13, "a merge gives a different tree than was recorded")
             self.frozen[at : at + n] = [self.freeze(output)]
         if operations and len(records_of(self.active)) >= self.rules.p["capacity"]:
             self.frozen.insert(0, self.freeze(self.active))
@@ -472,6 +472,9 @@ def state_leaf(shard, version, digest):
 
 EMPTY_SHARD = shard_digest([tree_digest(0, 0, EMPTY_ROOT)])
 
+# Keys below this one are reserved in version 3: appends and heads write them, and no batch does.
+FREE = b"\1"
+
 # Section 9: headers. Each parameter of genesis has a name, a width in bytes, and its least and
 # largest value. The least may be the value of another parameter.
 PARAMETERS = [
@@ -489,12 +492,22 @@ PARAMETERS = [
     ("tier_ratio", 1, 2, 64),
     ("journals_kept", 1, 0, 1),
 ]
+# The narrower ranges of some parameters in version 3.
+RANGES_3 = {
+    "key_bytes_max": (256, 512),
+    "value_bytes_max": (65536, 16 << 20),
+    "inline_bytes": (0, 128),
+    "journals_kept": (1, 1),
+}
 
 
 def read_parameters(r):
-    need(r.u8() == 1 and r.u32() == 2, "format", "parameters of another format or protocol version")
-    found = {}
+    found = {"version": r.u8() + 1}
+    need(found["version"] in (2, 3), "format", "parameters of another format")
+    need(r.u32() == found["version"], "format", "parameters of another protocol version")
     for name, width, least, most in PARAMETERS:
+        if found["version"] == 3:
+            least, most = RANGES_3.get(name, (least, most))
         found[name] = int.from_bytes(r.take(width), "little")
         found["four_records"] = 4 * (72 + found["key_bytes_max"])
         least = found[least] if isinstance(least, str) else least
@@ -515,7 +528,8 @@ class Header:
     """A header that keeps the rules that concern it alone.
 
     `what` is its body: (prefix, key, parameters, shards) of genesis, (target, head before) of a
-    rollback, the boundary of a prune, (number, old key, new key) of a key change.
+    rollback, the boundary of a prune, (number, old key, new key) of a key change. `changes` counts
+    the key changes so far, in format 2 alone.
     """
 
     def __init__(self, data, step):
@@ -528,13 +542,16 @@ class Header:
         r = Reader(data)
         self.data = data
         need(len(data) < 65535, "format", "a header that is too long")
-        need(r.u8() == 1, "format", "the format of a header")
+        self.format = r.u8()
+        need(self.format in (1, 2), "format", "the format of a header")
         self.kind, self.cluster, self.sequence = r.u8(), r.take(16), r.u64()
         self.stamp, self.time = r.stamp(), r.u64()
         self.state_root, self.state_leaves, self.map = r.take(32), r.u32(), r.take(32)
         self.journal_root, self.journal_leaves = r.take(32), r.u32()
         self.epochs_root, self.epoch_pairs = r.take(32), r.u32()
-        self.admin, self.previous, self.body = r.u64(), r.take(32), r.str16()
+        self.admin = r.u64()
+        self.changes = r.u32() if self.format == 2 else None
+        self.previous, self.body = r.take(32), r.str16()
         r.end()
         self.hash = H(b"\0", data)
         self.check_alone()
@@ -543,9 +560,10 @@ class Header:
         """Checks the rules that concern a header alone, and decodes its body into `what`."""
         need(self.state_leaves > 0 and self.epoch_pairs > 0, "format", "no state leaves or epoch pairs")
         journal = (self.journal_root, self.journal_leaves)
-        need(self.kind == 1 or journal == (H(b""), 0), "format", "a journal of a header that is no commit")
+        need(self.kind == 1 or journal == (H(b""), 0), "format", "a journal of a header that is not a commit")
         need((self.kind == 0) == (self.sequence == 0), "format", "genesis comes first")
         need(self.kind not in (2, 3) or self.admin > 0, "format", "admin sequence 0 of a rollback or prune")
+        need((self.changes or 0) <= 256, "format", "more than 256 key changes")
         r, (epoch, version) = Reader(self.body), self.stamp
         self.what = None
         if self.kind == 0:
@@ -555,7 +573,7 @@ class Header:
         elif self.kind == 2:
             target, before = self.what = r.stamp(), r.stamp()
             read_text(r, 256), read_text(r, 4096)
-            need(target[1] == version, "format", "a rollback to another version than its target")
+            need(target[1] == version, "format", "a rollback to a different version than its target")
             need(before[0] + 1 == epoch, "format", "the epoch of a rollback")
             need(target[0] <= before[0] and target[1] <= before[1], "format", "a rollback to a target above the head")
         elif self.kind == 3:
@@ -574,6 +592,11 @@ class Header:
         parameters, data = read_parameters(r), r.str16()
         shards = read_map(data)
         self.what = (prefix, key, parameters, shards)
+        need(parameters["version"] == self.format + 1, "format", "parameters of another version than the header's")
+        need(not self.changes, "format", "key changes before genesis")
+        if self.format == 2:
+            short = all(low >= FREE or len(low) <= 2 for _, low, _ in shards)
+            need(short, "format", "a bound of a shard among reserved keys that is longer than 2 bytes")
         numbers = (self.stamp, self.previous, self.admin)
         need(numbers == ((0, 0), bytes(32), 0), "format", "the numbers of genesis")
         need(self.map == H(b"\x17", data) and self.state_leaves == len(shards), "format", "the shard map of genesis")
@@ -587,6 +610,7 @@ class Header:
         read_text(r, 256), read_text(r, 4096)
         message = b"\x1fcoppice-key-change" + self.cluster + u32(number) + old + new
         need(number > 0 and old != new, "format", "the number or keys of a key change")
+        need(self.changes in (None, number), "format", "a key change that counts others than its number")
         need(ed_verify(old, message, by_old), "format", "the old key has not signed its change")
         need(ed_verify(new, message, by_new), "format", "the new key has not signed its change")
         return number, old, new
@@ -598,21 +622,37 @@ L = 2**252 + 27742317777372353535851937790883648493
 D = -121665 * pow(121666, P - 2, P) % P
 
 
+def ed_sum(a, b):
+    """Adds points (x, y, z, t), which stand for (x / z, y / z); t is x * y / z."""
+    (x1, y1, z1, t1), (x2, y2, z2, t2) = a, b
+    low, high = (y1 - x1) * (y2 - x2), (y1 + x1) * (y2 + x2)
+    c, d = 2 * D * t1 * t2, 2 * z1 * z2
+    e, f, g, h = high - low, d - c, d + c, high + low
+    return (e * f % P, g * h % P, f * g % P, e * h % P)
+
+
+def ed_wide(point):
+    x, y = point
+    return (x, y, 1, x * y % P)
+
+
+def ed_plain(point):
+    x, y, z, _ = point
+    inverse = pow(z, -1, P)
+    return (x * inverse % P, y * inverse % P)
+
+
 def ed_add(a, b):
-    (x1, y1), (x2, y2) = a, b
-    t = D * x1 * x2 * y1 * y2 % P
-    x = (x1 * y2 + x2 * y1) * pow(1 + t, P - 2, P)
-    y = (y1 * y2 + x1 * x2) * pow(1 - t, P - 2, P)
-    return (x % P, y % P)
+    return ed_plain(ed_sum(ed_wide(a), ed_wide(b)))
 
 
 def ed_times(n, point):
-    result = (0, 1)
+    result, point = (0, 1, 1, 0), ed_wide(point)
     while n:
         if n & 1:
-            result = ed_add(result, point)
-        point, n = ed_add(point, point), n >> 1
-    return result
+            result = ed_sum(result, point)
+        point, n = ed_sum(point, point), n >> 1
+    return ed_plain(result)
 
 
 def ed_point(data):
@@ -694,11 +734,11 @@ class Keys:
         name, keys, changes = self.keys[0].name, [], []
         need(len(headers) <= 256, "format", "more than 256 key changes")
         for number, header in enumerate(headers, 1):
-            need(header.kind == 6, "keys", "a header that is no key change")
+            need(header.kind == 6, "keys", "a header that is not a key change")
             n, old, new = header.what
             need(n == number, "keys", "the key changes are not numbered from 1 on")
             keys = keys or [old]
-            need(keys[-1] == old, "keys", "a change from another key than the one before")
+            need(keys[-1] == old, "keys", "a change from a different key than the one before")
             need(new not in keys, "keys", "a change to an earlier key")
             need(not changes or changes[-1] < header.sequence, "keys", "key changes that are not in order")
             keys.append(new)
@@ -709,8 +749,8 @@ class Keys:
             need(known[0] in [key.key for key in keys], "keys", "the key changes do not lead to or from the trusted key")
             return Keys(keys, changes, [key.key for key in keys].index(known[0]))
         common = min(len(changes), len(self.changes))
-        need(changes[:common] == self.changes[:common], "keys", "other key changes than are known")
-        need([key.key for key in keys][: common + 1] == known[: common + 1], "keys", "other key changes than are known")
+        need(changes[:common] == self.changes[:common], "keys", "different key changes than known")
+        need([key.key for key in keys][: common + 1] == known[: common + 1], "keys", "different key changes than known")
         return self if len(self.changes) >= len(changes) else Keys(keys, changes, self.trusted)
 
 
@@ -730,7 +770,7 @@ def split_note(note, step):
         need(len(lines) <= 100, step, "more than 100 signature lines")
         return text + "\n", lines
     except (ValueError, AssertionError) as error:
-        raise Failed(step, "it is no signed note") from error
+        raise Failed(step, "it is not a signed note") from error
 
 
 def parse_checkpoint(text, step):
@@ -739,9 +779,9 @@ def parse_checkpoint(text, step):
         origin, size, root, rest = text.split("\n")
         number, root = int(size), canonical(root)
     except (ValueError, AssertionError) as error:
-        raise Failed(step, "it is no checkpoint") from error
+        raise Failed(step, "it is not a checkpoint") from error
     sound = origin and rest == "" and str(number) == size and 0 <= number < 2**63 and len(root) == 32
-    need(sound and (number > 0 or root == H(b"")), step, "it is no checkpoint")
+    need(sound and (number > 0 or root == H(b"")), step, "it is not a checkpoint")
     return origin, number, root
 
 
@@ -894,7 +934,7 @@ def check_pairs(first, pairs, count, newest, step):
         need(sound, step, "epoch pairs that no rollbacks leave")
         last = index + 1 == count
         fits = epoch == newest.stamp[0] if last else epoch < newest.stamp[0]
-        need(fits and base <= newest.stamp[1], step, "epoch pairs of another head than the newest header's")
+        need(fits and base <= newest.stamp[1], step, "epoch pairs of a different head than the newest header's")
     for index, (a, b) in enumerate(zip(pairs, pairs[1:]), first):
         need(a[0] < b[0] and (index == 0 or a[1] < b[1]), step, "epoch pairs that no rollbacks leave")
 
@@ -933,10 +973,13 @@ class Log:
             known = zip(self.keys.changes, (key.key for key in self.keys.keys[1:]))
             rule = "it changes the key, and is not among the key changes"
             need((header.sequence, header.what[2]) in list(known), step, rule)
+        if header.changes is not None:
+            counted = sum(sequence <= header.sequence for sequence in self.keys.changes)
+            need(header.changes == counted, step, "it counts other key changes than those that are known")
         if header.kind == 0:
             first = self.keys.keys[0]
             named = header.what[0] + "/" + self.cluster.hex() == first.name and header.what[1] == first.key
-            need(named, step, "genesis names another origin or key than the checkpoint's")
+            need(named, step, "genesis names a different origin or key than the checkpoint's")
         return header
 
 
@@ -1035,7 +1078,7 @@ def check_count(tree):
     none = level == 0 and root == EMPTY_ROOT if isinstance(root, bytes) else root[1] == 0
     least, whole = (0, True) if none else records_below(root)
     fits = entries == least if whole else entries >= least
-    need(fits, "tree", "another number of records than the tree is said to have")
+    need(fits, "tree", "a different number of records than the tree is said to have")
 
 
 def empty(tree):
@@ -1172,62 +1215,102 @@ def check_state(header, shards, hashes):
             check_count(tree)
 
 
-def check_query(r, log):
-    part, epoch = (r.str16(), r.hashes()), read_epoch(r)
-    span, keys = read_query(r)
-    shards = [read_shard(r) for _ in range(r.u16())]
-    hashes = r.hashes()
-    values = [r.str32() for _ in range(r.u32())] if r.flag() else None
-    r.end()
-    log.check()
-    header = log.header(part, "header")
-    need(header.kind in (0, 1), "header", "neither a commit nor genesis")
-    check_epoch(epoch, log.newest, header.stamp)
-    check_state(header, shards, hashes)
-    if keys is not None:
-        answers = answer_keys(keys, shards)
-        found = [record for _, record in answers if record and record[2] is not None]
-    else:
-        found = answer_range(*span, shards)
-    if values is not None:
-        need(len(values) == len(found), "value", "another number of values than of records")
-        for value, record in zip(values, found):
-            need((len(value), H(value)) == (record[2], record[3]), "value", "another value")
+class Query:
+    """The payload of a query. After `check`, `answers`, `found` and the header can be believed."""
 
-    def show(key, record):
+    def __init__(self, r):
+        self.part, self.epoch = (r.str16(), r.hashes()), read_epoch(r)
+        self.span, self.keys = read_query(r)
+        self.shards = [read_shard(r) for _ in range(r.u16())]
+        self.hashes = r.hashes()
+        self.values = [r.str32() for _ in range(r.u32())] if r.flag() else None
+
+    def check(self, log, kinds):
+        """Steps 1 to 9; the header is of one of these kinds."""
+        log.check()
+        self.header = log.header(self.part, "header")
+        need(self.header.kind in kinds, "header", "a header of another kind")
+        check_epoch(self.epoch, log.newest, self.header.stamp)
+        check_state(self.header, self.shards, self.hashes)
+        if self.keys is not None:
+            self.answers = answer_keys(self.keys, self.shards)
+            self.found = [record for _, record in self.answers if record and record[2] is not None]
+        else:
+            self.found = answer_range(*self.span, self.shards)
+        if self.values is not None:
+            need(len(self.values) == len(self.found), "value", "a different number of values than of records")
+            for value, record in zip(self.values, self.found):
+                need((len(value), H(value)) == (record[2], record[3]), "value", "another value")
+
+    def show(self, key, record):
         if record is None or record[2] is None:
             return {"key": key.hex(), "found": None}
-        value = values[found.index(record)].hex() if values is not None else None
+        value = self.values[self.found.index(record)].hex() if self.values is not None else None
         fields = {"stamp": list(record[1]), "value_sha256": record[3].hex(), "length": record[2], "value": value}
         return {"key": key.hex(), "found": fields}
 
-    claim = {"version": list(header.stamp)}
-    if keys is not None:
-        return header.stamp, claim | {"kind": "keys", "keys": [show(*answer) for answer in answers]}
-    low, high = span[0].hex(), span[1].hex() if span[1] is not None else None
-    return header.stamp, claim | {"kind": "range", "low": low, "high": high, "records": [show(f[0], f) for f in found]}
+    def claim(self):
+        claim = {"version": list(self.header.stamp)}
+        if self.keys is not None:
+            return claim | {"kind": "keys", "keys": [self.show(*answer) for answer in self.answers]}
+        low, high = self.span[0].hex(), self.span[1].hex() if self.span[1] is not None else None
+        records = [self.show(record[0], record) for record in self.found]
+        return claim | {"kind": "range", "low": low, "high": high, "records": records}
+
+
+def check_query(r, log):
+    query = Query(r)
+    r.end()
+    query.check(log, (0, 1))
+    return query.header.stamp, query.claim()
+
+
+def read_touched(r):
+    """The shards that a journal entry touches: [(shard, list hash)]."""
+    shards = [(r.u32(), r.take(32)) for _ in range(r.u32())]
+    need(all(a[0] < b[0] for a, b in zip(shards, shards[1:])), "format", "the order of touched shards")
+    return shards
+
+
+def read_batch(r):
+    session = (r.take(16), r.u64()) if r.flag() else None
+    r.take(32)
+    need(r.take(2) == bytes(2), "format", "a client signature or clues")
+    return ("batch", session, read_touched(r))
+
+
+def read_merge(r):
+    shard, inputs = r.u32(), r.hashes()
+    need(len(inputs) >= 2, "format", "a merge of fewer than two trees")
+    return ("merge", shard, inputs, r.take(32))
+
+
+def read_append(r):
+    ledger, request, signature = r.take(16), Request(r.str16()), r.take(64)
+    first, journals, root = r.u64(), r.u32(), r.take(32)
+    need(journals == request.n, "format", "the number of appended journals")
+    need(first + journals < 2**64, "format", "the numbers of appended journals")
+    need(request.founds or request.ledger == ledger, "format", "an append to another ledger than the request's")
+    return ("append", (ledger, request, signature, first, journals, root), read_touched(r))
+
+
+def read_head_entry(r):
+    ledger, before, size, root = r.take(16), r.u64(), r.u64(), r.take(32)
+    need(before < size, "format", "a head of a ledger that has not grown")
+    return ("head", (ledger, before, size, root), read_touched(r))
 
 
 def read_entry(data, step):
     """Decodes a journal entry.
 
-    It is ("batch", session, [(shard, list hash)]) or ("merge", shard, inputs, output).
+    It is ("batch", session, touched), ("append", what, touched), ("head", what, touched) or
+    ("merge", shard, inputs, output).
     """
     try:
         r = Reader(data)
         kind = r.u8()
-        need(kind < 2, step, "the kind of a journal entry")
-        if kind == 0:
-            session = (r.take(16), r.u64()) if r.flag() else None
-            r.take(32)
-            need(r.take(2) == bytes(2), step, "a client signature or clues")
-            shards = [(r.u32(), r.take(32)) for _ in range(r.u32())]
-            need(all(a[0] < b[0] for a, b in zip(shards, shards[1:])), step, "the order of touched shards")
-            entry = ("batch", session, shards)
-        else:
-            shard, inputs = r.u32(), r.hashes()
-            need(len(inputs) >= 2, step, "a merge of fewer than two trees")
-            entry = ("merge", shard, inputs, r.take(32))
+        need(kind < 4, "format", "the kind of a journal entry")
+        entry = (read_batch, read_merge, read_append, read_head_entry)[kind](r)
         r.end()
         return entry
     except Failed as failed:
@@ -1260,16 +1343,21 @@ def check_standing(r, log):
     return None, {"kind": "standing", "old size": old, "old root": root.hex(), "pairs": [list(p) for p in pairs]}
 
 
+# The kinds of proof files by their format.
+KINDS = {3: (0, 1, 2), 4: (3, 5)}
+
+
 def open_file(data):
     """Opens a proof file and returns (reader of its payload, kind, cluster)."""
     need(len(data) <= 64 << 20, "format", "a file that is too large")
     need(len(data) > 8, "format", "it ends too early")
     r = Reader(data[:-8])
-    need(r.take(13) == b"coppice-proof", "format", "it is no proof file")
-    need(r.u8() == 3, "format", "another format of proof files")
+    need(r.take(13) == b"coppice-proof", "format", "it is not a proof file")
+    format = r.u8()
+    need(format in KINDS, "format", "another format of proof files")
     need(H(b"\x1e", data[:-8])[:8] == data[-8:], "format", "the checksum")
     kind, cluster = r.u8(), r.take(16)
-    need(kind < 3, "format", "the kind of a proof file")
+    need(kind in KINDS[format], "format", "the kind of a proof file")
     return r, kind, cluster
 
 
@@ -1277,7 +1365,8 @@ def verify(data, keys, joined=False):
     """Verifies a proof file and returns (log, stamp, claim)."""
     r, kind, cluster = open_file(data)
     log = Log(r, cluster, keys, joined)
-    stamp, claim = (check_query, check_receipt, check_standing)[kind](r, log)
+    checks = {0: check_query, 1: check_receipt, 2: check_standing, 3: check_journals, 5: check_lineage}
+    stamp, claim = checks[kind](r, log)
     return log, stamp, claim
 
 
@@ -1309,7 +1398,7 @@ def check_newer(log, stamp, newer, later):
         later, _, claim = later
         need(claim["kind"] == "standing" and later.cluster == log.cluster, "standing", "not a standing proof of this")
         joined = (claim["old size"], claim["old root"]) == (log.size, log.root.hex())
-        need(joined, "standing", "it extends another checkpoint than the proof's")
+        need(joined, "standing", "it extends a different checkpoint than the proof's")
         pairs = claim["pairs"]
         following = dict(zip((pair[0] for pair in pairs), pairs[1:] + [None]))
         pair = next((pair for pair in pairs if stamp is not None and pair[0] == stamp[0]), None)
@@ -1376,6 +1465,9 @@ class Auditor:
 
     def check_follows(self, header, before):
         need(header.kind != 0 and header.cluster == before.cluster, 2, "genesis twice, or another cluster")
+        need(header.format == before.format, 2, "another format than that of genesis")
+        if header.format == 2:
+            need(header.changes == before.changes + (header.kind == 6), 2, "the number of key changes")
         need(header.sequence == before.sequence + 1 and header.previous == before.hash, 2, "the entry before")
         need(header.time >= before.time, 2, "a time that falls")
         need(header.admin == before.admin + (header.kind in (2, 3)), 2, "the admin sequence")
@@ -1389,8 +1481,8 @@ class Auditor:
         if header.kind == 1:
             need(header.stamp == (epoch, version + 1), 2, "a commit that is not the next version")
         else:
-            need(header.stamp == before.stamp, 2, "it moves the head, and is no commit or rollback")
-            need(header.state_root == before.state_root, 2, "it changes the state, and is no commit or rollback")
+            need(header.stamp == before.stamp, 2, "it moves the head, and is not a commit or rollback")
+            need(header.state_root == before.state_root, 2, "it changes the state, and is not a commit or rollback")
 
     def roll_back(self, header):
         target = header.what[0]
@@ -1400,6 +1492,10 @@ class Auditor:
         need(self.standing[-1].state_root == header.state_root, 3, "a rollback to another state root")
         kept = [pair for pair in self.pairs if pair[0] == 0 or pair[1] < target[1]]
         self.pairs = kept + [(header.stamp[0], target[1])]
+
+
+# The order of a journal: batches and appends, then heads, then events.
+PLACES_OF_ENTRIES = {"batch": 0, "append": 0, "head": 1, "merge": 2}
 
 
 class Replay:
@@ -1414,6 +1510,7 @@ class Replay:
     def apply(self, header, journal, lists):
         hashes = [H(b"\x19", entry) for entry in journal]
         need((mth(hashes), len(hashes)) == (header.journal_root, header.journal_leaves), 7, "another journal")
+        version = self.parameters["version"]
         entries = [read_entry(entry, 7) for entry in journal]
         self.check_entries(entries)
         next_list, operations, merges = dict.fromkeys(self.forests, 0), {}, {}
@@ -1426,10 +1523,11 @@ class Replay:
                 at, next_list[shard] = next_list[shard], next_list[shard] + 1
                 need(at < len(lists.get(shard, [])), 10, "an operation list that is not kept")
                 found = self.read_list(lists[shard][at])
-                need(H(b"\x1a", lists[shard][at]) == wanted, 10, "another operation list than was committed")
-                size += self.check_operations(shard, found)
+                need(H(b"\x1a", lists[shard][at]) == wanted, 10, "a different operation list than was committed")
+                size += self.check_operations(shard, found, entry[0])
                 operations.setdefault(shard, []).extend(found)
-            need(size <= self.parameters["batch_bytes_max"], 12, "a batch over the limit")
+            within = entry[0] != "batch" or size <= self.parameters["batch_bytes_max"]
+            need(within, 12, "a batch over the limit")
         leaves = []
         for shard in self.shards:
             number, forest = shard[0], self.forests[shard[0]]
@@ -1440,16 +1538,20 @@ class Replay:
             need(len(trees) <= self.parameters["tree_limit"], 14, "more trees than the limit")
             digest = shard_digest([digest_of(tree) for tree in trees])
             leaves.append(state_leaf(shard, self.versions[number], digest))
-        need(mth(leaves) == header.state_root, 15, "another state root than the batches give")
+        need(mth(leaves) == header.state_root, 15, "a different state root than the batches give")
 
     def check_entries(self, entries):
-        kinds = [entry[0] for entry in entries]
-        need(kinds == sorted(kinds), 8, "an event before a batch")
+        plain = all(entry[0] in ("batch", "merge") for entry in entries)
+        need(plain or self.parameters["version"] == 3, 8, "an entry of a ledger in version 2")
+        places = [PLACES_OF_ENTRIES[entry[0]] for entry in entries]
+        need(places == sorted(places), 8, "an entry of the journal that stands too late")
+        heads = [entry[1][0] for entry in entries if entry[0] == "head"]
+        need(all(a < b for a, b in zip(heads, heads[1:])), 8, "the order of heads")
         numbers = [entry[1] for entry in entries if entry[0] == "batch" and entry[1] is not None]
         need(all(number > 0 for _, number in numbers), 8, "number 0 of a session")
         need(len(set(numbers)) == len(numbers), 8, "a number of a session twice")
         for entry in entries:
-            touched = [shard for shard, _ in entry[2]] if entry[0] == "batch" else [entry[1]]
+            touched = [entry[1]] if entry[0] == "merge" else [shard for shard, _ in entry[2]]
             need(all(shard in self.forests for shard in touched), 9, "an unknown shard")
 
     def read_list(self, data):
@@ -1465,13 +1567,15 @@ class Replay:
         except Failed as failed:
             raise failed.at(10) from failed
 
-    def check_operations(self, shard, operations):
-        """Checks the operations of a batch on a shard; returns the bytes of keys and values."""
+    def check_operations(self, shard, operations, kind):
+        """Checks the operations of an entry on a shard; returns the bytes of keys and values."""
         low, high = next((low, high) for number, low, high in self.shards if number == shard)
         need(operations, 11, "an empty operation list")
         size = 0
         for key, value in operations:
             need(low <= key and (high is None or key < high), 11, "a key that is not in the range of its shard")
+            fits = (key >= FREE) == (kind == "batch") or self.parameters["version"] == 2
+            need(fits, 11, "a batch that writes a reserved key, or another entry that writes a free one")
             need(1 <= len(key) <= self.parameters["key_bytes_max"], 12, "a key over the limit")
             length = 0 if value is None else value[0]
             need(length <= self.parameters["value_bytes_max"], 12, "a value over the limit")
@@ -1498,6 +1602,868 @@ def audit(log):
     except Failed as failed:
         return sequence, failed.step, failed.rule
     return None
+
+
+# Section 18: names and reserved keys of ledgers.
+NAME = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
+
+
+def read_name(r):
+    name = r.str16()
+    need(1 <= len(name) <= 64 and NAME.issuperset(name), "format", "a name of other bytes, or too long")
+    return name
+
+
+def ledger_id(cluster, signed, spread):
+    start = H(b"\5", cluster, H(signed))[:16]
+    return start[:15] + u8(start[15] & 254 | spread)
+
+
+def member_id(name):
+    return H(b"\x09", str16(name))[:16]
+
+
+def clue_hash(ledger, clue):
+    return H(b"\x08", ledger, str16(clue))
+
+
+def be64(x):
+    return struct.pack(">Q", x)
+
+
+def name_key(name):
+    return bytes(2) + name
+
+
+class Places:
+    """The reserved keys of one ledger."""
+
+    def __init__(self, ledger):
+        self.ledger, self.spread = ledger, ledger[15] & 1
+
+    def key(self, tail, unit=b""):
+        place = H(b"\x0a", self.ledger, unit if self.spread else b"")[:8]
+        s = 1 + struct.unpack("<Q", place)[0] % 255
+        return b"\0" + u8(s) + self.ledger + tail
+
+    def head(self):
+        return self.key(b"\0")
+
+    def leaf(self, jsn):
+        return self.key(b"\1" + be64(jsn), be64(jsn // 256))
+
+    def envelope(self, jsn):
+        return self.key(b"\2" + be64(jsn), be64(jsn // 256))
+
+    def tile(self, level, index):
+        first = index * 16 ** (level + 1)
+        return self.key(b"\4" + u8(level) + be64(index), be64(first // 256))
+
+    def clue(self, clue):
+        return self.key(b"\5" + clue, clue)
+
+    def cell(self, clue, ordinal):
+        return self.key(b"\5" + clue + be64(2**64 - 1 - ordinal), clue)
+
+    def member(self, member):
+        return self.key(b"\6" + member)
+
+    def founding(self):
+        return self.key(b"\x08")
+
+    def public_key(self, key):
+        return self.key(b"\x09" + key)
+
+
+# Section 18: what members send. Decoders fail at the step "format".
+def some(present, encoded):
+    """An optional value: its bytes behind a flag."""
+    return b"\1" + encoded if present else b"\0"
+
+
+def read_list(r, least, most, what, read):
+    """Reads a list16 that holds from `least` to `most` things."""
+    count = r.u16()
+    need(least <= count <= most, "format", f"the number of {what}")
+    return [read(r) for _ in range(count)]
+
+
+def read_clue(r):
+    clue = r.str16()
+    need(1 <= len(clue) <= 256, "format", "the length of a clue")
+    return clue
+
+
+ENVELOPE_BYTES = 129
+
+
+def read_envelope(data):
+    """Decodes an envelope into (clues, payload)."""
+    r = Reader(data)
+    r.take(32)
+    clues = read_list(r, 0, 16, "clues", read_clue)
+    need(len(set(clues)) == len(clues), "format", "a clue twice")
+    payload = r.str32()
+    zeros = max(ENVELOPE_BYTES - r.at, 0)
+    need(r.take(zeros) == bytes(zeros), "format", "an envelope that is filled with other bytes than zeros")
+    r.end()
+    return clues, payload
+
+
+def read_condition(r):
+    """(None, size of the ledger) or (clue hash, count of the clue)."""
+    return (r.take(32), r.u64()) if r.flag() else (None, r.u64())
+
+
+class Request:
+    """What a member signs."""
+
+    def __init__(self, data):
+        r = Reader(data)
+        need(r.take(16) == b"\2coppice-journal", "format", "it is not the request of a member")
+        self.data, self.cluster, self.ledger, self.member = data, r.take(16), r.take(16), r.take(16)
+        self.agent = r.take(16) if r.flag() else None
+        self.lane, self.number, self.epoch = r.u8(), r.u64(), r.u64()
+        self.seen = (r.u64(), r.take(32))
+        self.conditions = read_list(r, 0, 64, "conditions", read_condition)
+        self.n, self.root = r.u32(), r.take(32)
+        r.end()
+        need(self.lane < 16 and self.number > 0, "format", "the lane or number of a request")
+        need(self.seen[0] > 0, "format", "a seen root log without entries")
+        need(1 <= self.n <= 1024, "format", "the number of items")
+        self.founds = self.ledger == bytes(16)
+
+
+def item_hash(kind, commitment, size, clues):
+    return H(b"\6", u8(kind), commitment, u32(size), u16(len(clues)), *clues)
+
+
+DATA, FOUNDING, MEMBERS = 0, 1, 2
+OWNER, REGULATOR, WRITER, ALL_ROLES = 1, 2, 4, 31
+
+
+def read_roles(r):
+    roles = r.u8()
+    both = roles & OWNER and roles & REGULATOR
+    need(roles <= ALL_ROLES and not both, "format", "roles without a name, or an owner who is regulator")
+    return roles
+
+
+def read_certificate(r):
+    certificate = r.str16()
+    need(len(certificate) <= 8192, "format", "a certificate that is too long")
+    return certificate
+
+
+def read_grant(r):
+    """(name, roles, public key)."""
+    grant = (read_name(r), read_roles(r), r.take(32))
+    read_certificate(r)
+    return grant
+
+
+def read_founding(payload):
+    """Decodes the payload of a founding into (name, spread, grants)."""
+    r = Reader(payload)
+    need(r.u8() == 1, "format", "the format of a founding")
+    name, spread = read_name(r), r.flag()
+    r.take(12)
+    occult = r.u8()
+    r.u32()
+    grants = read_list(r, 1, 256, "grants", read_grant)
+    for what in ("authorities", "time authorities"):
+        read_list(r, 0, 8, what, read_certificate)
+    r.end()
+    names, keys = {grant[0] for grant in grants}, {grant[2] for grant in grants}
+    need(len(names) == len(keys) == len(grants), "format", "a name or key twice")
+    need(any(grant[1] & OWNER for grant in grants), "format", "a founding without an owner")
+    need(occult < 2 or occult == 2 and len(grants) == 1, "format", "who may make journals occult")
+    return name, spread, grants
+
+
+def read_agent(r):
+    """(name, public key, clue prefix, until)."""
+    name, key, prefix = read_name(r), r.take(32), r.str16()
+    need(len(prefix) <= 256, "format", "a clue prefix that is too long")
+    return name, key, prefix, r.u64() if r.flag() else None
+
+
+def read_new_key(r):
+    """(member, public key, consent)."""
+    member, key = r.take(16), r.take(32)
+    read_certificate(r)
+    return member, key, r.take(64)
+
+
+# The changes of members: a name, and what it reads.
+CHANGES = [
+    ("join", read_grant),
+    ("roles", lambda r: (r.take(16), read_roles(r))),
+    ("key", read_new_key),
+    ("revoke", lambda r: (r.take(16),)),
+    ("dispute", lambda r: (r.take(16), r.u64())),
+    ("agent", read_agent),
+]
+
+
+def read_change(r):
+    kind = r.u8()
+    need(kind < len(CHANGES), "format", "the kind of a change")
+    name, read = CHANGES[kind]
+    return name, read(r)
+
+
+def read_changes(payload):
+    r = Reader(payload)
+    need(r.u8() == 1, "format", "the format of changes of members")
+    changes = read_list(r, 1, 256, "changes", read_change)
+    r.end()
+    return changes
+
+
+# Section 18: records of ledgers.
+class Leaf:
+    """A leaf of a ledger's list. `clues` has pairs (clue hash, ordinal)."""
+
+    def __init__(self, data):
+        r = Reader(data)
+        need(r.u8() == 1, "format", "the format of a leaf")
+        self.data, self.hash, self.kind = data, journal_hash(data), r.u8()
+        self.ledger, self.jsn, self.stamp, self.member = r.take(16), r.u64(), r.stamp(), r.take(16)
+        self.agent = r.take(16) if r.flag() else None
+        self.key, self.lane, self.number, self.index, self.of = r.take(32), r.u8(), r.u64(), r.u32(), r.u32()
+        self.request, self.signature, self.commitment, self.size = r.take(32), r.take(64), r.take(32), r.u32()
+        self.clues = read_list(r, 0, 16, "clues", lambda r: (r.take(32), r.u64()))
+        r.end()
+        self.check()
+
+    def check(self):
+        need(self.lane < 16 and self.number > 0, "format", "the lane or number of a leaf")
+        need(self.index < self.of <= 1024, "format", "the index of an item")
+        need(self.size >= ENVELOPE_BYTES, "format", "the length of an envelope")
+        hashes = {clue for clue, _ in self.clues}
+        need(len(hashes) == len(self.clues), "format", "a clue twice")
+        need(all(ordinal > 0 for _, ordinal in self.clues), "format", "ordinal 0 of a clue")
+        need(self.kind <= MEMBERS, "format", "the kind of a journal")
+        need((self.kind == FOUNDING) == (self.jsn == 0), "format", "a founding that is not journal 0")
+        need(self.kind == DATA or self.of == 1 and self.agent is None, "format", "the items or agent of a leaf")
+        need(self.kind != FOUNDING or not self.clues, "format", "a founding with clues")
+
+
+def journal_hash(leaf):
+    return H(b"\4", leaf)
+
+
+def chain_of(before, jsn, leaf):
+    """The chain of a clue behind one more journal."""
+    return H(b"\7", before, u64(jsn), leaf)
+
+
+class Leaves:
+    """The list of a ledger: its size, and for each level the hashes that are in no full tile."""
+
+    def __init__(self, size=0, levels=None):
+        self.size, self.levels = size, levels or []
+
+    def append(self, leaf):
+        """Appends a leaf hash and returns the tiles that became full: [(level, index, hashes)]."""
+        self.size += 1
+        level, hash, full = 0, leaf, []
+        while True:
+            if level == len(self.levels):
+                self.levels.append([])
+            self.levels[level].append(hash)
+            if len(self.levels[level]) < 16:
+                return full
+            tile, self.levels[level] = self.levels[level], []
+            full.append((level, (self.size >> 4 * (level + 1)) - 1, tile))
+            level, hash = level + 1, mth(tile)
+
+    def root(self):
+        right = []
+        for hashes in self.levels:
+            right = [mth(hashes + right)] if hashes else right
+        return mth(right)
+
+    def head(self, purged):
+        """The value of the record head."""
+        return u8(1) + u64(purged) + u64(self.size) + b"".join(h for hashes in self.levels for h in hashes)
+
+
+def read_head(data):
+    """Decodes the record head into (purged, list)."""
+    r = Reader(data)
+    need(r.u8() == 1, "format", "the format of a head")
+    purged, size, levels = r.u64(), r.u64(), []
+    while size >> 4 * len(levels):
+        levels.append([r.take(32) for _ in range((size >> 4 * len(levels)) % 16)])
+    r.end()
+    return purged, Leaves(size, levels)
+
+
+def clue_record(count, last, chain):
+    return u8(1) + u64(count) + u64(last) + chain
+
+
+def read_clue_record(data):
+    """Decodes the record of a clue into (count, last jsn, chain)."""
+    r = Reader(data)
+    need(r.u8() == 1, "format", "the format of a clue's record")
+    record = (r.u64(), r.u64(), r.take(32))
+    r.end()
+    return record
+
+
+def cell_record(jsn, leaf, before):
+    return u8(1) + u64(jsn) + leaf + some(before is not None, before)
+
+
+def read_cell(data):
+    """Decodes a cell into (jsn, leaf hash, chain before or None)."""
+    r = Reader(data)
+    need(r.u8() == 1, "format", "the format of a cell")
+    cell = (r.u64(), r.take(32), r.take(32) if r.flag() else None)
+    r.end()
+    return cell
+
+
+class Member:
+    """The record of a member or agent.
+
+    `agent` is None, or (principal, clue prefix, until). `keys` has (public key, from, until),
+    `lanes` the newest number of each lane with its first jsn, `journals` is None or (first jsn,
+    last jsn, count).
+    """
+
+    def __init__(self, name, roles, agent, keys):
+        self.name, self.roles, self.agent, self.keys = name, roles, agent, keys
+        self.lanes, self.journals, self.disputed = {}, None, None
+
+    @staticmethod
+    def read(data):
+        r = Reader(data)
+        need(r.u8() == 1, "format", "the format of a member")
+        name, roles = read_name(r), read_roles(r)
+        agent = (r.take(16), r.str16(), r.u64() if r.flag() else None) if r.flag() else None
+        member = Member(name, roles, agent, read_list(r, 0, 64, "keys", read_key_record))
+        lanes = read_list(r, 0, 16, "lanes", lambda r: (r.u8(), r.u64(), r.u64()))
+        need(all(a[0] < b[0] for a, b in zip(lanes, lanes[1:])), "format", "the order of lanes")
+        need(all(lane < 16 for lane, _, _ in lanes), "format", "a lane")
+        member.lanes = {lane: (number, first) for lane, number, first in lanes}
+        member.journals = (r.u64(), r.u64(), r.u64()) if r.flag() else None
+        member.disputed = r.u64() if r.flag() else None
+        r.end()
+        return member
+
+    def encode(self):
+        agent = b""
+        if self.agent is not None:
+            principal, prefix, until = self.agent
+            agent = principal + str16(prefix) + opt64(until)
+        keys = [key + u64(start) + opt64(until) for key, start, until in self.keys]
+        lanes = [u8(lane) + u64(number) + u64(first) for lane, (number, first) in sorted(self.lanes.items())]
+        journals = b"".join(u64(x) for x in self.journals or ())
+        parts = [u8(1), str16(self.name), u8(self.roles), some(self.agent is not None, agent)]
+        parts += [u16(len(keys)), *keys, u16(len(lanes)), *lanes]
+        return b"".join(parts) + some(self.journals, journals) + opt64(self.disputed)
+
+    def key_at(self, size):
+        """The key that the member has at this size of the ledger; None if it has none."""
+        for key, start, until in self.keys:
+            if start <= size and (until is None or size < until):
+                return key
+        return None
+
+    def end_key(self, size):
+        """Ends the key that is not ended yet."""
+        self.keys = [(k, start, size if until is None else until) for k, start, until in self.keys]
+
+    def count(self, first, n):
+        """Counts n journals from the number `first` on."""
+        start, _, count = self.journals or (first, 0, 0)
+        self.journals = (start, first + n - 1, count + n)
+
+
+def opt64(x):
+    return b"\0" if x is None else b"\1" + u64(x)
+
+
+def read_key_record(r):
+    return r.take(32), r.u64(), r.u64() if r.flag() else None
+
+
+# Section 18: judging and appending. The step of a failure is the word for why a request is refused.
+class Posted:
+    """A request as it was sent: what is signed, its signature and its items (kind, envelope)."""
+
+    def __init__(self, cluster, signed, signature, items):
+        try:
+            self.request, self.signature = Request(signed), signature
+            self.read_items(items)
+            self.check_form(cluster)
+        except Failed as failed:
+            raise failed.at("form") from failed
+
+    def read_items(self, items):
+        """Decodes the items into `items`, each (kind, envelope, clues)."""
+        self.items, self.payload = [], None
+        need(len(items) == self.request.n, "format", "another number of items than was signed")
+        for kind, envelope in items:
+            clues, self.payload = read_envelope(envelope)
+            self.items.append((kind, envelope, clues))
+        self.kind = items[0][0]
+
+    def check_form(self, cluster):
+        request, kinds = self.request, [item[0] for item in self.items]
+        need(request.cluster == cluster, "format", "a request for another cluster")
+        need(self.kind <= MEMBERS, "format", "a kind without a name")
+        same = len(kinds) == 1 or all(kind == DATA for kind in kinds)
+        need(same, "format", "more than one item, of a kind that is not data")
+        need((self.kind == FOUNDING) == request.founds, "format", "a founding that names a ledger, or names none")
+        need(self.kind == DATA or request.agent is None, "format", "an agent that appends more than data")
+        need(self.kind != FOUNDING or not self.items[0][2], "format", "a founding with clues")
+        hashes = []
+        for kind, envelope, clues in self.items:
+            clues = [clue_hash(request.ledger, clue) for clue in clues]
+            hashes.append(item_hash(kind, H(envelope), len(envelope), clues))
+        need(mth(hashes) == request.root, "format", "other items than were signed")
+        self.founding = read_founding(self.payload) if self.kind == FOUNDING else None
+        self.changes = read_changes(self.payload) if self.kind == MEMBERS else []
+
+
+def may_change(ledger, author_id, author, change):
+    """Whether the roles of the author allow a change."""
+    kind, (about, *_) = change
+    if kind in ("join", "roles"):
+        return author.roles & OWNER
+    if kind == "agent":
+        return author.roles & WRITER
+    target = ledger.member(about)
+    principal = target.agent[0] if target and target.agent else None
+    return author.roles & OWNER or author_id in (about, principal)
+
+
+def check_agent(agent, posted, last):
+    """Checks that the agent may append these items, of which the last has the number `last`."""
+    need(agent and agent.agent, "member", "no agent")
+    principal, prefix, until = agent.agent
+    need(principal == posted.request.member, "member", "the agent of another member")
+    need(until is None or until > last, "role", "an agent whose time is over")
+    for _, _, clues in posted.items:
+        fits = all(clue.startswith(prefix) for clue in clues) and (clues or prefix == b"")
+        need(fits, "role", "clues that are not the agent's")
+
+
+class Ledger:
+    """A ledger in a round, over the records of the round.
+
+    `members` has those that changed, `keys` the new public keys of the request at hand, and `tiles`
+    those that became full.
+    """
+
+    def __init__(self, number, records, purged, leaves):
+        self.id, self.records, self.purged, self.list = number, records, purged, leaves
+        self.places, self.before = Places(number), leaves.size
+        self.members, self.keys, self.tiles = {}, {}, []
+
+    def member(self, member):
+        """A member or agent; None if there is none with this id."""
+        record = self.records.get(self.places.member(member))
+        if member in self.members or record is None:
+            return self.members.get(member)
+        return Member.read(record)
+
+    def change(self, member):
+        """The same, of a member that is about to change."""
+        return self.members.setdefault(member, self.member(member))
+
+    def clue(self, clue):
+        """(count, last jsn, chain) of a clue hash."""
+        record = self.records.get(self.places.clue(clue))
+        return (0, 0, bytes(32)) if record is None else read_clue_record(record)
+
+    def add(self, leaf):
+        for level, index, hashes in self.list.append(leaf):
+            self.tiles.append((self.places.tile(level, index), b"".join(hashes)))
+
+    def close(self):
+        """The operations of the entry head."""
+        members = [(self.places.member(id), self.members[id].encode()) for id in sorted(self.members)]
+        return self.tiles + members + [(self.places.head(), self.list.head(self.purged))]
+
+
+class Changing:
+    """Changes of members by one request, of which all take place or none."""
+
+    def __init__(self, ledger, request):
+        self.ledger, self.request, self.since = ledger, request, ledger.list.size + 1
+        self.members, self.keys = {}, {}
+
+    def make(self, changes):
+        for kind, what in changes:
+            getattr(self, kind)(*what)
+        self.ledger.members.update(self.members)
+        self.ledger.keys.update(self.keys)
+
+    def known(self, member):
+        if member not in self.members:
+            found = self.ledger.member(member)
+            need(found, "change", "a change of nobody")
+            self.members[member] = Member.read(found.encode())
+        return self.members[member]
+
+    def own(self, member, key):
+        """Notes a public key that nobody had in the ledger."""
+        used = key in self.keys or self.ledger.places.public_key(key) in self.ledger.records
+        need(not used, "change", "a key that was somebody's")
+        self.keys[key] = member
+
+    def add(self, name, roles, agent, key):
+        member = member_id(name)
+        there = member in self.members or self.ledger.member(member)
+        need(not there, "change", "a name that is somebody's")
+        self.own(member, key)
+        self.members[member] = Member(name, roles, agent, [(key, self.since, None)])
+
+    def join(self, name, roles, key):
+        self.add(name, roles, None, key)
+
+    def roles(self, member, roles):
+        known = self.known(member)
+        need(known.agent is None, "change", "an agent with roles")
+        known.roles = roles
+
+    def key(self, member, key, consent):
+        known, request = self.known(member), self.request
+        self.own(member, key)
+        message = b"\2coppice-member-key" + request.cluster + request.ledger + member + key
+        need(ed_verify(key, message, consent), "change", "a key that has not consented")
+        need(len(known.keys) < 64, "change", "more than 64 keys")
+        known.end_key(self.since)
+        known.keys.append((key, self.since, None))
+
+    def revoke(self, member):
+        self.known(member).end_key(self.since)
+
+    def dispute(self, member, start):
+        known = self.known(member)
+        known.disputed = start if known.disputed is None else min(start, known.disputed)
+
+    def agent(self, name, key, prefix, until):
+        self.add(name, WRITER, (self.request.member, prefix, until), key)
+
+
+class Round:
+    """The requests of one version, judged in their order over the records before it.
+
+    `roots` gives the root of the root log at a size; without it, the seen root is not checked.
+    Keys and values in `records` are those of the state and of all appends so far. `open` has the
+    ledgers with an append.
+    """
+
+    def __init__(self, cluster, stamp, records, roots=None):
+        self.cluster, self.stamp, self.records, self.roots = cluster, stamp, dict(records), roots
+        self.open = {}
+
+    def take(self, signed, signature, items):
+        """Judges a request and returns (failure, None), or (None, what is appended).
+
+        That is (ledger, first jsn, root of the leaf hashes, operations).
+        """
+        try:
+            posted = Posted(self.cluster, signed, signature, items)
+            if posted.founding is not None:
+                ledger = self.judge_founding(posted)
+            else:
+                ledger = self.judge(posted)
+        except Failed as failed:
+            return failed, None
+        self.open[ledger.id] = ledger
+        return None, self.append(ledger, posted)
+
+    def ledger(self, number):
+        """The ledger with this id; None if there is none."""
+        head = self.records.get(Places(number).head())
+        if number in self.open or head is None:
+            return self.open.get(number)
+        return Ledger(number, self.records, *read_head(head))
+
+    def check_seen(self, request):
+        """Rule 1."""
+        need(request.epoch == self.stamp[0], "epoch", "another epoch")
+        size, root = request.seen
+        need(self.roots is None or self.roots(size) == root, "epoch", "a root that the log never had")
+
+    def judge_founding(self, posted):
+        request, (name, spread, grants) = posted.request, posted.founding
+        self.check_seen(request)
+        need(name_key(name) not in self.records, "name", "the name of another ledger")
+        number = ledger_id(self.cluster, request.data, spread)
+        need(self.ledger(number) is None, "name", "the id of another ledger")
+        author = next((grant for grant in grants if member_id(grant[0]) == request.member), None)
+        need(author, "member", "an author without a grant")
+        need(ed_verify(author[2], request.data, posted.signature), "signature", "the author has not signed")
+        need(author[1] & OWNER, "role", "an author who is no owner")
+        need(request.number == 1, "lane", "a founding that is not number 1 of its lane")
+        for clue, wanted in request.conditions:
+            need(wanted == 0, "size" if clue is None else "count", "a condition that does not hold")
+        ledger = Ledger(number, self.records, 0, Leaves())
+        for name, roles, key in grants:
+            ledger.members[member_id(name)] = Member(name, roles, None, [(key, 0, None)])
+            ledger.keys[key] = member_id(name)
+        posted.key = author[2]
+        return ledger
+
+    def judge(self, posted):
+        request = posted.request
+        self.check_seen(request)
+        ledger = self.ledger(request.ledger)
+        need(ledger is not None, "ledger", "no ledger")
+        author = ledger.member(request.member)
+        need(author and author.agent is None, "member", "not a member")
+        signer = author
+        if request.agent is not None:
+            signer = ledger.member(request.agent)
+            check_agent(signer, posted, ledger.list.size + request.n - 1)
+        posted.key = signer.key_at(ledger.list.size)
+        signed = posted.key and ed_verify(posted.key, request.data, posted.signature)
+        need(signed, "signature", "the signer has no key that has signed")
+        if posted.kind == DATA:
+            need(author.roles & WRITER, "role", "not a writer")
+        for change in posted.changes:
+            need(may_change(ledger, request.member, author, change), "role", "a change that needs another role")
+        number = signer.lanes.get(request.lane, (0, 0))[0] + 1
+        need(request.number == number, "lane", "not the next number of the lane")
+        for clue, wanted in request.conditions:
+            found = ledger.list.size if clue is None else ledger.clue(clue)[0]
+            need(found == wanted, "size" if clue is None else "count", "a condition that does not hold")
+        Changing(ledger, request).make(posted.changes)
+        return ledger
+
+    def append(self, ledger, posted):
+        """Appends a request that was judged, and returns what `take` does."""
+        request, first, clues = posted.request, ledger.list.size, {}
+        operations, hashes = self.append_items(ledger, posted, clues)
+        places = ledger.places
+        operations += [(places.clue(clue), clue_record(*clues[clue])) for clue in sorted(clues)]
+        if posted.founding is not None:
+            operations.append((name_key(posted.founding[0]), ledger.id))
+            operations.append((places.founding(), posted.payload))
+        operations += [(places.public_key(key), ledger.keys[key]) for key in sorted(ledger.keys)]
+        ledger.keys = {}
+        ledger.change(request.member).count(first, request.n)
+        ledger.change(request.agent or request.member).lanes[request.lane] = (request.number, first)
+        self.records.update(operations)
+        return ledger.id, first, mth(hashes), operations
+
+    def append_items(self, ledger, posted, clues):
+        """The operations and leaf hashes of the items. `clues` gets the records of their clues."""
+        operations, hashes, places = [], [], ledger.places
+        for index, (_, envelope, words) in enumerate(posted.items):
+            jsn, named = ledger.list.size, [clue_hash(ledger.id, word) for word in words]
+            for clue in named:
+                clues.setdefault(clue, ledger.clue(clue))
+            leaf = self.leaf(ledger.id, jsn, posted, index, [(c, clues[c][0] + 1) for c in named])
+            hash = journal_hash(leaf)
+            operations += [(places.leaf(jsn), leaf), (places.envelope(jsn), envelope)]
+            for clue in named:
+                count, _, chain = clues[clue]
+                operations.append((places.cell(clue, count + 1), cell_record(jsn, hash, None)))
+                clues[clue] = (count + 1, jsn, chain_of(chain, jsn, hash))
+            hashes.append(hash)
+            ledger.add(hash)
+        return operations, hashes
+
+    def leaf(self, ledger, jsn, posted, index, clues):
+        """The leaf of one item. Its clues have their ordinals."""
+        request, (kind, envelope, _) = posted.request, posted.items[index]
+        return b"".join(
+            [u8(1), u8(kind), ledger, u64(jsn), u64(self.stamp[0]), u64(self.stamp[1]), request.member]
+            + [some(request.agent, request.agent), posted.key, u8(request.lane), u64(request.number)]
+            + [u32(index), u32(request.n), H(request.data), posted.signature, H(envelope), u32(len(envelope))]
+            + [u16(len(clues)), *(clue + u64(ordinal) for clue, ordinal in clues)]
+        )
+
+    def heads(self):
+        """Ends the round. Returns its heads: [(ledger, size before, size, root, operations)]."""
+        heads = []
+        for number, ledger in sorted(self.open.items()):
+            operations = ledger.close()
+            self.records.update(operations)
+            heads.append((number, ledger.before, ledger.list.size, ledger.list.root(), operations))
+        return heads
+
+
+# Section 18: proofs.
+LEAF_BYTES = 242  # those of a leaf without agent and clues
+
+
+class Part:
+    """A journal part: a leaf, and what is shown of its request and its envelope."""
+
+    def __init__(self, r):
+        self.data = r.str16()
+        need(len(self.data) >= LEAF_BYTES, "format", "a leaf that is too short")
+        self.request = (r.str16(), r.hashes()) if r.flag() else None
+        self.envelope = r.str32() if r.flag() else None
+        self.leaf = self.payload = None
+
+    def check_leaf(self, ledger, stamp):
+        try:
+            leaf = self.leaf = Leaf(self.data)
+        except Failed as failed:
+            raise failed.at("leaf") from failed
+        need(leaf.ledger == ledger, "leaf", "the leaf of another ledger")
+        past = leaf.stamp[0] <= stamp[0] and leaf.stamp[1] <= stamp[1]
+        need(past, "leaf", "a leaf from after the version")
+
+    def check_request(self, cluster):
+        if self.request is None:
+            return
+        leaf, (signed, path) = self.leaf, self.request
+        try:
+            request = Request(signed)
+        except Failed as failed:
+            raise failed.at("request") from failed
+        need(H(signed) == leaf.request, "request", "another request than the leaf's")
+        need(request.cluster == cluster, "request", "a request for another cluster")
+        if request.founds:
+            same = ledger_id(cluster, signed, 0) == leaf.ledger[:15] + u8(leaf.ledger[15] & 254)
+            need(same and leaf.jsn == 0, "request", "a founding of another ledger")
+        else:
+            need(request.ledger == leaf.ledger and leaf.jsn > 0, "request", "a request for another ledger")
+        author = (request.member, request.agent, request.lane, request.number, request.n, request.epoch)
+        same = author == (leaf.member, leaf.agent, leaf.lane, leaf.number, leaf.of, leaf.stamp[0])
+        need(same, "request", "another author, lane, number, number of items or epoch than the leaf's")
+        item = item_hash(leaf.kind, leaf.commitment, leaf.size, [clue for clue, _ in leaf.clues])
+        included(leaf.index, leaf.of, item, path, request.root, "request")
+        need(ed_verify(leaf.key, signed, leaf.signature), "request", "the leaf's key has not signed")
+
+    def check_envelope(self):
+        if self.envelope is None:
+            return
+        leaf, envelope = self.leaf, self.envelope
+        need((len(envelope), H(envelope)) == (leaf.size, leaf.commitment), "envelope", "another envelope")
+        try:
+            clues, self.payload = read_envelope(envelope)
+        except Failed as failed:
+            raise failed.at("envelope") from failed
+        same = [clue_hash(leaf.ledger, clue) for clue in clues] == [clue for clue, _ in leaf.clues]
+        need(same, "envelope", "other clues than the leaf's")
+
+    def claim(self):
+        payload = self.payload.hex() if self.payload is not None else None
+        return {"jsn": self.leaf.jsn, "leaf": self.data.hex(), "signed": self.request is not None, "payload": payload}
+
+
+def check_leaves(parts, ledger, header):
+    """The step leaf of journal parts."""
+    for part in parts:
+        part.check_leaf(ledger, header.stamp)
+
+
+def check_parts(parts, header):
+    """The steps request and envelope of journal parts."""
+    for part in parts:
+        part.check_request(header.cluster)
+    for part in parts:
+        part.check_envelope()
+
+
+def read_known(r):
+    """The known size and root of a ledger's list, and the consistency path from there."""
+    return (r.u64(), r.take(32), r.hashes()) if r.flag() else None
+
+
+def check_journals(r, log):
+    part, epoch, index, entry, hashes = (r.str16(), r.hashes()), read_epoch(r), r.u32(), r.str16(), r.hashes()
+    known = read_known(r)
+    shown = [(Part(r), r.hashes()) for _ in range(r.u16())]
+    r.end()
+    log.check()
+    header = log.header(part, "header")
+    need(header.kind == 1, "header", "not a commit")
+    check_epoch(epoch, log.newest, header.stamp)
+    read = read_entry(entry, "journal")
+    need(read[0] == "head", "journal", "not a head")
+    root = list_root(header.journal_leaves, [(index, H(b"\x19", entry))], hashes, "journal")
+    need(root == header.journal_root, "journal", "another journal root")
+    ledger, _, size, root = read[1]
+    parts = [part for part, _ in shown]
+    check_leaves(parts, ledger, header)
+    numbers = [part.leaf.jsn for part in parts]
+    need(all(a < b for a, b in zip(numbers, numbers[1:])), "leaf", "journals that do not ascend")
+    need(parts, "list", "no journal is shown")
+    for part, path in shown:
+        included(part.leaf.jsn, size, part.leaf.hash, path, root, "list")
+    if known is not None:
+        consistent(known[0], size, known[1], root, known[2], "list")
+    check_parts(parts, header)
+    claim = {"kind": "journals", "version": list(header.stamp), "ledger": ledger.hex(), "size": size}
+    claim |= {"root": root.hex(), "known": None if known is None else [known[0], known[1].hex()]}
+    return header.stamp, claim | {"journals": [part.claim() for part in parts]}
+
+
+def ordinal_behind(span, places, clue):
+    """The ordinal `o` of a lineage's range, which ends before the cell with this ordinal."""
+    low, high = span
+    need(low == places.clue(clue), "lineage", "a range that does not begin with the clue")
+    need(high is not None and len(high) == len(low) + 8, "lineage", "a range that does not end with a cell")
+    after = 2**64 - 1 - struct.unpack(">Q", high[-8:])[0]
+    need(high == places.cell(clue, after), "lineage", "a range that ends with the cell of another clue")
+    return after
+
+
+def check_cells(records, after, places, clue, parts):
+    """Checks that records and parts are all of a clue behind an ordinal; returns the count."""
+    if not records:
+        need(not parts and after == 0, "lineage", "journals of a clue without a record")
+        return 0
+    try:
+        (key, value), cells = records[0], [(key, read_cell(value)) for key, value in records[1:]]
+        count, last, chain = read_clue_record(value)
+    except Failed as failed:
+        raise failed.at("lineage") from failed
+    need(key == places.clue(clue), "lineage", "the record of the clue is missing")
+    ordinals = list(range(count, after, -1)) if count - after == len(cells) else None
+    need(ordinals is not None and len(parts) == len(cells), "lineage", "another number of cells or journals")
+    for ordinal, (key, (jsn, hash, _)), part in zip(ordinals, cells, parts):
+        need(key == places.cell(clue, ordinal), "lineage", "a cell with another ordinal")
+        need((part.leaf.jsn, part.leaf.hash) == (jsn, hash), "lineage", "another journal than the cell's")
+        need((clue, ordinal) in part.leaf.clues, "lineage", "a journal that does not name the clue")
+    numbers = [jsn for _, (jsn, _, _) in cells]
+    need(all(a > b for a, b in zip(numbers, numbers[1:])), "lineage", "journals that do not descend")
+    need(not cells or numbers[0] == last, "lineage", "another last journal than the clue's")
+    check_chain([cell for _, cell in reversed(cells)], after, chain)
+    return count
+
+
+def check_chain(cells, after, chain):
+    """Checks the chain over all cells, from the lowest on."""
+    so_far = bytes(32) if after == 0 else None
+    for jsn, hash, before in cells:
+        if before is not None:
+            need(so_far in (None, before), "lineage", "another chain before a cell than that of the cells below")
+            so_far = before
+        so_far = None if so_far is None else chain_of(so_far, jsn, hash)
+    need(so_far in (None, chain), "lineage", "another chain than the clue's")
+
+
+def check_lineage(r, log):
+    query, ledger, clue = Query(r), r.take(16), r.take(32)
+    parts = [Part(r) for _ in range(r.u16())]
+    r.end()
+    query.check(log, (1,))
+    need(query.span and query.values is not None, "lineage", "not a range with its values")
+    places = Places(ledger)
+    after = ordinal_behind(query.span, places, clue)
+    check_leaves(parts, ledger, query.header)
+    check_parts(parts, query.header)
+    records = [(record[0], value) for record, value in zip(query.found, query.values)]
+    count = check_cells(records, after, places, clue, parts)
+    claim = {"kind": "lineage", "version": list(query.header.stamp), "ledger": ledger.hex(), "clue": clue.hex()}
+    claim |= {"count": count, "after": after, "journals": [part.claim() for part in parts]}
+    return query.header.stamp, claim
 
 
 # The vectors. Each function returns the number of cases.
@@ -1720,7 +2686,7 @@ def run_packing():
 
 
 def run_audits():
-    cases = load("audits.json")["cases"]
+    cases = load("audits.json")["cases"] + load("ledger-audits.json")["cases"]
     for case in cases:
         log = []
         for entry in case["log"]:
@@ -1730,6 +2696,71 @@ def run_audits():
         expected = None if case["sound"] else (case["sequence"], case["rule"])
         assert (found and found[:2]) == expected, (case["name"], found)
     return len(cases)
+
+
+def unhex(x):
+    return None if x is None else bytes.fromhex(x)
+
+
+def check_lists(cases):
+    for case in cases:
+        leaves = Leaves()
+        for i in range(case["leaves"]):
+            leaves.append(H(u64(i)))
+        assert leaves.root().hex() == case["root"], case["leaves"]
+        assert leaves.head(0).hex() == case["head"], case["leaves"]
+        purged, again = read_head(leaves.head(0))
+        assert purged == 0 and again.root() == leaves.root() and again.head(0) == leaves.head(0)
+
+
+def shown_operations(operations):
+    return [[key.hex(), value.hex()] for key, value in operations]
+
+
+def check_round(cluster, case, records, name):
+    """Judges the requests of a round, and returns the records after it."""
+    round = Round(cluster, tuple(case["stamp"]), records)
+    for place, request in enumerate(case["requests"]):
+        signed, signature = unhex(request["signed"]), unhex(request["signature"])
+        items = [(item["kind"], unhex(item["envelope"])) for item in request["items"]]
+        refused, append = round.take(signed, signature, items)
+        assert (refused and refused.step) == request["refused"], (name, place, refused and refused.rule)
+        key = unhex(request["key"])
+        assert key is None or ed_verify(key, signed, signature), (name, place)
+        if append is not None:
+            ledger, first, root, operations = append
+            shown = {"ledger": ledger.hex(), "first_jsn": first, "leaves_root": root.hex()}
+            append = shown | {"operations": shown_operations(operations)}
+        assert append == request["append"], (name, place)
+    heads = []
+    for ledger, before, size, root, operations in round.heads():
+        shown = {"ledger": ledger.hex(), "before": before, "size": size, "root": root.hex()}
+        heads.append(shown | {"operations": shown_operations(operations)})
+    assert heads == case["heads"], name
+    return round.records
+
+
+def check_rounds(vectors):
+    """Checks rounds that follow each other; returns the number of requests."""
+    records, cluster = {}, unhex(vectors["cluster"])
+    for number, case in enumerate(vectors["rounds"]):
+        records = check_round(cluster, case, records, f"round {number}")
+    return sum(len(case["requests"]) for case in vectors["rounds"])
+
+
+def run_ledgers():
+    vectors = load("ledgers.json")
+    check_lists(vectors["lists"])
+    requests = check_rounds(vectors) + check_rounds(load("appends.json"))
+    key = parse_key(vectors["vkey"])
+    for case in vectors["cases"]:
+        step = claim = None
+        try:
+            _, _, claim = verify(unhex(case["file"]), Keys([key], [], 0))
+        except Failed as failed:
+            step = failed.step
+        assert (step, claim) == (case["failed step"], case["claim"]), (case["name"], step)
+    return len(vectors["lists"]) + requests + len(vectors["cases"])
 
 
 # The command line.
@@ -1744,6 +2775,26 @@ def text(data):
     """A key or value as text if it is printable ASCII, else as hex."""
     plain = data.isascii() and data.decode("ascii").isprintable()
     return repr(data.decode("ascii")) if plain else "0x" + data.hex()
+
+
+def say_journals(claim):
+    """Describes a claim about the journals of a ledger in lines."""
+    if claim["kind"] == "lineage":
+        yield f"clue {claim['clue']} of ledger {claim['ledger']} has {claim['count']} journals"
+        yield f"those with an ordinal above {claim['after']}, the newest first:"
+    else:
+        yield f"ledger {claim['ledger']} has {claim['size']} journals with root {claim['root']}"
+        if claim["known"] is not None:
+            yield f"it goes on from that of {claim['known'][0]} journals with root {claim['known'][1]}"
+    for journal in claim["journals"]:
+        leaf, payload = Leaf(bytes.fromhex(journal["leaf"])), journal["payload"]
+        signed = "which has signed it" if journal["signed"] else "its signature is not shown"
+        agent = f", by agent {leaf.agent.hex()}" if leaf.agent else ""
+        kind = ("data", "the founding", "changes of members")[leaf.kind]
+        yield f"journal {leaf.jsn} is {kind} of member {leaf.member.hex()}{agent}"
+        yield f"  at version {leaf.stamp[1]} of epoch {leaf.stamp[0]}, with key {leaf.key.hex()}, {signed}"
+        shown = f"SHA-256 of the envelope {leaf.commitment.hex()}"
+        yield "  " + (shown if payload is None else f"payload {text(bytes.fromhex(payload))}")
 
 
 def say(log, claim):
@@ -1762,6 +2813,8 @@ def say(log, claim):
                 value = found["value"]
                 value = f"SHA-256 {found['value_sha256']}" if value is None else text(bytes.fromhex(value))
                 yield f"{key} has a value of {found['length']} bytes, changed last at {found['stamp']}: {value}"
+    elif claim["kind"] in ("journals", "lineage"):
+        yield from say_journals(claim)
     elif claim["kind"] == "receipt":
         yield f"batch {claim['index']} of the version's journal was committed: {claim['entry']}"
     else:
@@ -1785,14 +2838,14 @@ def read_key_argument(argument):
         vkey = read_bytes(argument[1:]).decode() if argument.startswith("@") else argument
         return parse_key(vkey.strip())
     except (ValueError, AssertionError) as error:
-        raise Usage("--key is no public key of a ledger") from error
+        raise Usage("--key is not a public key of a ledger") from error
 
 
 def read_policy_argument(path):
     try:
         return Policy(read_bytes(path))
     except (ValueError, AssertionError, KeyError, StopIteration) as error:
-        raise Usage(f"{path} is no policy") from error
+        raise Usage(f"{path} is not a policy") from error
 
 
 def command(arguments):
@@ -1803,7 +2856,7 @@ def command(arguments):
         if argument in ("--key", "--policy", "--newer"):
             options[argument] = next(rest, None)
         elif argument.startswith("--"):
-            raise Usage(f"{argument} is no option")
+            raise Usage(f"{argument} is not an option")
         else:
             files.append(argument)
     if len(files) != 1 or None in options.values() or ("--key" in options) == ("--policy" in options):
@@ -1831,7 +2884,7 @@ def command(arguments):
 
 def run_all():
     lists = (run_hashes, run_list_proofs, run_rules, run_packing, run_replay)
-    files = (run_log, run_notes, run_proofs, run_rotation, run_cases, run_audits)
+    files = (run_log, run_notes, run_proofs, run_rotation, run_cases, run_audits, run_ledgers)
     for run in lists + files:
         print(run.__name__[4:].replace("_", " ") + ":", run(), "agree")
     return 0

@@ -182,7 +182,7 @@ impl Forward {
                     }
                 }
                 Way::Nowhere => {
-                    let message = "no coordinator leads that this one could reach; the request was not done";
+                    let message = "no leading coordinator could be reached; the request was not carried out";
                     Failure::NotDone(status::refuse(Reason::Unavailable, message))
                 }
             };
@@ -209,20 +209,30 @@ pub struct Leader {
 }
 
 impl Forward {
-    /// The coordinator that a stream of writes goes to; `None` if it is this one.
+    /// The coordinator that a stream of writes goes to; `None` if it is this one. Waits up to
+    /// `limit` while no leader is known.
     ///
     /// # Errors
     /// `NOT_LEADER` for a stream that was forwarded before, or if no leader can be reached.
-    pub fn leader(&self, caller: &Caller) -> Result<Option<Leader>, Status> {
+    pub async fn leader(&self, caller: &Caller, limit: Duration) -> Result<Option<Leader>, Status> {
         let shared = &*self.shared;
-        let leader = shared.shown.leadership.borrow().clone();
-        match shared.location(&leader, caller.forwarded)? {
-            Location::Here => Ok(None),
-            Location::There { name, address, dial } => {
-                let channel = dial(&name, &address).ok_or_else(|| shared.not_leader())?;
-                Ok(Some(Leader { name, client: shared.client(channel) }))
+        let deadline = Instant::now() + limit;
+        let mut backoff = PAUSES;
+        loop {
+            let leader = shared.shown.leadership.borrow().clone();
+            match shared.location(&leader, caller.forwarded)? {
+                Location::Here => return Ok(None),
+                Location::There { name, address, dial } => {
+                    let channel = dial(&name, &address).ok_or_else(|| shared.not_leader())?;
+                    return Ok(Some(Leader { name, client: shared.client(channel) }));
+                }
+                Location::Nowhere => {}
             }
-            Location::Nowhere => Err(shared.not_leader()),
+            let pause = backoff.next_pause();
+            if Instant::now() + pause >= deadline {
+                return Err(shared.not_leader());
+            }
+            shared.pause(&leader, pause).await;
         }
     }
 
@@ -321,8 +331,8 @@ impl Shared {
         let leader = self.shown.leadership.borrow().leader.clone();
         let address = self.shown.address_of(&leader).unwrap_or_default();
         let message = match leader.as_str() {
-            "" => "this coordinator does not lead; the request was not done".to_owned(),
-            leader => format!("{leader} leads; the request was not done"),
+            "" => "this coordinator does not lead; the request was not carried out".to_owned(),
+            leader => format!("{leader} leads; the request was not carried out"),
         };
         let facts = [(status::LEADER, leader), (status::ADDRESS, address)];
         status::with_metadata(Reason::NotLeader, message, facts)
@@ -436,7 +446,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_request_that_no_connection_carried_was_not_done() {
+    async fn a_request_without_a_connection_was_not_carried_out() {
         let nobody = tonic::transport::Endpoint::from_static("http://127.255.255.254:1").connect_lazy();
         let mut client = LedgerClient::new(Channel::from(nobody));
         let refused = client.commit(coppice_proto::v1::CommitRequest::default()).await.expect_err("nobody is there");
@@ -444,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_too_busy_to_look_says_nothing_of_the_attempts_before() {
+    fn a_busy_coordinator_says_nothing_about_earlier_attempts() {
         let busy = || Failure::Final(status::refuse(Reason::ResourceExhausted, ""));
         let lost = || Failure::Unknown(Status::unavailable(""));
         let reason_after = |failures: Vec<Failure>, repeatable| {
@@ -464,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_certainly_not_done_is_told_from_what_may_be() {
+    fn a_request_that_was_not_carried_out_differs_from_one_of_unknown_outcome() {
         let not_leader = status::refuse(Reason::NotLeader, "");
         assert!(matches!(judge(not_leader), Failure::NotDone(_)));
         for unknown in [status::refuse(Reason::Unavailable, ""), Status::unavailable(""), Status::cancelled("")] {

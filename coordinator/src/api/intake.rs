@@ -117,7 +117,7 @@ impl Intake {
         let slot = self.queue_slots.clone().acquire_owned().await.map_err(|_| stopping())?;
         let bytes = self.queue_bytes.clone().acquire_many_owned(weight(&request)).await.map_err(|_| stopping())?;
         let command = self.commands.reserve().await.map_err(|_| stopping())?;
-        // Batches of a stream are not traced, since a stream's span would not end for long.
+        // Batches of a stream are not traced, since a stream's span would not end for a long time.
         let (entry, receive) = entry(request, want_receipt, limit, Trace::new(), [slot, bytes]);
         command.send(Command::Commit(entry));
         Ok(receive)
@@ -206,9 +206,9 @@ pub fn session_of(id: &[u8], number: u64) -> Result<Option<(SessionId, u64)>, Re
     if id.is_empty() {
         return if number == 0 { Ok(None) } else { Err(Refusal::invalid("a number needs a session_id")) };
     }
-    let id = SessionId::from_slice(id).ok_or_else(|| Refusal::invalid("a session_id has 16 bytes"))?;
+    let id = SessionId::from_slice(id).ok_or_else(|| Refusal::invalid("a session_id must have 16 bytes"))?;
     if number == 0 {
-        return Err(Refusal::invalid("numbers of a session count from 1"));
+        return Err(Refusal::invalid("numbers of a session must be at least 1"));
     }
     Ok(Some((id, number)))
 }

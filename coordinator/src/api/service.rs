@@ -98,7 +98,7 @@ impl Api {
 
     /// Pins a version within the caller's quota.
     async fn pin_for(&self, caller: &str, request: &v1::PinRequest) -> Answer<v1::PinResponse> {
-        let id = PinId::from_slice(&request.pin_id).ok_or_else(|| Refusal::invalid("a pin id has 16 bytes"))?;
+        let id = PinId::from_slice(&request.pin_id).ok_or_else(|| Refusal::invalid("a pin id must have 16 bytes"))?;
         let is_new = self.intake.quotas.pin(caller, id, Duration::from_millis(request.ttl_ms).min(PIN_TIME_MAX))?;
         let pinned = self.intake.log.root.set_pin(request).await;
         let pinned = pinned.inspect_err(|error| {
@@ -206,7 +206,8 @@ impl Ledger for Api {
         request: Request<Streaming<v1::CommitStreamRequest>>,
     ) -> Answer<Self::CommitStreamStream> {
         let caller = Caller::of(request.extensions(), request.metadata());
-        let leader = self.forward.leader(&caller)?;
+        let limit = self.intake.limit(request.metadata());
+        let leader = self.forward.leader(&caller, limit).await?;
         let (intake, batches) = (self.intake.clone(), request.into_inner());
         if let Some(leader) = leader {
             return Ok(Response::new(Box::pin(self.forward.pass(leader, &caller, batches).await?)));
@@ -233,7 +234,7 @@ impl Ledger for Api {
     async fn open_session(&self, request: Request<v1::OpenSessionRequest>) -> Answer<v1::OpenSessionResponse> {
         let caller = quotas::caller(&request);
         let id = request.into_inner().session_id;
-        let id = SessionId::from_slice(&id).ok_or_else(|| Refusal::invalid("a session_id has 16 bytes"))?;
+        let id = SessionId::from_slice(&id).ok_or_else(|| Refusal::invalid("a session_id must have 16 bytes"))?;
         let is_new = self.intake.quotas.use_session(&caller, id)?;
         let opened = self.intake.log.root.open_session(id).await;
         let answer = opened.inspect_err(|error| {

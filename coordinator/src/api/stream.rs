@@ -82,15 +82,16 @@ impl Writer {
         let came = Instant::now();
         let v1::CommitStreamRequest { session_id, number, batch, want_receipt } = message;
         if !session_id.is_empty() || self.session.is_none() {
-            let (id, _) = session_of(&session_id, number)?.ok_or_else(|| Refusal::invalid("a stream has a session"))?;
+            let (id, _) =
+                session_of(&session_id, number)?.ok_or_else(|| Refusal::invalid("a stream needs a session"))?;
             if self.session.is_some_and(|session| session != id) {
-                return Err(Refusal::invalid("a stream has one session").into());
+                return Err(Refusal::invalid("a stream can have only one session").into());
             }
             self.session = Some(id);
         }
         let follows = number > 0 && (self.number == 0 || self.number.checked_add(1) == Some(number));
         let session = self.session.filter(|_| follows);
-        let session = session.ok_or_else(|| Refusal::invalid("the numbers of a stream ascend by one, from 1"))?;
+        let session = session.ok_or_else(|| Refusal::invalid("the numbers of a stream must ascend by one, from 1"))?;
         if self.number == 0 && number > 1 {
             // A batch whose predecessor never comes would wait until its time-out, and so would all
             // that follow it.

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_those_that_the_replica_knows_which_applied_most() {
+    fn members_are_those_known_to_the_replica_that_applied_most() {
         let mut answers = vec![node("a", 1, SHARD, &[]), node("b", 2, SHARD, &[]), node("c", 3, SHARD, &[])];
         answers[1].replicas[0].voters = vec![1, 2, 3];
         answers[1].replicas[0].learners = vec![];
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!((group.voters, group.learners), (vec![1, 2, 3], vec![]));
     }
     #[test]
-    fn groups_are_told_of_without_the_root_group() {
+    fn groups_are_reported_without_the_root_group() {
         let answers = vec![node("a", 1, SHARD, &[]), node("b", 2, SHARD, &[])];
         let seen: Vec<GroupId> = survey(answers, &["c"]).groups().collect();
         assert_eq!(seen, [GroupId::Root, SHARD[0]]);

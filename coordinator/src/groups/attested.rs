@@ -137,8 +137,8 @@ impl State {
 }
 
 fn two_roots(size: u64, signed: &Digest, other: &Digest) -> Unsigned {
-    tracing::error!(size, %signed, %other, "the root log has two roots of one size: the second is not signed");
-    let message = format!("the root log has two roots of size {size}: the second is not signed");
+    tracing::error!(size, %signed, %other, "the root log has two roots of the same size: the second is not signed");
+    let message = format!("the root log has two roots at size {size}: the second is not signed");
     Unsigned::Refused(status::refuse(Reason::Internal, message))
 }
 
@@ -220,8 +220,8 @@ impl Attested {
     }
 
     /// Signs an established log, or returns the decided result, or says what to ask replicas. The
-    /// lock is taken once: a log that is signed between two looks at the state would be asked about
-    /// against itself.
+    /// lock is taken once. Otherwise another caller could sign the log between two looks at the
+    /// state, and the replicas would be asked whether the log extends itself.
     fn step(&self, head: SizedRoot) -> Step {
         let mut state = self.state();
         if let Some(done) = state.decided(head) {
@@ -277,8 +277,8 @@ impl Attested {
     /// header is in this coordinator's log and has its state root over these leaves.
     ///
     /// # Errors
-    /// `INTERNAL` if it does not show that; `UNAVAILABLE` if the answer is of another log than this
-    /// coordinator's.
+    /// `INTERNAL` if it does not show that; `UNAVAILABLE` if the answer is of a different log than
+    /// this coordinator's.
     pub fn leaves(&self, stamp: Stamp, answer: &v1::ReadRootResponse) -> Result<Leaves, Status> {
         let shown = answer.view.as_ref().map_or(0, |view| view.log_size);
         let root = self.state().chain.get(&shown).copied().ok_or_else(|| unconfirmed(shown))?;
@@ -293,7 +293,7 @@ impl Attested {
         Ok(leaves)
     }
 
-    /// This coordinator's log with one more header. `None` if the header does not follow on it.
+    /// This coordinator's log with one more header. `None` if the header does not follow it.
     pub fn grown(&self, tail: &LogTail) -> Option<Frontier> {
         let state = self.state();
         let own = state.own.as_ref()?;
@@ -341,16 +341,16 @@ mod tests {
         Digest([(size % 251) as u8; 32])
     }
 
-    /// Callers ask for the same logs while a writer lets them be established. What a caller is to
-    /// ask replicas is always about a log that is larger than the signed one.
+    /// Several callers sign the same logs while a writer establishes them. Replicas are asked only
+    /// about logs that are larger than the signed one.
     #[tokio::test]
-    async fn no_log_is_asked_about_against_itself_or_a_larger_one() {
+    async fn replicas_are_asked_only_about_logs_larger_than_the_signed_one() {
         const ROUNDS: usize = 16;
         const SIZES: u64 = NOTES_MAX as u64;
         let sign_all = |gate: &Attested| {
             for size in 1..=SIZES {
                 while let Step::Ask(old) = gate.step((size, root(size))) {
-                    assert!(old.is_none_or(|(signed, _)| signed < size), "{size} follows on {old:?}");
+                    assert!(old.is_none_or(|(signed, _)| signed < size), "{size} follows {old:?}");
                 }
             }
         };

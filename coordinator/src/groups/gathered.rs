@@ -1,7 +1,7 @@
 //! Reads of one state of a shard that share a call.
 //!
-//! Readers of head come together, and a call costs more than a read. While calls about a state are
-//! under way, further reads of it wait. The next call asks for all of them.
+//! Many reads of head arrive at the same time, and a call costs more than a read. While calls about
+//! a state are under way, further reads of it wait. The next call asks for all of them.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -91,7 +91,7 @@ impl Gathered {
         queue.waiting.push_back(read);
         if queue.calls < CALLS_MAX {
             queue.calls += 1;
-            // A task of its own goes on when the reader that began it is gone.
+            // Calls run in their own task, so they continue if the reader that caused them leaves.
             tokio::spawn(self.clone().work_off(state, request).with_context(Context::current()));
         }
     }

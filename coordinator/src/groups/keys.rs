@@ -54,7 +54,7 @@ impl Known {
 }
 
 impl KeyRing {
-    /// A ring of these keys, which have one name.
+    /// A ring of these keys, which have the same name.
     pub fn new(key: SignerKey, next: Option<SignerKey>) -> Self {
         let own = [Some(key), next].into_iter().flatten().collect();
         Self { own, known: Mutex::default(), headers: Mutex::default() }
@@ -205,7 +205,7 @@ pub(super) mod tests {
         assert_eq!((signs(&ring, 1), signs(&ring, 99)), (Some(public(1)), Some(public(1))));
         ring.turned(10, public(2));
         assert_eq!((signs(&ring, 10), signs(&ring, 11)), (Some(public(1)), Some(public(2))));
-        ring.learn(&view(&[])).expect("a view of before");
+        ring.learn(&view(&[])).expect("an earlier view");
         assert_eq!(signs(&ring, 11), Some(public(2)), "what is known is not forgotten");
         assert_eq!((ring.changes_below(10), ring.changes_below(11)), (vec![], vec![10]));
     }

@@ -25,7 +25,7 @@ const SILENCE_MAX: Duration = Duration::from_millis(300);
 const ATTEMPTS_MIN: u32 = 3;
 /// First and longest pause before a group is asked again.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
-const PAUSE_MAX: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// A kind of call to a node. Each kind has its own connection, so that none waits for the bytes of
 /// another.

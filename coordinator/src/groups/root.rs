@@ -342,14 +342,30 @@ async fn read_root(
 
 async fn serve_views(links: Arc<Links>, keys: Arc<KeyRing>, mut queue: mpsc::Receiver<Answer>, timeout: Duration) {
     let mut waiting = Vec::new();
+    let mut last: Option<Arc<View>> = None;
     while queue.recv_many(&mut waiting, READERS_MAX).await > 0 {
-        let read = Some(v1::read_root_request::Read::View(true));
-        let request = v1::ReadRootRequest { stale_ok: false, read };
-        let answer = read_root(&links, &keys, request, Instant::now() + timeout).await;
-        let view = answer.and_then(|answer| wire::view_in(answer.view)).map(Arc::new);
+        let view = next_view(&links, &keys, last.as_ref(), Instant::now() + timeout).await;
+        last = view.as_ref().ok().or(last.as_ref()).cloned();
         for reader in waiting.drain(..) {
             // A reader that has gone needs no answer.
             let _ = reader.send(view.clone());
         }
+    }
+}
+
+/// A linearizable view. It is the last one itself if that has not changed.
+async fn next_view(
+    links: &Links,
+    keys: &KeyRing,
+    last: Option<&Arc<View>>,
+    deadline: Instant,
+) -> Result<Arc<View>, Status> {
+    use v1::read_root_request::Read;
+    let read = last.map_or(Read::View(true), |last| Read::ViewUnless(wire::mark_out(last)));
+    let request = v1::ReadRootRequest { stale_ok: false, read: Some(read) };
+    let answer = read_root(links, keys, request, deadline).await?;
+    match (last, answer.view) {
+        (Some(last), None) => Ok(last.clone()),
+        (_, view) => wire::view_in(view).map(Arc::new),
     }
 }

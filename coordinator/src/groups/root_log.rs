@@ -17,11 +17,13 @@ use coppice_verify::checkpoint::origin;
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::{attested::Attested, keys::KeyRing, root::Root, wire::View};
+use super::{attested::Attested, keys::KeyRing, places::Places, root::Root, wire::View};
 use crate::plan::{Leaves, Refusal};
 
 /// Limit on the number of versions whose headers and leaves are remembered for reads.
 const VERSIONS_MAX: usize = 256;
+/// Limit on the number of remembered places of headers.
+const PLACES_MAX: usize = 256;
 /// Limit on the number of views that are fetched in order to find one whose log can be signed.
 const VIEWS_MAX: usize = 16;
 
@@ -56,6 +58,9 @@ struct Remembered {
     /// The newest view whose log was signed, with the note.
     signed: Mutex<Option<(Arc<View>, Bytes)>>,
     versions: Mutex<BTreeMap<Stamp, Arc<KnownVersion>>>,
+    /// The places of headers in prefixes of the log, by the prefix's size and the header's
+    /// sequence.
+    places: Mutex<BTreeMap<(u64, u64), Arc<Places>>>,
 }
 
 impl RootLog {
@@ -181,6 +186,21 @@ impl RootLog {
     /// A remembered version that stands.
     pub fn known_version(&self, stamp: Stamp) -> Option<Arc<KnownVersion>> {
         self.remembered.versions.lock().expect("no holder of the lock panics").get(&stamp).cloned()
+    }
+
+    /// The remembered places of the header at `sequence` in the log's first `size` entries.
+    pub fn known_places(&self, size: u64, sequence: u64) -> Option<Arc<Places>> {
+        self.remembered.places.lock().expect("no holder of the lock panics").get(&(size, sequence)).cloned()
+    }
+
+    /// Remembers the places of a header. Forgets one in the smallest prefix if there are too many,
+    /// because new proofs are made in larger prefixes.
+    pub fn remember_places(&self, size: u64, sequence: u64, places: Arc<Places>) {
+        let mut known = self.remembered.places.lock().expect("no holder of the lock panics");
+        known.insert((size, sequence), places);
+        if known.len() > PLACES_MAX {
+            known.pop_first();
+        }
     }
 
     /// Remembers a version. Forgets the oldest one if there are too many.

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn one_node_takes_no_vote_but_its_own_away() {
+    fn one_node_can_take_away_only_its_own_vote() {
         let mut voters = Voters::new(["a", "b", "c"].into_iter());
         let all = names(&["a", "b", "c"]);
         voters.note("a", &all);

@@ -130,12 +130,24 @@ pub struct View {
     pub term: Term,
     /// The living pin of the oldest version.
     pub oldest_pin: Option<v1::VersionPin>,
+    /// The newest version that appended to a ledger of members; 0 before the first.
+    pub ledger_floor: Version,
 }
 
 impl View {
     /// The stamp of the newest committed version.
     pub fn head(&self) -> Stamp {
         self.tail.header.stamp
+    }
+}
+
+/// The mark that tells this view from every other one.
+pub fn mark_out(view: &View) -> v1::RootMark {
+    v1::RootMark {
+        term: view.term.0,
+        log_size: view.log_size,
+        log_root: convert::to_digest(&view.log_root),
+        oldest_pin: view.oldest_pin.clone(),
     }
 }
 
@@ -165,6 +177,7 @@ pub fn view_in(view: Option<v1::RootView>) -> Result<View, Status> {
         boundary: Version(view.pruned_boundary),
         term: Term(view.term),
         oldest_pin: view.oldest_pin,
+        ledger_floor: Version(view.ledger_floor),
     })
 }
 

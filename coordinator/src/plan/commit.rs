@@ -42,7 +42,7 @@ pub struct Plan {
     pub shards: BTreeMap<ShardId, ShardPlan>,
 }
 
-/// The end of the root log, decided or not. The next header follows on it.
+/// The end of the root log, decided or not. The next header follows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogTail {
     /// The newest header.
@@ -119,7 +119,7 @@ impl Plan {
     /// Makes the header of the version from the digests that the shards answered.
     ///
     /// # Panics
-    /// If a touched shard's digest is missing, or the version does not follow on the tail.
+    /// If a touched shard's digest is missing, or the version does not follow the tail.
     #[must_use]
     pub fn commit(&self, digests: &BTreeMap<ShardId, Digest>, tail: &LogTail, now_ms: u64) -> Commit {
         assert_eq!(self.stamp, tail.next_stamp(), "versions have no gaps");
@@ -181,6 +181,7 @@ impl LogTail {
             timestamp_ms: now_ms.max(self.header.timestamp_ms),
             journal_root: merkle::empty_root(),
             journal_leaves: 0,
+            key_changes: self.header.key_changes_until(&body),
             previous: self.hash,
             body,
             ..self.header.clone()

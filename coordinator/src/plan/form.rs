@@ -281,7 +281,7 @@ impl Former<'_> {
         match self.ground.sessions.standing(&before.0, before.1) {
             NumberStanding::Done(done) if done.rolled_back => Some(Verdict::Refused(Refusal::new(
                 Reason::RolledBack,
-                format!("number {}, on which the batch follows, was rolled back", before.1),
+                format!("number {}, which comes before the batch, was rolled back", before.1),
             ))),
             NumberStanding::Done(_) | NumberStanding::Expired => None,
             // The number was not seen yet, or was refused. After a refusal the stream ends, and
@@ -294,7 +294,7 @@ impl Former<'_> {
         if let Some(expected) = request.expected_head
             && expected != self.ground.below
         {
-            let message = format!("expected head {expected}, it is {}", self.ground.below);
+            let message = format!("head is expected to be {expected}, but it is {}", self.ground.below);
             return Err(Refusal::new(Reason::PreconditionFailed, message));
         }
         request.checks.iter().try_for_each(|check| {
@@ -328,14 +328,14 @@ fn holds(check: &Check, state: KeyState) -> bool {
 
 fn failed(check: &Check, state: KeyState) -> Refusal {
     let wanted = match &check.condition {
-        Condition::Absent => "absent".to_owned(),
-        Condition::LastChanged(stamp) => format!("last changed at {stamp}"),
-        Condition::ValueHash(hash) => format!("a value with SHA-256 {hash}"),
+        Condition::Absent => "to be absent".to_owned(),
+        Condition::LastChanged(stamp) => format!("to have last changed at {stamp}"),
+        Condition::ValueHash(hash) => format!("to have a value with SHA-256 {hash}"),
     };
     let found = match state {
         KeyState::Absent => "it is absent".to_owned(),
         KeyState::Live { last_changed, value_hash } => {
-            format!("it was changed last at {last_changed} and its value has SHA-256 {value_hash}")
+            format!("it last changed at {last_changed} and its value has SHA-256 {value_hash}")
         }
     };
     let key = String::from_utf8_lossy(&check.key).escape_debug().to_string();

@@ -5,8 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use coppice_proto::v1;
-use coppice_types::{Condition, Digest, Params, Precondition, SessionId, ShardId, Stamp};
-use coppice_verify::hash::{self, RecordBody};
+use coppice_types::{Condition, Digest, Params, Precondition, Reason, SessionId, ShardId, Stamp};
+use coppice_verify::{
+    hash::{self, RecordBody},
+    ledgers::RESERVED_END,
+};
 
 use super::{map::Leaves, refusal::Refusal};
 
@@ -138,9 +141,23 @@ fn limit(name: &str, allowed: u32, found: u64) -> Result<(), Refusal> {
 /// If it is empty or too long.
 pub fn check_key(key: &[u8], params: &Params) -> Result<(), Refusal> {
     if key.is_empty() {
-        return Err(Refusal::invalid("a key has at least 1 byte"));
+        return Err(Refusal::invalid("a key must have at least 1 byte"));
     }
+    check_open(key, params)?;
     limit("key_bytes_max", params.key_bytes_max, key.len() as u64)
+}
+
+/// Checks that a key, or the low end of a range, is not reserved for ledgers of members. Their
+/// records are written and read by calls of their own, which know who may do so.
+///
+/// # Errors
+/// If it is reserved.
+pub fn check_open(key: &[u8], params: &Params) -> Result<(), Refusal> {
+    if params.ledgers && key < RESERVED_END {
+        let message = "keys below 0x01 are reserved for ledgers: a key or range begins at 0x01 or above";
+        return Err(Refusal::new(Reason::Reserved, message));
+    }
+    Ok(())
 }
 
 fn admit_writes(operations: Vec<v1::Operation>, params: &Params) -> Result<Vec<Write>, Refusal> {
@@ -162,7 +179,7 @@ fn admit_change(operation: v1::Operation, params: &Params) -> Result<(Bytes, Opt
         }
         Some(v1::operation::Change::Delete(true)) => None,
         Some(v1::operation::Change::Delete(false)) => return Err(Refusal::invalid("delete must be true")),
-        None => return Err(Refusal::invalid("an operation puts or deletes")),
+        None => return Err(Refusal::invalid("an operation must put or delete")),
     };
     Ok((operation.key, value))
 }
@@ -175,9 +192,9 @@ fn admit_check(precondition: v1::Precondition, params: &Params) -> Result<Check,
         Some(Wire::Absent(true)) => Condition::Absent,
         Some(Wire::Absent(false)) => return Err(Refusal::invalid("absent must be true")),
         Some(Wire::ValueSha256(hash)) => Condition::ValueHash(
-            Digest::from_slice(&hash).ok_or_else(|| Refusal::invalid("value_sha256 has 32 bytes"))?,
+            Digest::from_slice(&hash).ok_or_else(|| Refusal::invalid("value_sha256 must have 32 bytes"))?,
         ),
-        None => return Err(Refusal::invalid("a precondition has a condition")),
+        None => return Err(Refusal::invalid("a precondition needs a condition")),
     };
     Ok(Check { key: precondition.key, condition })
 }

@@ -403,7 +403,7 @@ fn headers_follow_the_rules_of_the_log() {
     assert_eq!(plan.shards.len(), 1, "an untouched shard's merge waits");
     let commit = plan.commit(&BTreeMap::from([(ShardId(0), Digest([9; 32]))]), &tail, 500);
     let header = Header::decode(&commit.header).expect("headers are canonical");
-    header.check_follows(&tail.header).expect("it follows on");
+    header.check_follows(&tail.header).expect("it follows");
     assert_eq!(header.timestamp_ms, 1_000, "timestamps never decrease");
     assert_eq!(commit.changed.len(), 1);
     assert_eq!((commit.changed[0].version, commit.changed[0].digest), (Version(1), Digest([9; 32])));
@@ -417,7 +417,7 @@ fn headers_follow_the_rules_of_the_log() {
     // A version may touch no shard.
     let empty = Plan::new(commit.tail.next_stamp(), vec![admit(batch([], []))], &commit.tail.leaves, &merges, false);
     let second = empty.commit(&BTreeMap::new(), &commit.tail, 2_000);
-    second.tail.header.check_follows(&header).expect("it follows on");
+    second.tail.header.check_follows(&header).expect("it follows");
     assert_eq!(second.tail.header.state_root, header.state_root);
 }
 
@@ -433,19 +433,19 @@ fn rollback_and_prune_are_headers_that_follow_the_rules_of_the_log() {
     }
     let admin = Admin::Rollback { target: Stamp::new(0, 1), leaves: leaves[1].clone() };
     let rolled = at.admin(&admin, "someone", "because", 3_000);
-    rolled.tail.header.check_follows(&at.header).expect("it follows on");
+    rolled.tail.header.check_follows(&at.header).expect("it follows");
     Header::decode(&rolled.header).expect("it is canonical");
     assert_eq!(rolled.tail.header.stamp, Stamp::new(1, 1));
     assert_eq!(rolled.tail.leaves, leaves[1]);
     assert_eq!(rolled.changed.len(), 1);
     assert_eq!(rolled.tail.header.epochs_root, rolled.tail.epochs.root());
     let pruned = rolled.tail.admin(&Admin::Prune { boundary: Version(1) }, "someone", "because", 3_000);
-    pruned.tail.header.check_follows(&rolled.tail.header).expect("it follows on");
+    pruned.tail.header.check_follows(&rolled.tail.header).expect("it follows");
     assert_eq!(pruned.tail.header.admin_sequence, 2);
     let plan = Plan::new(pruned.tail.next_stamp(), Vec::new(), &pruned.tail.leaves, &BTreeMap::new(), false);
     let next = plan.commit(&BTreeMap::new(), &pruned.tail, 3_000);
     assert_eq!(next.tail.header.stamp, Stamp::new(1, 2));
-    next.tail.header.check_follows(&pruned.tail.header).expect("it follows on");
+    next.tail.header.check_follows(&pruned.tail.header).expect("it follows");
 }
 
 #[test]
@@ -501,7 +501,7 @@ fn limits_are_named_in_the_refusal() {
     refused(v1::Batch { metadata: Bytes::from(vec![0; 17]), ..batch([], []) }, "batch_bytes_max");
     refused(batch([], [absent("12345")]), "key_bytes_max");
     refused(batch([], [v1::Precondition { key: Bytes::from_static(b"a"), condition: None }]), "condition");
-    refused(batch([v1::Operation { key: Bytes::from_static(b"a"), change: None }], []), "puts or deletes");
+    refused(batch([v1::Operation { key: Bytes::from_static(b"a"), change: None }], []), "must put or delete");
     refused(batch([], [check("a", v1::precondition::Condition::ValueSha256(Bytes::from_static(b"x")))]), "32 bytes");
     admit(batch([put("1234", "12345678")], [])).expect("all limits are met exactly");
 }

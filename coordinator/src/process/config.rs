@@ -7,6 +7,7 @@ use coppice_process::{
     access::{Access, AccessLog, Demand},
     config::millis,
     ledger::{self, Ledger, Nodes, parse_cluster},
+    log_filter,
     store::Store,
     tls::{Acceptor, Believed, Protocol, ServerTls, Tls},
 };
@@ -64,7 +65,7 @@ pub struct Config {
     /// The file of the key that replaces the ledger's key, or of the one that was replaced.
     pub next_signing_key_file: Option<PathBuf>,
     /// The filter of log lines.
-    #[serde(default = "info")]
+    #[serde(default = "log_filter")]
     pub log: String,
     /// The form of a log line.
     #[serde(default)]
@@ -107,10 +108,6 @@ pub struct Witness {
     pub url: String,
     /// The witness's public key.
     pub vkey: String,
-}
-
-fn info() -> String {
-    "info".to_owned()
 }
 
 /// The versions that the leading coordinator keeps, which must be equal for all coordinators. Older
@@ -193,10 +190,21 @@ impl Settings for Config {
     }
 
     fn check(&self) -> Result<(), Failure> {
+        self.check_as("listen")
+    }
+}
+
+impl Config {
+    /// Checks settings against each other. `listen` is the key of the address for clients, which
+    /// differs in a process that is a node, too.
+    ///
+    /// # Errors
+    /// If settings contradict each other.
+    pub fn check_as(&self, listen: &str) -> Result<(), Failure> {
         ledger::check_nodes(&self.nodes)?;
         ledger::check_name("name", &self.name)?;
         self.metadata.check()?;
-        self.access.check(self.listen, self.tls.is_some())?;
+        self.access.check(listen, self.listen, self.tls.is_some())?;
         if let Some(cluster) = &self.cluster_id {
             parse_cluster(cluster)?;
         }
@@ -205,7 +213,8 @@ impl Settings for Config {
                 .map_err(|error| Failure::usage(format!("advertise: {error}")))?;
         }
         if !self.metadata.endpoints.is_empty() && self.advertise.is_none() && self.listen.ip().is_unspecified() {
-            return Err(Failure::usage(format!("listen = {} tells others nothing: advertise is missing", self.listen)));
+            let message = format!("{listen} = {} tells others nothing: advertise is missing", self.listen);
+            return Err(Failure::usage(message));
         }
         if self.api_tls.is_some() && self.tls.is_none() {
             return Err(Failure::usage("api_tls without tls: the connections to the nodes would be plain"));
@@ -213,14 +222,14 @@ impl Settings for Config {
         let Limits { queue_max, batches_per_version_max, stream_batches_max, sessions_per_caller_max, .. } =
             self.limits;
         if [queue_max, batches_per_version_max, stream_batches_max, sessions_per_caller_max].contains(&0) {
-            let message = "limits: queue_max, batches_per_version_max, stream_batches_max and sessions_per_caller_max count from 1";
+            let message = "limits: queue_max, batches_per_version_max, stream_batches_max and sessions_per_caller_max must be at least 1";
             return Err(Failure::usage(message));
         }
         if matches!(self.retention, Retention { versions: Some(0), .. } | Retention { hours: Some(0), .. }) {
-            return Err(Failure::usage("retention: versions and hours count from 1"));
+            return Err(Failure::usage("retention: versions and hours must be at least 1"));
         }
         if self.retention.versions.is_some() && self.retention.hours.is_some() {
-            return Err(Failure::usage("retention: either versions or hours"));
+            return Err(Failure::usage("retention: set either versions or hours"));
         }
         for file in std::iter::once(&self.signing_key_file).chain(&self.next_signing_key_file) {
             // The message must not repeat the key.
@@ -232,9 +241,7 @@ impl Settings for Config {
         self.witnesses()?;
         self.ledger.digest().map(drop)
     }
-}
 
-impl Config {
     /// Checks that the cluster of the key is the configured one.
     pub(super) fn check_cluster(&self, cluster: &ClusterId) -> Result<(), Failure> {
         let Some(configured) = self.cluster_id.as_deref() else { return Ok(()) };
@@ -266,7 +273,8 @@ impl Config {
     /// The witnesses that are asked, and how many of them must cosign.
     pub(super) fn witnesses(&self) -> Result<(Vec<witness::Witness>, usize), Failure> {
         let witness = |Witness { url, vkey }: &Witness| {
-            let wrong = |error| Failure::usage(format!("witnesses: the vkey of {url} is no key of a witness: {error}"));
+            let wrong =
+                |error| Failure::usage(format!("witnesses: the vkey of {url} is not a key of a witness: {error}"));
             Ok(witness::Witness { url: url.clone(), key: CosignerKey::parse(vkey).map_err(wrong)? })
         };
         let witnesses = self.witnesses.iter().map(witness).collect::<Result<Vec<_>, Failure>>()?;

@@ -118,9 +118,8 @@ impl Reads {
     ) -> Result<(), Status> {
         let mut touched = BTreeSet::new();
         for entry in &entries {
-            if let Entry::Batch(batch) = Entry::decode(entry).map_err(|_| wire::broken("journal entry"))? {
-                touched.extend(batch.shards.into_iter().map(|(shard, _)| shard));
-            }
+            let entry = Entry::decode(entry).map_err(|_| wire::broken("journal entry"))?;
+            touched.extend(entry.writes().into_iter().flatten().map(|(shard, _)| *shard));
         }
         let message = v1::JournalResponse { header: bytes.clone(), entries, ..v1::JournalResponse::default() };
         send(sink, message).await?;

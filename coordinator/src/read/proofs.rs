@@ -7,6 +7,7 @@ use bytes::Bytes;
 use coppice_proto::{status, v1};
 use coppice_types::{ClusterId, Digest, Reason};
 use coppice_verify::{
+    checkpoint::Checkpoint,
     hash, merkle,
     proof::{
         EpochPart, HeaderPart, LogPart, Proof, ProofFile, Query, QueryProof, ReceiptProof, ShardPart, StandingProof,
@@ -19,6 +20,7 @@ use tonic::Status;
 
 use crate::{
     groups::{
+        places::{Places, key_changes, paths_in, read_header},
         root_log::RootLog,
         wire::{self, View},
     },
@@ -99,12 +101,6 @@ async fn header_at(log: &RootLog, view: &View, sequence: u64) -> Result<Bytes, S
     read_header(log, sequence).await
 }
 
-async fn read_header(log: &RootLog, sequence: u64) -> Result<Bytes, Status> {
-    let read = v1::HeadersRead { from_sequence: sequence, limit: 1 };
-    let answer = log.root.read(v1::read_root_request::Read::Headers(read)).await?;
-    answer.headers.into_iter().next().ok_or_else(|| wire::broken("header"))
-}
-
 /// The proof of a header's place in a signed log.
 #[derive(Debug)]
 pub struct HeaderProof {
@@ -127,58 +123,31 @@ impl HeaderProof {
         let epoch = EpochPart::new(&view.tail.epochs, stamp).ok_or_else(rolled_back)?;
         let changes = log.keys.changes_below(size);
         let is_newest = size == view.log_size && sequence == size - 1 && changes.is_empty();
-        let (first, own, paths) = match view.newest_path.as_ref().filter(|_| is_newest) {
-            Some(path) => (path.clone(), path.clone(), Vec::new().into_iter()),
-            None => {
-                let indices = [size - 1, sequence].into_iter().chain(changes.iter().copied()).collect();
-                let read = v1::LogProofRead { indices, size, old_size: 0 };
-                let answer = log.root.read(v1::read_root_request::Read::LogProof(read)).await?;
-                let mut paths = paths_in(&answer)?;
-                let mut next = || paths.next().ok_or_else(|| wire::broken("log proof"));
-                (next()?, next()?, paths)
-            }
+        let places = match view.newest_path.as_ref().filter(|_| is_newest) {
+            Some(path) => Arc::new(Places { newest: path.clone(), own: path.clone(), key_changes: Vec::new() }),
+            None => match log.known_places(size, sequence) {
+                Some(known) => known,
+                None => {
+                    let end = Checkpoint::claimed(&checkpoint).map_err(|_| wire::broken("checkpoint"))?;
+                    let places = Arc::new(Places::find(log, &end, (&newest, header, sequence), &changes).await?);
+                    log.remember_places(size, sequence, places.clone());
+                    places
+                }
+            },
         };
         let part = LogPart {
             checkpoint: Cow::Owned(checkpoint.to_vec()),
             newest_header: Cow::Owned(newest.to_vec()),
-            path: first,
-            key_changes: key_changes(log, &changes, paths).await?,
+            path: places.newest.clone(),
+            key_changes: places.key_changes.clone(),
         };
-        let header = HeaderPart { header: Cow::Owned(header.to_vec()), path: own };
+        let header = HeaderPart { header: Cow::Owned(header.to_vec()), path: places.own.clone() };
         Ok(Self { view, log: part, header, epoch })
     }
 }
 
-fn paths_in(answer: &v1::ReadRootResponse) -> Result<std::vec::IntoIter<Vec<Digest>>, Status> {
-    Ok(answer.inclusion.iter().map(wire::path_in).collect::<Result<Vec<_>, _>>()?.into_iter())
-}
-
-/// The headers of the key changes with these sequences, each with its path.
-async fn key_changes(
-    log: &RootLog,
-    changes: &[u64],
-    paths: impl ExactSizeIterator<Item = Vec<Digest>>,
-) -> Result<Vec<HeaderPart<'static>>, Status> {
-    if paths.len() != changes.len() {
-        return Err(wire::broken("log proof"));
-    }
-    let mut parts = Vec::with_capacity(changes.len());
-    for (&sequence, path) in changes.iter().zip(paths) {
-        let header = match log.keys.header(sequence) {
-            Some(header) => header,
-            None => {
-                let header = read_header(log, sequence).await?;
-                log.keys.keep_header(sequence, header.clone());
-                header
-            }
-        };
-        parts.push(HeaderPart { header: Cow::Owned(header.to_vec()), path });
-    }
-    Ok(parts)
-}
-
 fn encode(cluster: ClusterId, proof: Proof<'_>) -> Result<Bytes, Status> {
-    let too_large = |_| status::refuse(Reason::LimitExceeded, "a proof file has at most 64 MiB: ask for less");
+    let too_large = |_| status::refuse(Reason::LimitExceeded, "a proof file may have at most 64 MiB: ask for less");
     ProofFile { cluster, proof }.encode().map(Bytes::from).map_err(too_large)
 }
 

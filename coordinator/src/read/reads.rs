@@ -224,13 +224,12 @@ impl Reads {
     /// The refusal of the first step that fails.
     pub async fn batch_get(&self, keys: &[Bytes], read: &v1::ReadOptions) -> Result<v1::BatchGetResponse, Status> {
         if keys.is_empty() {
-            return Err(Refusal::invalid("at least one key is asked for").into());
+            return Err(Refusal::invalid("at least one key must be asked for").into());
         }
         if keys.len() > KEYS_MAX {
             return Err(Refusal::over_limit("keys_max", KEYS_MAX as u64, keys.len() as u64).into());
         }
-        let answer =
-            self.retry(read, |located, deadline| self.get_at(located, keys, read.want_proof, deadline)).await?;
+        let answer = self.retry(read, |located, deadline| self.get_at(located, keys, read, deadline)).await?;
         self.metrics.read(keys.len(), read.want_proof);
         Ok(answer)
     }
@@ -239,7 +238,7 @@ impl Reads {
         &self,
         located: Located,
         keys: &[Bytes],
-        want_proof: bool,
+        read: &v1::ReadOptions,
         deadline: Instant,
     ) -> Result<v1::BatchGetResponse, Status> {
         let params = &located.view.genesis.params;
@@ -253,14 +252,16 @@ impl Reads {
             by_shard.entry(located.leaves.index_of(key)).or_default().push(key.clone());
         }
         let calls =
-            by_shard.into_iter().map(|(index, keys)| self.get_shard(&located, index, keys, want_proof, deadline));
+            by_shard.into_iter().map(|(index, keys)| self.get_shard(&located, index, keys, read.want_proof, deadline));
         let answers = futures::future::try_join_all(calls).await?;
         let (proofs, records): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
         let found: BTreeMap<Bytes, v1::ShardRecord> =
             records.into_iter().flatten().map(|record| (record.key.clone(), record)).collect();
         check_size(found.values().map(|record| record.value.len() + record.key.len() + 64).sum(), params)?;
-        let proof = if want_proof {
+        let mut want_values = true;
+        let proof = if read.want_proof {
             let values = values_of(found.values(), params);
+            want_values = values.is_none() || !read.values_in_proof;
             let query = Query::Keys(sorted.iter().map(|key| Cow::Borrowed(key.as_ref())).collect());
             let header = self.header_proof(&located).await?;
             checked_proof(proofs::query_file(header, &located.leaves, query, &proofs, values)?, params)?
@@ -268,7 +269,7 @@ impl Reads {
             Bytes::new()
         };
         let missing = || wire::broken("read");
-        let record = |key: &Bytes| found.get(key).cloned().map(|record| wire::record_out(record, true));
+        let record = |key: &Bytes| found.get(key).cloned().map(|record| wire::record_out(record, want_values));
         Ok(v1::BatchGetResponse {
             records: keys.iter().map(|key| record(key).ok_or_else(missing)).collect::<Result<_, _>>()?,
             read_at: Some(convert::to_stamp(located.stamp)),

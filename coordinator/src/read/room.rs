@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_for_its_share_keeps_nobody_else_waiting() {
+    async fn a_caller_that_waits_for_its_share_delays_nobody_else() {
         let (room, soon) = (Room::default(), || Instant::now() + Duration::from_secs(1));
         let part = BYTES_MAX / SHARE / 2;
         let held = [room.take("greedy", part, soon()).await, room.take("greedy", part, soon()).await];

@@ -12,7 +12,7 @@ use coppice_proto::{
     v1::{self, shard_scan_request::Scan},
 };
 use coppice_types::{ErrorKind, Params, Reason, Version};
-use coppice_verify::{header::Body, proof::Query, shard_map::StateLeaf};
+use coppice_verify::{header::Body, ledgers::RESERVED_END, proof::Query, shard_map::StateLeaf};
 use tokio::time::Instant;
 use tonic::Status;
 
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     groups::wire,
-    plan::{Refusal, check_key, state_of},
+    plan::{Refusal, check_key, check_open, state_of},
 };
 
 impl Reads {
@@ -304,7 +304,8 @@ impl Reads {
             let before = view.tail.epochs.stamp_of(Version(parsed.stamp.version.0 - 1));
             let older = self.locate_in(view, Some(before), false).await?;
             let values = request.want_changed_values;
-            self.changes(&older, &newer, &[], None, |pairs| {
+            let low = if newer.view.genesis.params.ledgers { RESERVED_END } else { &[] };
+            self.changes(&older, &newer, low, None, |pairs| {
                 let changes = pairs.into_iter().map(|(_, after)| wire::record_out(after, values)).collect();
                 send(sink, v1::WatchHeadsResponse { changes, continued: true, ..message.clone() })
             })
@@ -352,8 +353,9 @@ fn clip<'a>(leaf: &'a StateLeaf, low: &'a [u8], high: Option<&'a [u8]>) -> (&'a 
 
 fn check_range(low: &[u8], high: Option<&[u8]>, params: &Params) -> Result<(), Refusal> {
     if high.is_some_and(|high| low >= high) {
-        return Err(Refusal::invalid("the range is empty or inverted: low is not below high"));
+        return Err(Refusal::invalid("the range is empty or inverted: low must be below high"));
     }
+    check_open(low, params)?;
     let max = u64::from(params.key_bytes_max) + 1;
     match [Some(low), high].into_iter().flatten().find(|bound| bound.len() as u64 > max) {
         Some(bound) => Err(Refusal::over_limit("a range's bound", max, bound.len() as u64)),

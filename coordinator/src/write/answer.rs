@@ -8,10 +8,13 @@
 //! A crash before the append leaves staged versions, which the next adoption drops. A crash after
 //! it leaves a committed version; clients find its outcome under their session numbers.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use coppice_env::bug::{Bug, planted};
+use coppice_env::{
+    Laps,
+    bug::{Bug, planted},
+};
 use coppice_proto::{convert, status, v1};
 use coppice_types::{Digest, Reason, SessionCommit, SessionId, Term};
 use opentelemetry::context::FutureExt;
@@ -105,7 +108,7 @@ impl Deciding {
 
     async fn decide(self, log: Arc<RootLog>, metrics: Arc<Metrics>, term: Term, outcome: oneshot::Sender<Outcome>) {
         let Self { commit, batches, entries, held, trace: _ } = self;
-        let began = Instant::now();
+        let (began, mut laps) = (Instant::now(), Laps::begin(Duration::ZERO));
         let mut outcome = Some(outcome);
         if planted(Bug::FinalizedBeforeAppend) {
             tell(&mut outcome, Outcome::Committed);
@@ -113,15 +116,21 @@ impl Deciding {
         match log.root.append(&commit, term).await {
             Decision::Committed { size, root, path } => {
                 let appended = Instant::now();
+                laps.lap("append", began.elapsed());
                 // The log is signed before the next header is sent, so that no size is left out. A
                 // version whose log can't be signed is committed nevertheless.
                 let signed = log.signed_at(size, root).await;
+                laps.lap("sign", began.elapsed());
                 // The sequencer is told first, so that it can continue at once.
                 tell(&mut outcome, Outcome::Committed);
                 metrics.took(Phase::Append, appended - began);
                 metrics.committed(batches.iter().map(|batch| &**batch));
                 answer_committed(&log, &commit, signed, (size, root, path), entries).await;
                 metrics.took(Phase::Answer, appended.elapsed());
+                laps.lap("answer", began.elapsed());
+                if let Some(row) = laps.long(began.elapsed()) {
+                    tracing::debug!(target: Laps::TARGET, "deciding {row}");
+                }
                 release(&log, term, held).await;
             }
             Decision::Unconfirmed => {

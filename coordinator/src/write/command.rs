@@ -87,7 +87,7 @@ pub type StageId = [u8; 16];
 /// # Errors
 /// If it does not have 16 bytes.
 pub fn stage_id(bytes: &[u8]) -> Result<StageId, Refusal> {
-    bytes.try_into().map_err(|_| Refusal::invalid("a stage id has 16 bytes"))
+    bytes.try_into().map_err(|_| Refusal::invalid("a stage id must have 16 bytes"))
 }
 
 /// A request about stages.

@@ -82,7 +82,7 @@ mod tests {
         let check =
             |asked, answered, clocks: &[u64]| check_clock(asked, answered, clocks, Duration::from_secs(1)).is_ok();
         assert!(check(10_000, 10_010, &[9_100, 10_005, 99_000]), "the median counts, not the extremes");
-        assert!(check(10_000, 14_000, &[12_000, 12_000, 12_000]), "a slow answer is no skew");
+        assert!(check(10_000, 14_000, &[12_000, 12_000, 12_000]), "a slow answer is not skew");
         assert!(!check(10_000, 10_010, &[8_000, 8_500, 10_000]));
         assert!(!check(10_000, 10_010, &[11_500, 11_500, 10_000]));
         assert!(check(10_000, 10_010, &[]));

@@ -1,8 +1,8 @@
 //! The end of the root log in a leader's term: the decided log, and the one header that is being
 //! appended.
 //!
-//! Invariants: at most one header is being appended, and it follows on the decided ones; decided
-//! headers follow on each other; no two prepares or fences of a term have one attempt number.
+//! Invariants: at most one header is being appended, and it follows the decided ones; decided
+//! headers follow each other; no two prepares or fences of a term have the same attempt number.
 
 use std::collections::BTreeSet;
 
@@ -85,7 +85,7 @@ impl Head {
     /// Notes that a header is being appended.
     ///
     /// # Panics
-    /// If another one is, or if the header does not follow on the decided ones.
+    /// If another one is, or if the header does not follow the decided ones.
     pub fn start(&mut self, in_flight: InFlight) {
         assert!(self.in_flight.is_none(), "one header is appended at a time");
         self.assert_follows(&in_flight.tail);
@@ -112,7 +112,7 @@ impl Head {
     /// Moves on to a header that is in the log.
     ///
     /// # Panics
-    /// If a header is being appended, or if the new one does not follow on the decided ones.
+    /// If a header is being appended, or if the new one does not follow the decided ones.
     pub fn advance(&mut self, tail: LogTail) {
         assert!(self.in_flight.is_none(), "the header in flight is decided first");
         self.assert_follows(&tail);
@@ -122,7 +122,7 @@ impl Head {
 
     fn assert_follows(&self, tail: &LogTail) {
         let next = self.decided.header.sequence.next();
-        assert_eq!(tail.header.sequence, next, "a header follows on the decided ones");
+        assert_eq!(tail.header.sequence, next, "a header follows the decided ones");
     }
 
     /// The context that every message to a shard carries.

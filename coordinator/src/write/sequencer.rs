@@ -46,7 +46,7 @@ const POLL: Duration = Duration::from_millis(20);
 const IDLE: Duration = Duration::from_millis(500);
 /// How long batches are gathered for a version while the one before is being decided.
 const GATHER: Duration = Duration::from_millis(1);
-/// Batches are gathered only if the version before has at least this many, so that a few clients
+/// Batches are gathered only if the previous version has at least this many, so that a few clients
 /// that wait for each other's versions never wait longer.
 const GATHER_FROM: usize = 4;
 /// Bytes of waiting batches that make a version worth its cost.

@@ -130,6 +130,10 @@ impl Faults {
         *self.3.lock().expect("no lie panics") = None;
     }
 
+    fn is_lying(&self) -> bool {
+        self.3.lock().expect("no lie panics").is_some()
+    }
+
     fn said(&self, node: &str, said: Said<'_>) {
         if let Some(lie) = self.3.lock().expect("no lie panics").as_mut() {
             lie(node, said);
@@ -296,9 +300,14 @@ impl Root for Proxy {
     }
 
     async fn read_root(&self, request: Request<v1::ReadRootRequest>) -> Result<Response<v1::ReadRootResponse>, Status> {
-        let request = request.into_inner();
+        use v1::read_root_request::Read;
+        let mut request = request.into_inner();
+        if self.faults.is_lying() && matches!(request.read, Some(Read::ViewUnless(_))) {
+            // A liar has to show a view.
+            request.read = Some(Read::View(true));
+        }
         let name = match &request.read {
-            Some(v1::read_root_request::Read::LogProof(_)) => "prove_log",
+            Some(Read::LogProof(_)) => "prove_log",
             _ => "read_root",
         };
         let mut answer = self.faults.pass(name, 0, self.root().read_root(request)).await?;

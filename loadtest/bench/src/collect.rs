@@ -119,7 +119,7 @@ impl Growing {
         self.size += 1;
         let mut node = leaf;
         for _ in 0..self.size.trailing_zeros() {
-            let left = self.peaks.pop().expect("as many peaks as the size before had bits");
+            let left = self.peaks.pop().expect("as many peaks as the previous size had bits");
             node = list_node_hash(&left, &node);
         }
         self.peaks.push(node);
@@ -136,7 +136,7 @@ async fn walk(client: &Client, checkpoints: &BTreeMap<u64, Digest>) -> Result<u6
     let (mut log, mut before, mut held) = (Growing::default(), None::<Header>, 0);
     while let Some(message) = stream.next().await? {
         let header =
-            Header::decode(&message.header).ok().with_context(|| format!("entry {} is no header", log.size))?;
+            Header::decode(&message.header).ok().with_context(|| format!("entry {} is not a header", log.size))?;
         ensure!(header.sequence.0 == log.size, "entry {} says that it is {}", log.size, header.sequence.0);
         if let Some(before) = &before {
             let follows = header.check_follows(before);
@@ -150,7 +150,7 @@ async fn walk(client: &Client, checkpoints: &BTreeMap<u64, Digest>) -> Result<u6
         }
     }
     if held != checkpoints.len() {
-        bail!("the log has {} entries, less than a checkpoint that was signed", log.size);
+        bail!("the log has {} entries, fewer than a signed checkpoint", log.size);
     }
     Ok(log.size)
 }

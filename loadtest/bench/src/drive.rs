@@ -3,8 +3,9 @@
 //!
 //! A closed loop has a number of clients, each of which sends its next batch when the last one is
 //! answered. An open loop sends batches at fixed times, without waiting for answers, and counts
-//! latency from the time at which a batch was due. Every client has a connection of its own. Every
-//! commit comes with its receipt, and every read with a proof that the client checks.
+//! latency from the time at which a batch was due. Every client has a connection of its own, unless
+//! `--connections` says how many they share. Every commit comes with its receipt, which the client
+//! checks if `--verify` says so, and every read with a proof that the client checks.
 
 use std::{
     sync::{
@@ -15,11 +16,14 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
 use coppice_client::{self as client, Client, Error};
 use coppice_proto::v1;
 use coppice_verify::note::VerifierKey;
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::pace::{Pace, due_at};
 
 /// The longest time that a client waits for one answer.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -40,7 +44,13 @@ pub struct Options {
     /// Clients, each with a connection of its own.
     #[arg(long, default_value_t = 1)]
     pub clients: u64,
-    /// Records of a batch.
+    /// Connections, if several clients share one.
+    #[arg(long)]
+    pub connections: Option<u64>,
+    /// Check the receipts of commits, too.
+    #[arg(long)]
+    pub verify: bool,
+    /// Records of a batch, or keys of a read.
     #[arg(long, default_value_t = 1)]
     pub batch: u64,
     /// Bytes of a value.
@@ -105,6 +115,8 @@ struct Run {
     begin: Instant,
     end: Instant,
     tickets: AtomicU64,
+    /// Times of an open loop.
+    pace: Option<Pace>,
     errors: AtomicU64,
     first_error: Mutex<Option<String>>,
 }
@@ -119,32 +131,25 @@ type Sample = (Instant, Duration);
 pub async fn run(options: Options) -> Result<()> {
     ensure!(options.mode != Mode::Open || options.rate > 0.0, "an open loop needs --rate");
     ensure!(options.mode != Mode::Read || options.keys > 0, "reads need --keys");
-    let trust = VerifierKey::parse(options.key.trim()).context("--key")?;
-    let mut clients = Vec::new();
-    for endpoint in options.endpoints.iter().cycle().take(usize::try_from(options.clients)?) {
-        clients.push(Client::new(client::Options {
-            attempt_timeout: ATTEMPT_TIMEOUT,
-            patience: Duration::ZERO,
-            // Receipts are requested in every mode; only proven reads count.
-            trust: (options.mode == Mode::Read).then(|| trust.clone()),
-            ..client::Options::new(endpoint.clone())
-        })?);
-    }
-    for client in &clients {
-        client.head().await.context("a first call")?;
-    }
+    ensure!(options.batch > 0 && options.clients > 0, "--batch and --clients are at least 1");
+    ensure!(options.mode != Mode::Read || options.batch <= options.keys, "a read of more keys than there are");
+    let connections = connect(&options).await?;
     let start = Instant::now();
     let begin = start + Duration::from_secs_f64(options.warmup);
+    let end = begin + Duration::from_secs_f64(options.seconds);
+    let pace = (options.mode == Mode::Open).then(|| Pace::start(start, end, options.rate)).transpose()?;
     let run = Arc::new(Run {
         start,
         begin,
-        end: begin + Duration::from_secs_f64(options.seconds),
-        options,
+        end,
         tickets: AtomicU64::new(0),
+        pace,
         errors: AtomicU64::new(0),
         first_error: Mutex::new(None),
+        options,
     });
-    let tasks: Vec<_> = clients.into_iter().map(|client| tokio::spawn(Arc::clone(&run).client(client))).collect();
+    let clients = connections.iter().cycle().take(usize::try_from(run.options.clients)?).cloned();
+    let tasks: Vec<_> = clients.map(|client| tokio::spawn(Arc::clone(&run).client(client))).collect();
     sleep_until(run.begin).await;
     println!("{}", json!({ "event": "begin" }));
     sleep_until(run.end).await;
@@ -157,16 +162,42 @@ pub async fn run(options: Options) -> Result<()> {
     Ok(())
 }
 
+/// Opens the connections, and makes a first call over each.
+async fn connect(options: &Options) -> Result<Vec<Client>> {
+    let count = options.connections.unwrap_or(options.clients);
+    ensure!((1..=options.clients).contains(&count), "--connections are some, and no more than --clients");
+    let trust = VerifierKey::parse(options.key.trim()).context("--key")?;
+    // Receipts are requested in every mode.
+    let trust = (options.mode == Mode::Read || options.verify).then_some(trust);
+    let mut connections = Vec::new();
+    for endpoint in options.endpoints.iter().cycle().take(usize::try_from(count)?) {
+        connections.push(Client::new(client::Options {
+            attempt_timeout: ATTEMPT_TIMEOUT,
+            patience: Duration::ZERO,
+            trust: trust.clone(),
+            ..client::Options::new(endpoint.clone())
+        })?);
+    }
+    for client in &connections {
+        client.head().await.context("a first call")?;
+    }
+    Ok(connections)
+}
+
 impl Run {
     async fn client(self: Arc<Self>, client: Client) -> Vec<Sample> {
         let mut samples = Vec::new();
         while Instant::now() < self.end {
-            let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
-            let mut due = Instant::now();
-            if self.options.mode == Mode::Open {
-                due = self.start + Duration::from_secs_f64(ticket as f64 / self.options.rate);
-                sleep_until(due).await;
+            if let Some(pace) = &self.pace
+                && !pace.due().await
+            {
+                break;
             }
+            let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
+            let due = match self.options.mode {
+                Mode::Open => self.start + due_at(ticket, self.options.rate),
+                Mode::Closed | Mode::Read => Instant::now(),
+            };
             let answer = self.call(&client, ticket).await;
             let now = Instant::now();
             match answer {
@@ -189,10 +220,7 @@ impl Run {
 
     async fn call(&self, client: &Client, ticket: u64) -> Result<(), Error> {
         if self.options.mode == Mode::Read {
-            let key = key(mix(ticket) % self.options.keys).into();
-            let answer = client.get(v1::GetRequest { key, read: None }).await?;
-            let found = answer.record.is_some_and(|record| record.found);
-            return if found { Ok(()) } else { Err(Error::Malformed("a key that was written is not there")) };
+            return self.read(client, ticket).await;
         }
         let first = self.options.first + ticket * self.options.batch;
         let operation = |number| v1::Operation {
@@ -201,6 +229,23 @@ impl Run {
         };
         let operations = (first..first + self.options.batch).map(operation).collect();
         client.commit(v1::Batch { operations, ..v1::Batch::default() }, true).await.map(drop)
+    }
+
+    /// Reads one key, or several with one proof for all of them.
+    async fn read(&self, client: &Client, ticket: u64) -> Result<(), Error> {
+        let (batch, count) = (self.options.batch, self.options.keys);
+        // Neighbouring numbers have keys that lie far apart.
+        let first = mix(ticket) % count;
+        let key = |number| Bytes::from(key((first + number) % count));
+        let found = if batch == 1 {
+            let answer = client.get(v1::GetRequest { key: key(0), read: None }).await?;
+            answer.record.is_some_and(|record| record.found)
+        } else {
+            let keys = (0..batch).map(key).collect();
+            let answer = client.batch_get(v1::BatchGetRequest { keys, read: None }).await?;
+            answer.records.len() as u64 == batch && answer.records.iter().all(|record| record.found)
+        };
+        if found { Ok(()) } else { Err(Error::Malformed("a key that was written is not there")) }
     }
 
     fn print(&self, mut samples: Vec<Sample>) {
@@ -218,7 +263,7 @@ impl Run {
             before = *at;
         }
         gap = gap.max(self.end - before);
-        let records = samples.len() as u64 * if options.mode == Mode::Read { 1 } else { options.batch };
+        let records = samples.len() as u64 * options.batch;
         let mode = match options.mode {
             Mode::Closed => "closed",
             Mode::Open => "open",
@@ -226,7 +271,7 @@ impl Run {
         };
         let report = json!({
             "system": "coppice", "mode": mode, "batch": options.batch, "value_bytes": options.value_bytes,
-            "clients": options.clients, "seconds": options.seconds, "rate": options.rate,
+            "clients": options.clients, "connections": options.connections.unwrap_or(options.clients), "seconds": options.seconds, "rate": options.rate,
             "errors": self.errors.load(Ordering::Relaxed),
             "first_error": *self.first_error.lock().expect("nobody panics while holding it"),
             "calls": samples.len(), "records": records, "records_per_second": records as f64 / options.seconds,

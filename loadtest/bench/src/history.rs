@@ -4,7 +4,7 @@
 //! Every line of the history is one operation (`loadtest/checker/history.go` describes the format).
 //! A write within a session is repeated, each time through another coordinator, until its outcome
 //! is known; a write without a session is sent once. Answers that must never be given, for instance
-//! one that its proof does not cover or two checkpoints of one size, go to `findings`.
+//! one that its proof does not cover or two checkpoints of the same size, go to `findings`.
 
 mod options;
 mod recorder;

@@ -5,8 +5,8 @@
 //! are posted as JSON (protobuf's form: bytes in base64, 64-bit numbers as text) to `/keys`,
 //! `/range` or `/commit`. The reply is 204 if the proof is valid and proves exactly that answer,
 //! and 422 with the reason if not. A commit without a receipt gets 424: its coordinator could not
-//! prove it at that moment, which is not a lie. Two checkpoints of one size with different roots
-//! are a lie, whichever clients received them. `GET /` returns the counts.
+//! prove it at that moment, which is not a lie. Two checkpoints of the same size with different
+//! roots are a lie, whichever clients received them. `GET /` returns the counts.
 //!
 //! A post that can't be parsed counts as bad: nothing is believed without a proof. The program ends
 //! with an error if anything was bad.

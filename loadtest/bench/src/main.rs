@@ -12,6 +12,7 @@ mod drive;
 mod files;
 mod history;
 mod judge;
+mod pace;
 mod pair;
 mod values;
 

@@ -23,7 +23,7 @@ pub fn value(token: &str) -> Vec<u8> {
 /// If the value is not the token's, and so was made up or cut.
 pub fn token(bytes: &[u8]) -> Result<String> {
     let end = bytes.iter().position(|byte| *byte == b':').context("a value without a token")?;
-    let token = std::str::from_utf8(&bytes[..end]).context("a token that is no text")?;
+    let token = std::str::from_utf8(&bytes[..end]).context("a token that is not text")?;
     ensure!(value(token) == bytes, "the value of {token} was changed");
     Ok(token.to_owned())
 }

@@ -115,7 +115,16 @@ fn facts(store: Store) -> Facts {
         Store::Fjall => peers::fjall::facts(),
         Store::Nomt => peers::nomt::facts(),
         Store::Qmdb => peers::qmdb::facts(),
+        #[cfg(feature = "firewood")]
+        Store::Firewood => peers::firewood::facts(),
+        #[cfg(not(feature = "firewood"))]
+        Store::Firewood => unreachable!("it is left out of the plan"),
     }
+}
+
+/// Whether this program has a store: Firewood's licence lets it be built only on demand.
+fn is_built(store: Store) -> bool {
+    cfg!(feature = "firewood") || store != Store::Firewood
 }
 
 fn job_alone(store: &str, job: &str, dir: &Path) -> Result<()> {
@@ -137,7 +146,11 @@ fn job_of_peer(store: Store, job: &Job, dir: &Path) -> Result<Outcome> {
         Store::Fjall => Box::new(peers::fjall::create(dir, scale.cache_bytes)?),
         Store::Nomt => Box::new(peers::nomt::create(dir, scale.cache_bytes, scale.records)?),
         Store::Qmdb => Box::new(peers::qmdb::create(dir, scale.cache_bytes)?),
-        Store::Coppice | Store::CoppiceFlush => bail!("{} is no peer", store.id()),
+        #[cfg(feature = "firewood")]
+        Store::Firewood => Box::new(peers::firewood::create(dir, scale.cache_bytes)?),
+        #[cfg(not(feature = "firewood"))]
+        Store::Firewood => bail!("this program was built without Firewood"),
+        Store::Coppice | Store::CoppiceFlush => bail!("{} is not a peer", store.id()),
     };
     job.run(&mut *system, dir)
 }
@@ -149,7 +162,8 @@ fn run(options: &Run) -> Result<bool> {
     // The earlier report is read first, so that an unreadable one is noticed now and not after an
     // hour.
     let former = options.against.as_deref().map(read_report).transpose()?;
-    let wanted = |step: &Step| options.only.as_ref().is_none_or(|only| step.store.id().contains(only));
+    let named = |store: Store| options.only.as_ref().is_none_or(|only| store.id().contains(only));
+    let wanted = |step: &Step| is_built(step.store) && named(step.store);
     let steps: Vec<Step> = plan(options.quick).into_iter().filter(wanted).collect();
     ensure!(!steps.is_empty(), "no store has such an id");
     fs::create_dir_all(&options.dir)?;
@@ -210,7 +224,7 @@ fn conditions(options: &Run, steps: &[Step]) -> Conditions {
         revision: options.revision.clone(),
         workload: format!(
             "{} records of 32 B + {} B that don't compress, {} MiB of caches for each system, phases of {} s ({} s for each kind of \
-             puts side by side), where nothing else is said.",
+             puts side by side), unless stated otherwise.",
             number(scale.records as f64),
             scale.value_bytes,
             scale.cache_bytes >> 20,
@@ -223,7 +237,7 @@ fn conditions(options: &Run, steps: &[Step]) -> Conditions {
 
 fn read_report(path: &Path) -> Result<Report> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    serde_json::from_str(&text).with_context(|| format!("{} is no report of this program", path.display()))
+    serde_json::from_str(&text).with_context(|| format!("{} is not a report of this program", path.display()))
 }
 
 /// Runs a job in a process of its own, on a directory of its own, with a time limit.
@@ -242,14 +256,14 @@ fn job_apart(options: &Run, step: &Step, longest: Duration) -> Result<Outcome> {
     command.arg("job").arg(step.store.id()).arg(serde_json::to_string(&step.job)?);
     command.arg("--dir").arg(dir.path().join("store")).stdout(Stdio::piped());
     let printed = output(command.spawn()?, longest)?;
-    let outcome = serde_json::from_slice(&printed).context("what it printed is no outcome")?;
+    let outcome = serde_json::from_slice(&printed).context("what it printed is not an outcome")?;
     dir.close()?;
     Ok(outcome)
 }
 
 /// Returns what a process prints; kills the process after the time limit.
 fn output(mut process: Child, longest: Duration) -> Result<Vec<u8>> {
-    let mut stdout = process.stdout.take().context("its output is no pipe")?;
+    let mut stdout = process.stdout.take().context("its output is not a pipe")?;
     let (sender, printed) = channel();
     std::thread::spawn(move || {
         let mut text = Vec::new();

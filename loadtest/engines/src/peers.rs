@@ -1,5 +1,7 @@
 //! Other stores. Each is set up as its documentation advises, and all get caches of equal size.
 
+#[cfg(feature = "firewood")]
+pub mod firewood;
 pub mod fjall;
 pub mod nomt;
 pub mod qmdb;

@@ -118,7 +118,7 @@ export function parameters(scenario, environment) {
   const given = (name) => environment[name] !== undefined && environment[name] !== '';
   for (const name of Object.keys(PARAMETERS)) {
     if (given(name) && !(name in defaults)) {
-      throw new Error(`${name} is no parameter of ${scenario}; it takes ${Object.keys(defaults).join(', ')}`);
+      throw new Error(`${name} is not a parameter of ${scenario}; it takes ${Object.keys(defaults).join(', ')}`);
     }
   }
   const values = {};

@@ -61,7 +61,7 @@ pub struct Settings {
     pub flush_bytes: u64,
     /// The value of [`Options::waiting_percent_max`].
     pub waiting_percent: u32,
-    /// Bytes of values that stay on the first directory; with `None` there is no second directory
+    /// Bytes of values that stay in the first directory; with `None` there is no second directory
     /// for values.
     pub hot_value_bytes: Option<u64>,
     /// Whether nothing will be written, so that no hashes have to be kept for changes.
@@ -212,6 +212,21 @@ impl Coppice {
         Ok(Self { writer: None, engine, log: None, settings, workers, applied })
     }
 
+    /// Flushes, closes and opens the engine again. Returns it with the seconds that opening took.
+    ///
+    /// # Errors
+    /// If the storage fails, or the store has a log.
+    pub(crate) fn open_again(mut self, dir: &Path, clock: &dyn Clock) -> Result<(Self, f64)> {
+        ensure!(self.log.is_none(), "a log stays open");
+        self.flush()?;
+        let (settings, workers, applied) = (self.settings.clone(), self.workers, self.applied);
+        drop(self);
+        let begin = clock.now();
+        let engine = Engine::open(settings.storage(dir)?, settings.options())?;
+        let took = (clock.now() - begin).as_secs_f64();
+        Ok((Self { writer: None, engine, log: None, settings, workers, applied }, took))
+    }
+
     /// Appends a batch to the log and stages it while it is written, as a replica does. If the
     /// write of the log takes longer than that, steps of merging fill the time. When the entry is
     /// committed, and so synced, the version is settled.
@@ -249,8 +264,8 @@ impl Coppice {
         Ok(())
     }
 
-    /// Merges until merging is no longer behind. If the engine would refuse the next version, it
-    /// ends the merge, for which a leader would wait.
+    /// Merges until merging is no longer behind. If the engine would refuse the next version, this
+    /// completes the merge, as a leader would wait for it.
     fn merge_if_behind(&mut self) -> Result<()> {
         while let Some(records) = records_behind(&self.engine) {
             self.merge_step(records)?;
@@ -325,7 +340,11 @@ impl Coppice {
         self.engine.end_writes(thread.join().expect("writes break no invariant"))?;
         let floor = self.engine.fallback_position().index;
         if let Some(log) = self.log.as_mut().filter(|_| floor > before) {
-            log.get_mut().unwrap_or_else(PoisonError::into_inner).compact(floor)?;
+            let log = log.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if let Some(mut cut) = log.begin_cut(floor)? {
+                cut.run::<coppice_consensus::Error>(|| Ok(()))?;
+                log.end_cut(cut).remove()?;
+            }
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use crate::figures::{Cells, number};
 const OURS: &str = "coppice";
 const ROCKSDB: &str = "rocksdb-synced";
 const QMDB: &str = "qmdb";
+const FIREWOOD: &str = "firewood";
 /// The fifth of the data, for measurements at two sizes.
 const OURS_SMALL: &str = "coppice-fifth";
 /// Ten times the data of the comparison.
@@ -96,11 +97,18 @@ impl Judge<'_> {
         Self::goal(name, format!("{least} x QMDB, as Commonware has it"), value, " x", Bound::AtLeast(least))
     }
 
+    fn beside_firewood(&self, name: &str, figure: &str, least: f64) -> Goal {
+        let value = self.ratio(figure, OURS, figure, FIREWOOD);
+        Self::goal(name, format!("{least} x Firewood, synced per batch"), value, " x", Bound::AtLeast(least))
+    }
+
     fn puts(&self) -> Vec<Goal> {
         vec![
             self.beside_rocksdb("put, batch 4,000", "put_4000", 2.0),
             self.beside_rocksdb("put, batch 4,000, the floor", "put_4000", 1.5),
             self.beside_qmdb("put, batch 4,000", "put_4000", 3.0),
+            self.beside_firewood("put, batch 4,000", "put_4000", 3.0),
+            self.beside_firewood("put, batch 500", "put_500", 3.0),
             self.beside_rocksdb("put, batch 500", "put_500", 1.2),
             self.load("load in key order", "load_sorted"),
             self.load("load in no order", "load_unsorted"),
@@ -293,6 +301,16 @@ mod tests {
         assert_eq!(verdict(&judged(199.0), "put, batch 4,000"), Some(false));
         assert_eq!(verdict(&judged(199.0), "put, batch 4,000, the floor"), Some(true));
         assert_eq!(verdict(&judged(200.0), "put, batch 500"), None);
+    }
+
+    #[test]
+    fn puts_are_compared_with_firewoods_of_the_same_batch() {
+        let judged = |ours: f64| {
+            let goals = judge(&cells(&[(OURS, "put_4000", ours), (FIREWOOD, "put_4000", 100.0)]));
+            let of = |goal: &&Goal| goal.goal.contains("Firewood") && goal.name == "put, batch 4,000";
+            goals.iter().find(of).expect("there is one").met
+        };
+        assert_eq!((judged(300.0), judged(299.0)), (Some(true), Some(false)));
     }
 
     #[test]

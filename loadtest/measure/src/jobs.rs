@@ -11,6 +11,7 @@ mod proofs;
 mod reads;
 #[cfg(test)]
 mod tests;
+mod versions;
 
 pub use self::{
     beside::{beside_merges, beside_moves},
@@ -21,4 +22,5 @@ pub use self::{
     plateau::{PlateauScale, plateau},
     proofs::{proofs, proofs_by_trees},
     reads::reads_per_get,
+    versions::versions,
 };

@@ -1,10 +1,10 @@
-//! Keeps free memory with the machine.
+//! Keeps the host from taking the machine's free memory.
 //!
 //! A virtual machine may give free memory back to its host within seconds, in blocks of 2 MiB
-//! (virtio's free page reporting). Other memory it may never have had. The next user of such memory
-//! waits for the host, ten times as long as for a write to memory that is there. A phase would then
-//! measure how much memory the phase before it had left. With one page of each block in use, no
-//! block is free as a whole, and the rest of it stays.
+//! (virtio's free page reporting), and may never have received other memory. The first write to
+//! such memory waits for the host, and takes ten times as long as a write to memory that the
+//! machine has. So the times of a phase would depend on the memory that the phase before it had
+//! left. With one page of each block in use, no block is free as a whole, and the host takes none.
 
 use std::fs;
 
@@ -29,11 +29,11 @@ pub struct Kept {
 
 impl Kept {
     /// Writes once to this much free memory, or to three quarters of the free memory if that is
-    /// less. Then it releases everything except one page of each block. With more than that, the
-    /// kernel would find its memory fragmented, and move these pages together.
+    /// less. Then it releases everything except one page of each block. If more pages stayed, the
+    /// kernel would find its memory fragmented, and move them together.
     ///
     /// # Errors
-    /// If the memory can't be had.
+    /// If the memory can't be allocated.
     pub fn new(bytes: usize) -> Result<Self> {
         let blocks = bytes.min(KEPT_BYTES_MAX).min(free_bytes()? / 4 * 3) / BLOCK_BYTES;
         let (mut pages, mut others, clock) = (Vec::new(), Vec::new(), SystemClock::new());
@@ -56,7 +56,7 @@ impl Kept {
 /// Memory of whole pages that has been written to.
 fn touched(bytes: usize) -> Result<MmapMut> {
     let mut memory = MmapMut::map_anon(bytes).context("memory to keep")?;
-    // A huge page would stay in use as a whole. Some kernels know none.
+    // A huge page would stay in use as a whole. Some kernels have none.
     let _ = memory.advise(Advice::NoHugePage);
     memory.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 1);
     Ok(memory)

@@ -25,7 +25,7 @@ pub fn plan(quick: bool) -> Vec<Step> {
         // Only systems that goals refer to are measured again.
         let again = |store: &Store| match store {
             Store::Coppice | Store::RocksdbSynced => true,
-            Store::Qmdb => round == 0 || !quick,
+            Store::Qmdb | Store::Firewood => round == 0 || !quick,
             _ => round == 0,
         };
         for store in Store::ALL.into_iter().filter(again) {
@@ -38,7 +38,10 @@ pub fn plan(quick: bool) -> Vec<Step> {
     steps.push(step(Store::Coppice, Job::History(scale.clone()), Target::Figures));
     steps.push(step(Store::Coppice, Job::History(fifth(&scale)), Target::Under("coppice-fifth")));
     steps.push(step(Store::Coppice, Job::ProofsByTrees(scale.clone()), Target::Figures));
-    for store in [Store::Nomt, Store::Qmdb] {
+    let kept = Scale { records: if quick { 20_000 } else { 2_000_000 }, value_bytes: 20, batch: 1, ..scale.clone() };
+    let kept = Scale { cache_bytes: 64 << 20, ..kept };
+    steps.push(step(Store::Coppice, Job::Versions(kept), Target::Figures));
+    for store in [Store::Nomt, Store::Qmdb, Store::Firewood] {
         steps.push(step(store, Job::Proofs(fifth(&scale)), Target::Figures));
     }
     // These jobs must be long enough for many merges and moves.

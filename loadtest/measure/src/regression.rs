@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slower_machine_is_no_regression() {
+    fn a_slower_machine_is_not_a_regression() {
         let former = report(&[(OURS, "put_4000", 100.0), (MEASURE, "put_4000", 50.0)]);
         let now = report(&[(OURS, "put_4000", 52.0), (MEASURE, "put_4000", 25.0)]);
         assert_eq!(compare(&former, &now, 0.1), []);

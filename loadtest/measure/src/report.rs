@@ -136,7 +136,7 @@ fn conditions(out: &mut String, report: &Report) {
     let rows: [(&str, Of); 8] = [
         ("append 4 KiB + fdatasync, p50, us", |ceiling| ceiling.append_4k_fdatasync_us.p50),
         ("the same, p99, us", |ceiling| ceiling.append_4k_fdatasync_us.p99),
-        ("4 KiB into the page cache, pages that it has not yet, us", |ceiling| ceiling.cached_write_4k_us[0]),
+        ("4 KiB into the page cache, pages that it does not have yet, us", |ceiling| ceiling.cached_write_4k_us[0]),
         ("the same, pages that it had, us", |ceiling| ceiling.cached_write_4k_us[1]),
         ("sequential write, MB/s", |ceiling| ceiling.sequential_write_mb_per_second),
         ("random 4 KiB reads past the page cache, one after the other, per s", |ceiling| {

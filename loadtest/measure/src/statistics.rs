@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_is_no_plateau() {
+    fn growth_is_not_a_plateau() {
         let growing: Vec<f64> = (1..=40).map(f64::from).collect();
         let resting: Vec<f64> = growing.iter().map(|value| value.min(12.0)).collect();
         let [greatest, median]: [fn(Summary) -> f64; 2] = [|summary| summary.max, |summary| summary.median];

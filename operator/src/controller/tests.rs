@@ -264,7 +264,7 @@ async fn reconcile(server: &Arc<Server>, context: &Arc<Context>) {
 
 fn condition(server: &Server, kind: &str) -> (String, String) {
     let status = the_cluster(server).status.clone().expect("the status is written");
-    let condition = status.conditions.into_iter().find(|condition| condition.type_ == kind).expect("it is told");
+    let condition = status.conditions.into_iter().find(|condition| condition.type_ == kind).expect("it is reported");
     (condition.status, condition.reason)
 }
 
@@ -351,13 +351,13 @@ async fn a_certificate_that_ends_soon_is_renewed_and_its_pods_are_of_another_tem
 }
 
 #[tokio::test]
-async fn what_the_api_server_refuses_is_told_as_an_event() {
+async fn what_the_api_server_refuses_is_reported_as_an_event() {
     let (server, context) = set_up(&json!({}));
     *server.immutable.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{SETS}/ledger-node"));
     let refused = cluster(the_cluster(&server), Arc::clone(&context)).await.expect_err("it is refused");
     assert!(chain(&refused).contains("updates to statefulset spec are forbidden"), "{refused:?}");
     let objects = server.objects();
-    let event = objects.iter().find(|(path, _)| path.contains("/events/")).expect("it is told").1;
+    let event = objects.iter().find(|(path, _)| path.contains("/events/")).expect("it is reported").1;
     assert_eq!((&event["type"], &event["reason"]), (&json!("Warning"), &json!("ApiServerRefused")));
     let note = event["note"].as_str().expect("it has words");
     assert!(note.starts_with("applying StatefulSet ledger-node failed"), "{note}");
@@ -375,7 +375,7 @@ async fn a_lost_signing_key_is_not_replaced() {
     assert_eq!(condition(&server, "Ready"), ("False".to_owned(), "SigningKeyLost".to_owned()));
     assert!(server.get(&format!("{SECRETS}/ledger-signing-key")).is_none());
     assert!(server.get(&format!("{SETS}/ledger-node")).is_none());
-    assert!(server.writes().iter().any(|write| write.contains("/events")), "it is told as an event");
+    assert!(server.writes().iter().any(|write| write.contains("/events")), "it is reported as an event");
 }
 
 #[tokio::test]
@@ -432,7 +432,7 @@ async fn a_pod_that_does_not_start_is_replaced_and_healthy_ones_are_not_while_no
     assert_eq!(
         deleted(server.writes()),
         Vec::<String>::new(),
-        "node-0 is healthy, and nobody tells how the groups are"
+        "node-0 is healthy, and nobody reports the state of the groups"
     );
     assert_eq!(condition(&server, "Progressing").1, "RollingOut");
 }

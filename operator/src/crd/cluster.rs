@@ -26,9 +26,9 @@ use super::{
     derive = "PartialEq",
     cel,
     doc = "A verifiable ledger: its nodes, coordinators and etcd, and how they are run.",
-    validation = Rule::new("self.metadata.name.size() <= 40").message("the name has at most 40 characters: names of pods are made from it"),
-    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message("the name begins with a letter and has no dots: names of services are made from it"),
-    validation = Rule::new("!self.metadata.name.matches('-(node|coordinator|etcd)$')").message("the name does not end in -node, -coordinator or -etcd: services of other clusters have such names"),
+    validation = Rule::new("self.metadata.name.size() <= 40").message("the name may have at most 40 characters: names of pods are made from it"),
+    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message("the name must begin with a letter and have no dots: names of services are made from it"),
+    validation = Rule::new("!self.metadata.name.matches('-(node|coordinator|etcd)$')").message("the name must not end in -node, -coordinator or -etcd: services of other clusters have such names"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Nodes", type_ = "string", json_path = ".status.nodes"),
     printcolumn(name = "Coordinators", type_ = "string", json_path = ".status.coordinators"),
@@ -40,9 +40,11 @@ use super::{
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[x_kube(validation = Rule::new("!has(self.shards.replicas) || self.shards.replicas <= self.nodes.count")
-    .message("shards.replicas is at most nodes.count"))]
+    .message("shards.replicas must be at most nodes.count"))]
+#[x_kube(validation = Rule::new("!self.oneProcess || self.nodes.count == 1")
+    .message("oneProcess is for nodes.count 1: several nodes need etcd and coordinators to be restarted one by one"))]
 #[x_kube(validation = Rule::new("!has(self.root.replicas) || self.root.replicas <= self.nodes.count")
-    .message("root.replicas is at most nodes.count"))]
+    .message("root.replicas must be at most nodes.count"))]
 #[serde(rename_all = "camelCase")]
 pub struct LedgerClusterSpec {
     /// The image of all processes of Coppice.
@@ -58,12 +60,18 @@ pub struct LedgerClusterSpec {
     #[serde(default)]
     pub root: Root,
     /// Whether shards keep journals of what was committed, for auditors. It can't be changed later.
-    #[x_kube(validation = Rule::new("self == oldSelf").message("journals is for good: digests depend on it"))]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("journals can't change: digests depend on it"))]
     #[serde(default)]
     pub journals: bool,
     /// The coordinators, which clients connect to.
     #[serde(default)]
     pub coordinators: Coordinators,
+    /// Whether the only node is the coordinator, too: one process in one pod, without etcd. For
+    /// ledgers of one node; their pods have the settings of `nodes`.
+    #[x_kube(validation = Rule::new("self == oldSelf")
+        .message("oneProcess can't change: what etcd holds is on the node's volume instead"))]
+    #[serde(default)]
+    pub one_process: bool,
     /// The etcd that elects the leading coordinator.
     #[serde(default)]
     pub etcd: Etcd,
@@ -111,11 +119,11 @@ impl LedgerClusterSpec {
 /// yet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("has(self.coldStorage) == has(oldSelf.coldStorage)")
-    .message("nodes.coldStorage is for good: data doesn't move between volumes that come and go"))]
+    .message("nodes.coldStorage can't change: data doesn't move between volumes that come and go"))]
 #[serde(rename_all = "camelCase")]
 pub struct Nodes {
     /// The number of nodes. With three, one may be down; with five, two.
-    #[x_kube(validation = Rule::new("self == oldSelf").message("nodes.count is for good"))]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("nodes.count can't change"))]
     #[schemars(range(min = 1, max = 9))]
     #[serde(default = "three")]
     pub count: u32,
@@ -150,11 +158,11 @@ impl Default for Nodes {
 
 /// How keys are split into shards. This can't be changed: digests depend on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[x_kube(validation = Rule::new("self == oldSelf").message("shards are for good"))]
+#[x_kube(validation = Rule::new("self == oldSelf").message("shards can't change"))]
 #[x_kube(validation = Rule::new("self.splits.size() == 0 || self.count == self.splits.size() + 1")
-    .message("count is one more than the number of splits"))]
+    .message("count must be one more than the number of splits"))]
 #[x_kube(validation = Rule::new("self.splits.exists(s, s.startsWith('0x')) || self.splits.isSorted()")
-    .message("splits are in ascending order"))]
+    .message("splits must be in ascending order"))]
 #[serde(rename_all = "camelCase")]
 pub struct Shards {
     /// The number of shards.
@@ -168,7 +176,7 @@ pub struct Shards {
     pub splits: Vec<String>,
     /// The number of nodes that hold each shard. The default is all nodes, or one less if their
     /// number is even, and at most five.
-    #[x_kube(validation = Rule::new("self % 2 == 1").message("replicas is odd: an even number survives no more failures"))]
+    #[x_kube(validation = Rule::new("self % 2 == 1").message("replicas must be odd: an even number survives no more failures"))]
     #[schemars(range(min = 1, max = 9))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
@@ -194,11 +202,11 @@ impl Default for Shards {
 
 /// The group that holds the root log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[x_kube(validation = Rule::new("self == oldSelf").message("the root group is for good"))]
+#[x_kube(validation = Rule::new("self == oldSelf").message("the root group can't change"))]
 #[serde(rename_all = "camelCase")]
 pub struct Root {
     /// The number of nodes that hold the root log; the default is computed as for shards.
-    #[x_kube(validation = Rule::new("self % 2 == 1").message("replicas is odd: an even number survives no more failures"))]
+    #[x_kube(validation = Rule::new("self % 2 == 1").message("replicas must be odd: an even number survives no more failures"))]
     #[schemars(range(min = 1, max = 9))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 )]
 #[x_kube(validation = Rule::new("self == oldSelf").message("an operation can't be changed; make another one"))]
 #[x_kube(validation = Rule::new("[has(self.prune), has(self.rollback), has(self.transfer)].filter(x, x).size() == 1")
-    .message("an operation is one of prune, rollback and transfer"))]
+    .message("an operation must be one of prune, rollback and transfer"))]
 // The rule is not `confirm == '…' + string(to)`: the API server assumes that a number's text is
 // unboundedly long, and refuses that rule for its cost. The 14 letters are those of `roll back `
 // and ` to `.
@@ -65,7 +65,7 @@ pub struct Prune {
 
 /// Makes an older version head again, in a new epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[x_kube(validation = Rule::new("self.to < self.expectedHead.version").message("to is older than expectedHead"))]
+#[x_kube(validation = Rule::new("self.to < self.expectedHead.version").message("to must be older than expectedHead"))]
 #[serde(rename_all = "camelCase")]
 pub struct Rollback {
     /// The newest version that remains.

@@ -40,7 +40,7 @@ impl Default for Image {
 pub struct Storage {
     /// The size. It may grow where the storage class allows that.
     #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))")
-        .message("size is a quantity such as 20Gi"))]
+        .message("size must be a quantity such as 20Gi"))]
     #[x_kube(validation = Rule::new("quantity(self).compareTo(quantity(oldSelf)) >= 0").message("a volume can't shrink"))]
     #[schemars(length(min = 1, max = 32))]
     pub size: String,
@@ -104,7 +104,7 @@ fn any_object(_: &mut SchemaGenerator) -> Schema {
 
 /// The etcd that elects the leading coordinator: one that the operator runs, or an existing one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
-#[x_kube(validation = Rule::new("!(has(self.managed) && has(self.external))").message("etcd is either managed or external"))]
+#[x_kube(validation = Rule::new("!(has(self.managed) && has(self.external))").message("etcd must be either managed or external"))]
 #[x_kube(validation = Rule::new("has(self.external) == has(oldSelf.external)")
     .message("etcd can't change between managed and external: coordinators of both would lead at once"))]
 #[serde(rename_all = "camelCase")]
@@ -143,7 +143,7 @@ impl Default for ManagedEtcd {
 /// An existing etcd.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("self.endpoints.all(e, e.startsWith(has(self.tlsSecret) ? 'https://' : 'http://'))")
-    .message("with tlsSecret the endpoints begin with https://, without it with http://"))]
+    .message("with tlsSecret the endpoints must begin with https://, without it with http://"))]
 #[serde(rename_all = "camelCase")]
 pub struct ExternalEtcd {
     /// The members: `http://HOST:PORT` or `https://HOST:PORT`.
@@ -170,7 +170,7 @@ fn etcd_prefix() -> String {
 /// The source of the processes' certificates; the default is an authority that the operator makes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("[has(self.certManager), has(self.secrets), has(self.plaintext) && self.plaintext].filter(x, x).size() <= 1")
-    .message("tls has one source of certificates: certManager, secrets, or plaintext for none at all"))]
+    .message("tls must have one source of certificates: certManager, secrets, or plaintext for none at all"))]
 #[serde(rename_all = "camelCase")]
 pub struct Tls {
     /// Certificates are requested from cert-manager.
@@ -249,7 +249,7 @@ pub struct TlsSecrets {
 
 /// Which versions are kept; the default is all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[x_kube(validation = Rule::new("!(has(self.versions) && has(self.hours))").message("retention is by versions or by hours"))]
+#[x_kube(validation = Rule::new("!(has(self.versions) && has(self.hours))").message("retention must be by versions or by hours"))]
 #[serde(rename_all = "camelCase")]
 pub struct Retention {
     /// At least this many of the newest versions.
@@ -277,7 +277,7 @@ pub struct SigningKey {
 /// The witnesses that are asked to cosign checkpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("!has(self.quorum) || self.quorum <= self.list.size()")
-    .message("quorum is at most the number of witnesses"))]
+    .message("quorum must be at most the number of witnesses"))]
 #[serde(rename_all = "camelCase")]
 pub struct Witnesses {
     /// The witnesses.

@@ -66,25 +66,26 @@ fn what_the_api_server_fills_in_is_what_the_types_fill_in() {
 #[test]
 fn specifications_that_contradict_themselves_are_refused() {
     for (spec, words) in [
-        (json!({ "shards": { "count": 3, "splits": ["m"] } }), "count is one more than the number of splits"),
-        (json!({ "shards": { "count": 3, "splits": ["m", "c"] } }), "splits are in ascending order"),
-        (json!({ "shards": { "replicas": 2 } }), "replicas is odd"),
-        (json!({ "shards": { "replicas": 5 } }), "shards.replicas is at most nodes.count"),
-        (json!({ "root": { "replicas": 5 } }), "root.replicas is at most nodes.count"),
-        (json!({ "nodes": { "storage": { "size": "much" } } }), "size is a quantity"),
-        (json!({ "nodes": { "coldStorage": { "size": "much" } } }), "size is a quantity"),
-        (json!({ "retention": { "versions": 5, "hours": 5 } }), "retention is by versions or by hours"),
+        (json!({ "shards": { "count": 3, "splits": ["m"] } }), "count must be one more than the number of splits"),
+        (json!({ "shards": { "count": 3, "splits": ["m", "c"] } }), "splits must be in ascending order"),
+        (json!({ "shards": { "replicas": 2 } }), "replicas must be odd"),
+        (json!({ "shards": { "replicas": 5 } }), "shards.replicas must be at most nodes.count"),
+        (json!({ "root": { "replicas": 5 } }), "root.replicas must be at most nodes.count"),
+        (json!({ "oneProcess": true }), "oneProcess is for nodes.count 1"),
+        (json!({ "nodes": { "storage": { "size": "much" } } }), "size must be a quantity"),
+        (json!({ "nodes": { "coldStorage": { "size": "much" } } }), "size must be a quantity"),
+        (json!({ "retention": { "versions": 5, "hours": 5 } }), "retention must be by versions or by hours"),
         (json!({ "etcd": { "managed": {}, "external": { "endpoints": ["http://a:1"] } } }), "managed or external"),
         (
             json!({ "etcd": { "external": { "endpoints": ["http://a:1"], "tlsSecret": "s" } } }),
-            "the endpoints begin with https://",
+            "the endpoints must begin with https://",
         ),
-        (json!({ "tls": { "plaintext": true, "certManager": { "issuer": "i" } } }), "tls has one source"),
+        (json!({ "tls": { "plaintext": true, "certManager": { "issuer": "i" } } }), "tls must have one source"),
         (
             json!({ "tls": { "secrets": { "nodes": "n", "coordinators": "c", "etcdClient": "e" } } }),
             "secrets.etcd holds, which is missing",
         ),
-        (json!({ "witnesses": { "quorum": 1 } }), "quorum is at most the number of witnesses"),
+        (json!({ "witnesses": { "quorum": 1 } }), "quorum must be at most the number of witnesses"),
         (json!({ "telemetry": { "traceRatio": 1.0 } }), "otlpEndpoint, which is missing"),
     ] {
         let said = refusal(spec.clone());
@@ -98,7 +99,7 @@ fn names_from_which_no_service_can_be_made_are_refused() {
         ("a".repeat(41), "at most 40 characters"),
         ("a.b".to_owned(), "no dots"),
         ("1a".to_owned(), "no dots"),
-        ("a-node".to_owned(), "does not end in"),
+        ("a-node".to_owned(), "must not end in"),
     ] {
         let mut cluster = cluster(json!({}));
         cluster.metadata.name = Some(name);
@@ -110,13 +111,18 @@ fn names_from_which_no_service_can_be_made_are_refused() {
 #[test]
 fn permanent_fields_cannot_be_changed() {
     for (old, new, words) in [
-        (json!({}), json!({ "nodes": { "count": 5 } }), "nodes.count is for good"),
-        (json!({}), json!({ "shards": { "count": 4 } }), "shards are for good"),
-        (json!({}), json!({ "root": { "replicas": 1 } }), "the root group is for good"),
-        (json!({}), json!({ "journals": true }), "journals is for good"),
+        (json!({}), json!({ "nodes": { "count": 5 } }), "nodes.count can't change"),
+        (json!({}), json!({ "shards": { "count": 4 } }), "shards can't change"),
+        (json!({}), json!({ "root": { "replicas": 1 } }), "the root group can't change"),
+        (json!({}), json!({ "journals": true }), "journals can't change"),
+        (
+            json!({ "nodes": { "count": 1 } }),
+            json!({ "nodes": { "count": 1 }, "oneProcess": true }),
+            "oneProcess can't change",
+        ),
         (json!({}), json!({ "nodes": { "storage": { "size": "19Gi" } } }), "a volume can't shrink"),
-        (json!({}), json!({ "nodes": { "coldStorage": { "size": "1Ti" } } }), "nodes.coldStorage is for good"),
-        (json!({ "nodes": { "coldStorage": { "size": "1Ti" } } }), json!({}), "nodes.coldStorage is for good"),
+        (json!({}), json!({ "nodes": { "coldStorage": { "size": "1Ti" } } }), "nodes.coldStorage can't change"),
+        (json!({ "nodes": { "coldStorage": { "size": "1Ti" } } }), json!({}), "nodes.coldStorage can't change"),
         (
             json!({ "nodes": { "coldStorage": { "size": "1Ti", "class": "a" } } }),
             json!({ "nodes": { "coldStorage": { "size": "1Ti", "class": "b" } } }),
@@ -147,7 +153,7 @@ fn a_rollback_must_be_confirmed_and_go_back() {
     assert!(rollback(7, "roll back ledger to 7").validate_cel().is_ok());
     for (to, confirm, words) in [
         (7, "roll back ledger to 8", "confirm must read"),
-        (9, "roll back ledger to 9", "to is older than expectedHead"),
+        (9, "roll back ledger to 9", "to must be older than expectedHead"),
     ] {
         let said = rollback(to, confirm).validate_cel().expect_err("it is refused").to_string();
         assert!(said.contains(words), "{said}");
@@ -173,7 +179,7 @@ fn an_operation_is_one_thing_and_is_never_changed() {
 #[test]
 fn what_the_chart_renders_is_a_cluster_without_a_misspelt_field() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/golden");
-    for name in ["coppice-default.yaml", "coppice-choices.yaml"] {
+    for name in ["coppice-default.yaml", "coppice-choices.yaml", "coppice-one-process.yaml"] {
         let rendered = std::fs::read_to_string(dir.join(name)).expect("the render is there");
         let cluster = rendered.split("\n---\n").find(|part| part.contains("\nkind: LedgerCluster\n"));
         let rendered: Value = serde_saphyr::from_str(cluster.expect("one part is a cluster")).expect("it is YAML");

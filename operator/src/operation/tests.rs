@@ -211,6 +211,7 @@ fn a_header_is_ours_by_the_principal_alone_whatever_names_others_claim() {
             epochs_root: Digest([0; 32]),
             epoch_pairs: 1,
             admin_sequence: 1,
+            key_changes: None,
             previous: Digest([0; 32]),
             body,
         }

@@ -75,7 +75,7 @@ pub(super) fn is_ours(object: &impl ResourceExt, cluster: &LedgerCluster) -> boo
 pub(super) fn check_ours(kind: &str, there: Option<&impl ResourceExt>, cluster: &LedgerCluster) -> Result<(), Error> {
     let Some(object) = there.filter(|object| !is_ours(*object, cluster)) else { return Ok(()) };
     let message = format!(
-        "{kind} {} is there, and is not of this LedgerCluster: delete it if nobody needs it, or give the LedgerCluster another name",
+        "{kind} {} exists, and does not belong to this LedgerCluster: delete it if nobody needs it, or give the LedgerCluster another name",
         object.name_any()
     );
     Err(Error::blocked("NameTaken", message))

@@ -14,6 +14,7 @@ mod etcd;
 mod network;
 mod nodes;
 mod pod;
+mod together;
 
 #[cfg(test)]
 mod tests;
@@ -166,10 +167,17 @@ impl Facts {
     pub fn count(&self, role: Role) -> u32 {
         match role {
             Role::Node => self.spec().nodes.count,
+            Role::Coordinator | Role::Etcd if self.spec().one_process => 0,
             Role::Coordinator => self.spec().coordinators.count,
             Role::Etcd if self.spec().etcd.external.is_some() => 0,
             Role::Etcd => 3,
         }
+    }
+
+    /// The role whose pods serve clients.
+    #[must_use]
+    pub fn serving(&self) -> Role {
+        if self.spec().one_process { Role::Node } else { Role::Coordinator }
     }
 
     /// The host name of a pod.
@@ -182,7 +190,7 @@ impl Facts {
     #[must_use]
     pub fn hosts(&self, role: Role, pods: &[String]) -> Vec<String> {
         let mut hosts: Vec<String> = pods.iter().map(|pod| self.host(role, pod)).collect();
-        if role == Role::Coordinator {
+        if role == self.serving() {
             let (name, namespace) = (self.name(), self.namespace());
             hosts.extend([
                 name.clone(),
@@ -246,7 +254,7 @@ impl Facts {
     #[must_use]
     pub fn own_secret(&self) -> Option<String> {
         if self.spec().tls.secrets.is_some() {
-            return self.tls_secrets(Role::Coordinator).into_iter().next();
+            return self.tls_secrets(self.serving()).into_iter().next();
         }
         (!self.spec().tls.plaintext).then(|| format!("{}-operator-tls", self.name()))
     }
@@ -310,7 +318,10 @@ impl Facts {
         };
         let process = |role: Role| {
             let hosts = move |pod: &String| self.hosts(role, std::slice::from_ref(pod));
-            let roles = move || vec![role.name()];
+            let roles = move || match self.spec().one_process {
+                true => vec![Role::Node.name(), Role::Coordinator.name()],
+                false => vec![role.name()],
+            };
             self.pods(role).into_iter().zip(self.tls_secrets(role)).map(move |(name, secret)| {
                 let hosts = hosts(&name);
                 (Some(role), Holder { name, hosts, roles: roles(), is_process: true, days: PROCESS_DAYS }, secret)
@@ -332,13 +343,12 @@ impl Facts {
         format!("{}://{}.{}.svc:{CLIENT_PORT}", self.scheme(), self.name(), self.namespace())
     }
 
-    /// The operator's endpoint. It includes coordinators that aren't ready, since they can say what
-    /// is wrong.
+    /// The operator's endpoints. They include coordinators that aren't ready, since they can say
+    /// what is wrong.
     #[must_use]
     pub fn coordinators(&self) -> String {
-        let endpoint =
-            |pod: &String| format!("{}://{}:{CLIENT_PORT}", self.scheme(), self.host(Role::Coordinator, pod));
-        self.pods(Role::Coordinator).iter().map(endpoint).collect::<Vec<_>>().join(",")
+        let endpoint = |pod: &String| format!("{}://{}:{CLIENT_PORT}", self.scheme(), self.host(self.serving(), pod));
+        self.pods(self.serving()).iter().map(endpoint).collect::<Vec<_>>().join(",")
     }
 
     /// The groups with their hosts, as places among the nodes. The root group is first; shards are
@@ -408,6 +418,12 @@ pub fn build(facts: &Facts) -> Vec<Object> {
     objects.extend(Role::ALL.into_iter().filter(|role| facts.count(*role) > 0).map(|role| pod::budget(facts, role)));
     objects.push(config::bootstrap(facts));
     objects.extend(config::withdrawn(facts));
+    if facts.spec().one_process {
+        let settings = config::together(facts);
+        objects.push(together::set(facts, settings.name()));
+        objects.insert(1, settings);
+        return objects;
+    }
     let (nodes, coordinators) = (config::nodes(facts), config::coordinators(facts));
     if facts.count(Role::Etcd) > 0 {
         objects.push(etcd::set(facts));

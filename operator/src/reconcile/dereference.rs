@@ -176,7 +176,7 @@ fn has_next_key(name: &str, secret: &Secret, key: &SignerKey) -> Result<bool, Er
     match read_key(name, secret, "next.key")? {
         None => Ok(false),
         Some(next) if next.name() == key.name() && next.verifier() != key.verifier() => Ok(true),
-        Some(_) => Err(invalid_key(name, "next.key must be another key of the name that ledger.key has")),
+        Some(_) => Err(invalid_key(name, "next.key must be a different key with the name of ledger.key")),
     }
 }
 
@@ -230,7 +230,7 @@ async fn whole(secrets: &Api<Secret>, name: &str) -> Result<[Vec<u8>; 3], Error>
     let secret = secrets.get_opt(name).await.trying(|| format!("reading secret {name}"))?;
     let files = |secret: &Secret| ["ca.crt", "tls.crt", "tls.key"].map(|key| bytes(secret, key));
     secret.as_ref().map(files).filter(|files| !files.iter().any(Vec::is_empty)).ok_or_else(|| {
-        Error::blocked("CertificatesMissing", format!("secret {name} has not (yet) ca.crt, tls.crt and tls.key"))
+        Error::blocked("CertificatesMissing", format!("secret {name} does not have ca.crt, tls.crt and tls.key (yet)"))
     })
 }
 

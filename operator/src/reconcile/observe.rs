@@ -99,7 +99,7 @@ pub fn state(pod: Option<&Pod>, now: Timestamp) -> State {
     }
 }
 
-/// A group of members that form no raft groups of ours: those that are ready count.
+/// A group whose members are in no raft group of the ledger. Its ready members count as voters.
 fn ready_group(name: &str, members: &[Member], quorum: usize, leader: Option<&str>, unready: Part) -> Group {
     let part = |member: &Member| match member.state {
         State::Ready if leader == Some(&*member.name) => Part::Leads,

@@ -54,7 +54,7 @@ pub fn status(cluster: &LedgerCluster, outcome: &Outcome<'_>, now: Timestamp) ->
         leader: report.map(|report| report.status.leader.clone()).filter(|leader| !leader.is_empty()),
         groups: groups(outcome),
         nodes: Some(ready(Role::Node)),
-        coordinators: Some(ready(Role::Coordinator)),
+        coordinators: Some(ready(facts.serving())),
     }
 }
 
@@ -146,7 +146,7 @@ fn unready(outcome: &Outcome<'_>) -> Option<String> {
                 State::Gone => "is not there",
                 State::Stopped => "does not start: see its events and logs",
                 State::Running | State::Ready => "is not ready yet",
-                State::Stalled => "runs for long without getting ready: see its logs",
+                State::Stalled => "has run for a long time without becoming ready: see its logs",
             };
             return Some(format!("{} {what}", member.name));
         }

@@ -13,7 +13,7 @@ use coppice_types::text::control_in;
 use coppice_verify::cosignature::CosignerKey;
 use serde_json::Value;
 
-use crate::crd::LedgerClusterSpec;
+use crate::crd::{Coordinators, Etcd, LedgerClusterSpec, TlsSecrets};
 
 /// The reason why a specification can't be carried out, in words for the user, with the field.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,9 +38,10 @@ pub fn validate(spec: &LedgerClusterSpec) -> Result<(), Invalid> {
     texts["shards"]["splits"] = Value::Null;
     no_hidden_characters("spec", &texts)?;
     splits(&spec.shards.splits)?;
+    one_process(spec)?;
     for witness in &spec.witnesses.list {
         CosignerKey::parse(&witness.vkey).map_err(|error| {
-            Invalid(format!("witnesses: the vkey of {} is no key of a witness: {error}", witness.url))
+            Invalid(format!("witnesses: the vkey of {} is not a key of a witness: {error}", witness.url))
         })?;
     }
     if let Some(affinity) = &spec.nodes.pods.affinity {
@@ -48,6 +49,28 @@ pub fn validate(spec: &LedgerClusterSpec) -> Result<(), Invalid> {
     }
     if let Some(affinity) = &spec.coordinators.pods.affinity {
         check_affinity("coordinators", affinity)?;
+    }
+    Ok(())
+}
+
+/// Checks that a specification of one process asks for nothing that only pods of other roles have.
+/// The rules of the definition see defaults like what a user wrote, so they can't tell.
+fn one_process(spec: &LedgerClusterSpec) -> Result<(), Invalid> {
+    let refused = |words: &str| Err(Invalid(format!("oneProcess: {words}")));
+    if !spec.one_process {
+        return Ok(());
+    }
+    if spec.nodes.count != 1 {
+        return refused("nodes.count must be 1: several nodes need etcd and coordinators of their own");
+    }
+    if spec.coordinators != Coordinators::default() {
+        return refused(
+            "there are no pods of coordinators: use nodes.resources and nodes.pods, leave coordinators out",
+        );
+    }
+    let etcd_secrets = |secrets: &TlsSecrets| secrets.etcd.is_some() || secrets.etcd_client.is_some();
+    if spec.etcd != Etcd::default() || spec.tls.secrets.as_ref().is_some_and(etcd_secrets) {
+        return refused("the process keeps on its volume what etcd would hold: leave etcd out");
     }
     Ok(())
 }
@@ -168,7 +191,7 @@ mod tests {
         let mut spec = LedgerClusterSpec::default();
         let witness = crate::crd::Witness { url: "https://witness.example/".to_owned(), vkey: "nonsense".to_owned() };
         spec.witnesses.list.push(witness);
-        assert!(validate(&spec).expect_err("it is refused").to_string().contains("no key of a witness"));
+        assert!(validate(&spec).expect_err("it is refused").to_string().contains("not a key of a witness"));
     }
 
     #[test]
@@ -196,7 +219,7 @@ mod tests {
             &"a".repeat(254),
         ];
         for name in elsewhere {
-            let said = check_name("field", name).expect_err("it is no name").to_string();
+            let said = check_name("field", name).expect_err("it is not a name").to_string();
             assert!(said.starts_with("field: "), "{said}");
         }
     }
@@ -233,6 +256,29 @@ mod tests {
             assert!(said.contains("not shown"), "{spec}: {said}");
         }
         assert_eq!(validate(&with_splits(&["a\u{1}", "\u{85}"])), Ok(()), "keys are of any bytes");
+    }
+
+    #[test]
+    fn one_process_has_no_pods_of_other_roles() {
+        let said = |more: Value| {
+            let mut spec = serde_json::json!({ "oneProcess": true, "nodes": { "count": 1 } });
+            spec.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+            validate(&serde_json::from_value(spec).expect("it can be read")).map_err(|invalid| invalid.0)
+        };
+        assert_eq!(said(serde_json::json!({})), Ok(()));
+        assert_eq!(said(serde_json::json!({ "oneProcess": false, "coordinators": { "count": 1 } })), Ok(()));
+        for (more, words) in [
+            (serde_json::json!({ "nodes": { "count": 3 } }), "nodes.count must be 1"),
+            (serde_json::json!({ "coordinators": { "count": 1 } }), "leave coordinators out"),
+            (serde_json::json!({ "etcd": { "managed": {} } }), "leave etcd out"),
+            (
+                serde_json::json!({ "tls": { "secrets": { "nodes": "n", "coordinators": "c", "etcd": "e" } } }),
+                "leave etcd out",
+            ),
+        ] {
+            let refused = said(more.clone()).expect_err("it is refused");
+            assert!(refused.contains(words), "{more}: {refused}");
+        }
     }
 
     #[test]

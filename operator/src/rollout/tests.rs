@@ -76,7 +76,7 @@ fn the_next_one_waits_until_the_groups_are_whole() {
 fn without_news_from_the_groups_no_healthy_pod_goes() {
     let mut fleet = fleet([true; 3]);
     fleet.groups = None;
-    assert_eq!(next(&fleet), Step::Wait("no coordinator tells how the groups are".to_owned()));
+    assert_eq!(next(&fleet), Step::Wait("no coordinator reports the state of the groups".to_owned()));
     fleet.members[1].state = State::Running;
     assert_eq!(next(&fleet), Step::Wait("node-1 is not ready yet".to_owned()));
     fleet.unborn = true;

@@ -105,12 +105,12 @@ pub(crate) fn to_raft(changes: &[Change]) -> ConfChangeV2 {
 /// Checks that changes make sense for a membership.
 pub(crate) fn check(changes: &[Change], membership: &Membership, leader: RaftId) -> Result<()> {
     if changes.is_empty() || changes.len() > CHANGES_MAX {
-        return Err(Error::Invalid("a change of membership has 1 to 16 parts"));
+        return Err(Error::Invalid("a change of membership must have 1 to 16 parts"));
     }
     for (at, change) in changes.iter().enumerate() {
         let id = change.id();
         if !is_legal(id) || changes[..at].iter().any(|before| before.id() == id) {
-            return Err(Error::Invalid("each replica may be changed once"));
+            return Err(Error::Invalid("each replica may be changed only once"));
         }
         match change {
             Change::AddLearner(_) if membership.contains(id) => {
@@ -129,7 +129,7 @@ pub(crate) fn check(changes: &[Change], membership: &Membership, leader: RaftId)
         }
     }
     if !membership.has_room_for(changes.iter().map(|change| change.id())) {
-        return Err(Error::Invalid("a group has 64 replicas at most: remove one first"));
+        return Err(Error::Invalid("a group can have at most 64 replicas: remove one first"));
     }
     Ok(())
 }

@@ -30,7 +30,7 @@ pub enum Error {
         detail: &'static str,
     },
     /// A build with another format wrote the log.
-    #[error("the raft log has format {found}, and this build reads format {known} alone: use the build that wrote it")]
+    #[error("the raft log has format {found}, and this build reads only format {known}: use the build that wrote it")]
     OtherFormat {
         /// The log's format.
         found: u8,

@@ -15,6 +15,7 @@ mod offer;
 mod requests;
 mod snapshot;
 mod step;
+mod suspicion;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,7 +27,7 @@ use coppice_env::{Rng, Storage};
 use coppice_types::{ClusterId, GroupId};
 use raft::{ProgressState, RawNode, StateRole};
 
-use self::offer::Offer;
+use self::{offer::Offer, suspicion::Suspicion};
 use crate::{
     Membership, Options, Position, RaftId, change,
     error::{Error, Result},
@@ -74,6 +75,8 @@ pub struct Group {
     reluctant: bool,
     /// For how many ticks a quarantine has kept this replica from campaigning.
     held_ticks: usize,
+    /// A leader that may be gone.
+    suspicion: Option<Suspicion>,
     /// Whether an error occurred that leaves the state unknown.
     failed: bool,
 }
@@ -110,7 +113,7 @@ impl Group {
     pub fn create(storage: Arc<dyn Storage>, options: Options, rng: Box<dyn Rng>, voters: &[RaftId]) -> Result<Self> {
         let membership = Membership::of_voters(voters);
         if membership.check().is_err() || !membership.is_voter(options.id) {
-            return Err(Error::Invalid("the voters of a new group are distinct and this replica is one of them"));
+            return Err(Error::Invalid("the voters of a new group must be distinct and include this replica"));
         }
         let log = Log::create(storage, options.sizes(), options.owner(), Position::START, membership.clone())?;
         Self::start(log, membership, options, rng, Position::START.index)
@@ -184,6 +187,7 @@ impl Group {
             snapshotting: BTreeMap::new(),
             reluctant: false,
             held_ticks: 0,
+            suspicion: None,
             failed: false,
         };
         group.draw_timeout();
@@ -241,6 +245,7 @@ impl Group {
             self.raw.tick();
         }
         self.draw_timeout();
+        self.hasten();
         self.leave_joint();
         self.report_lost_snapshots();
         self.forget_early_requests();

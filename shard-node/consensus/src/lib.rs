@@ -42,7 +42,8 @@ pub use coppice_types::{Position, RaftId};
 pub use error::{Error, Result};
 pub use group::Group;
 pub use ids::Membership;
-pub use message::Message;
+pub use log::compact::{Cut, Garbage};
+pub use message::{Heartbeat, Message};
 pub use options::Options;
 pub use output::{
     Beside, Committed, Install, LogReport, Output, Payload, Peer, ReadId, ReadReady, Role, RoleChange, SnapshotOffer,

@@ -19,18 +19,23 @@
 //! What a crash leaves:
 //! - during a flush: a complete batch, or one that the next start cuts away;
 //! - while a segment is made: a file without a batch of that segment;
-//! - during `compact` and `reset`: the old or the new `meta`, and files that `meta` does not count,
+//! - during a cut and `reset`: the old or the new `meta`, and files that `meta` does not count,
 //!   which the next start removes.
 
 pub(crate) mod batch;
 pub(crate) mod block;
-mod compact;
+pub(crate) mod compact;
 pub(crate) mod meta;
 pub(crate) mod recover;
 pub(crate) mod segment;
 mod slot;
 
-use std::{collections::VecDeque, iter, ops::RangeInclusive, sync::Arc};
+use std::{
+    collections::VecDeque,
+    iter,
+    ops::RangeInclusive,
+    sync::{Arc, Mutex},
+};
 
 use bytes::Bytes;
 use coppice_env::{
@@ -56,6 +61,9 @@ use crate::{
 /// Room that is kept free for votes and commit indexes when data is refused on a full disk.
 const RESERVE_BYTES: usize = 64 << 10;
 
+/// The smallest step in which a segment is filled.
+const FILL_BYTES_MIN: u64 = 64 << 10;
+
 /// Bytes of one write once a batch was longer than `WRITE_BYTES`. Larger writes are no faster, and
 /// a buffer that is reused costs no page faults.
 const LARGE_WRITE_BYTES: usize = 2 << 20;
@@ -67,7 +75,7 @@ const WRITE_BYTES: usize = 512 << 10;
 pub(crate) struct Sizes {
     /// A new segment is begun where a batch would not fit in this size.
     pub segment_bytes: u64,
-    /// Segments are filled with zeroes in steps of this size.
+    /// Segments are filled with zeroes in steps of at most this size.
     pub fill_bytes: u64,
     /// Bytes of durable entries that are kept in memory.
     pub cache_bytes: usize,
@@ -109,6 +117,8 @@ pub(crate) struct Log {
     dropped: Vec<Segment>,
     /// How many reusable segments the last compaction dropped.
     dropped_last: usize,
+    /// Whether the cut that has begun may still be stored.
+    cut: Option<Arc<Mutex<bool>>>,
     sequence_next: u64,
     pending: Pending,
     /// The buffer of one write.
@@ -163,6 +173,7 @@ impl Log {
             spare: None,
             dropped: Vec::new(),
             dropped_last: 0,
+            cut: None,
             sequence_next: 1,
             pending: Pending::default(),
             buffer: DirectBuffer::zeroed(WRITE_BYTES),
@@ -205,6 +216,7 @@ impl Log {
     pub(crate) fn set_quarantine(&mut self, evidence: Option<&[u8]>) -> Result<()> {
         let mut meta = self.meta.clone();
         meta.quarantine = evidence.map(<[u8]>::to_vec);
+        self.forget_cut();
         meta.store(&*self.storage)?;
         self.meta = meta;
         Ok(())
@@ -302,8 +314,16 @@ impl Log {
         self.pending.sync
     }
 
-    fn fill_blocks(&self) -> u64 {
+    /// The largest step in which a segment is filled.
+    fn fill_blocks_max(&self) -> u64 {
         (self.sizes.fill_bytes / block::BLOCK_BYTES as u64).max(1)
+    }
+
+    /// The step in which a segment with `filled` blocks is filled. It doubles with the segment,
+    /// because the log of a quiet group stays short.
+    fn fill_blocks(&self, filled: u64) -> u64 {
+        let most = self.fill_blocks_max();
+        filled.clamp((FILL_BYTES_MIN / block::BLOCK_BYTES as u64).min(most), most)
     }
 
     fn segment_blocks(&self) -> u64 {
@@ -341,19 +361,20 @@ impl Log {
     }
 
     fn make_room(&mut self, blocks: u64) -> Result<()> {
-        let step = self.fill_blocks();
+        let filled = self.segments.back().map_or(0, |last| last.filled_blocks);
+        let step = self.fill_blocks(filled);
         if self.fits(blocks)
             && let Some(last) = self.segments.back_mut()
         {
             let needed = last.end_block + blocks;
-            return if needed <= last.filled_blocks { Ok(()) } else { last.fill(needed.next_multiple_of(step)) };
+            return last.fill_by(needed, step);
         }
         let mut spare = match self.spare.take() {
             Some(spare) => spare,
             None => self.make_segment()?,
         };
         let missing = spare.filled_blocks < blocks;
-        let filled = spare.fill(blocks.next_multiple_of(step));
+        let filled = spare.fill_by(blocks, step);
         let synced = filled.and_then(|()| if missing { spare.sync() } else { Ok(()) });
         self.spare = Some(spare);
         synced
@@ -410,7 +431,8 @@ impl Log {
         let Pending { items, entries, .. } = std::mem::take(&mut self.pending);
         let newest = entries.last().map_or(self.written.0.index, |(index, _)| *index);
         assert_eq!(newest, self.last().index, "the batch holds every entry that is not durable");
-        let fill_blocks = self.fill_blocks();
+        let filled = self.segments.iter().rev().take(2).map(|segment| segment.filled_blocks).max();
+        let fill_blocks = self.fill_blocks(filled.unwrap_or_default());
         let last = self.segments.back_mut().expect("there is one to write to");
         let carried_bytes = carried.len() as u64;
         let parts: Vec<Bytes> = iter::once(carried.into()).chain(items.into_parts()).collect();

@@ -47,6 +47,13 @@ const KINDS: [(u8, MessageType); 12] = [
     (12, MessageType::MsgRequestPreVoteResponse),
 ];
 
+/// A leader's sign of life, or the answer to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heartbeat {
+    Sign,
+    Answer,
+}
+
 /// A message from one replica of a group to another.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
@@ -82,6 +89,17 @@ impl Message {
     /// The proposals in the message.
     pub fn proposals(&self) -> impl Iterator<Item = &[u8]> {
         self.raft.entries.iter().map(|entry| entry.data.as_ref()).filter(|data| !data.is_empty())
+    }
+
+    /// The part of a heartbeat that a message is, by its first bytes; `None` for any other message.
+    #[must_use]
+    pub fn heartbeat(bytes: &[u8]) -> Option<Heartbeat> {
+        let [FORMAT, kind, ..] = bytes else { return None };
+        match KINDS.iter().find(|(byte, _)| byte == kind)?.1 {
+            MessageType::MsgHeartbeat => Some(Heartbeat::Sign),
+            MessageType::MsgHeartbeatResponse => Some(Heartbeat::Answer),
+            _ => None,
+        }
     }
 
     /// A short name of the message's kind, for logs and traces.

@@ -39,7 +39,7 @@ pub struct Options {
     pub promote_lag_max: u64,
     /// Size of a segment file.
     pub segment_bytes: u64,
-    /// Segment files are filled with zeroes in steps of this size.
+    /// Segment files are filled with zeroes in steps of at most this size.
     pub fill_bytes: u64,
     /// Bytes of durable entries that are kept in memory.
     pub cache_bytes: usize,

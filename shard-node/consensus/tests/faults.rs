@@ -6,7 +6,7 @@ use coppice_consensus::{Change, RaftId};
 use coppice_env::Rng;
 use world::World;
 
-/// Disturbs the world by other means than lost, duplicated and delayed messages.
+/// Disturbs the world by means other than lost, duplicated and delayed messages.
 fn disturb(world: &mut World) {
     let ids = world.ids();
     let pick = |world: &mut World| {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use coppice_consensus::{Group, Message, Options, Payload, Position, RaftId};
+use coppice_consensus::{Error, Group, Message, Options, Payload, Position, RaftId};
 use coppice_env::{Rng, SimRng, SimStorage};
 use coppice_types::{ClusterId, GroupId};
 
@@ -102,7 +102,11 @@ fn run(seed: u64) -> (u64, u64) {
                 let _ = replica.group.read_index();
             }
             if rng.chance(20) {
-                replica.group.compact(replica.delivered.index.saturating_sub(3)).expect("the disk works");
+                let to = replica.delivered.index.saturating_sub(3);
+                if let Some(mut cut) = replica.group.begin_cut(to).expect("usable") {
+                    cut.run::<Error>(|| Ok(())).expect("the disk works");
+                    replica.group.end_cut(cut).remove().expect("the disk works");
+                }
             }
             if rng.chance(10) {
                 let disk = replica.disk.power_loss(rng.next_u64());

@@ -604,3 +604,67 @@ fn a_replica_that_was_removed_is_told_and_harms_nobody() {
     world.converge();
     assert_eq!(world.group(A).status().membership.voters, [A, B]);
 }
+
+#[test]
+fn a_leader_whose_connections_broke_is_replaced_before_the_election_timeout() {
+    let mut world = led_by(A);
+    commit(&mut world);
+    let (began, term) = (world.ticks, world.group(B).status().term);
+    world.crash(A);
+    for id in [B, C] {
+        world.group(id).suspect(A);
+    }
+    world.run_until("another one leads", |world| world.leader().is_some());
+    assert!(world.ticks < began + 10, "{} ticks are no fewer than the shortest timeout", world.ticks - began);
+    let leader = world.leader().expect("one leads");
+    assert_eq!(world.group(leader).status().term, term + 1, "one election was enough");
+    commit(&mut world);
+    world.converge();
+}
+
+#[test]
+fn a_leader_that_is_heard_stays_whatever_is_said_of_its_connections() {
+    let mut world = led_by(A);
+    let term = world.group(A).status().term;
+    for _ in 0..200 {
+        for id in [B, C] {
+            world.group(id).suspect(A);
+        }
+        world.tick();
+    }
+    assert_eq!((world.leader(), world.group(A).status().term), (Some(A), term));
+}
+
+#[test]
+fn a_replica_that_alone_does_not_hear_the_leader_wins_no_votes_and_returns_without_an_election() {
+    let mut world = led_by(A);
+    let term = world.group(A).status().term;
+    world.network.partition(&[&A.to_string()], &[&C.to_string()]);
+    world.group(C).suspect(A);
+    world.run(15);
+    assert_eq!(world.group(C).status().role, Role::Candidate, "it asks early");
+    world.network.heal();
+    world.run(15);
+    assert_eq!(world.group(C).status().leader, Some(A));
+    assert_eq!((world.leader(), world.group(A).status().term), (Some(A), term));
+}
+
+#[test]
+fn a_group_is_settled_when_every_member_has_applied_everything_and_follows_the_leader() {
+    let mut world = led_by(A);
+    let settled = |world: &mut World| [A, B, C].map(|id| world.group(id).is_settled());
+    commit(&mut world);
+    world.run_until("all is settled", |world| settled(world) == [true; 3]);
+    world.propose(A).expect("it leads");
+    assert_eq!(settled(&mut world), [false, true, true], "the entry is on its way");
+    world.run_until("all is settled", |world| settled(world) == [true; 3]);
+    world.group(B).quarantine(b"evidence").expect("there is room");
+    assert!(!world.group(B).is_settled());
+    world.run_until("a snapshot is installed", |world| world.group(B).quarantined().is_none());
+    cut(&world, C);
+    commit(&mut world);
+    assert!(!world.group(A).is_settled(), "one member lacks an entry");
+    world.network.heal();
+    world.crash(A);
+    world.run_until("the leader is missed", |world| !world.group(B).is_settled() || world.leader() == Some(B));
+}

@@ -104,7 +104,7 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 /// Bytes that this process sent to devices, and its resident memory, as the kernel reports them.
-#[expect(clippy::disallowed_methods, reason = "the figures of the kernel are files of no storage")]
+#[expect(clippy::disallowed_methods, reason = "the kernel's figures are files outside any storage")]
 fn kernel() -> Result<(u64, u64), Box<dyn Error>> {
     let field = |file: &str, name: &str| -> Result<u64, Box<dyn Error>> {
         let text = std::fs::read_to_string(file)?;
@@ -115,7 +115,7 @@ fn kernel() -> Result<(u64, u64), Box<dyn Error>> {
 }
 
 /// Bytes that the files of a directory take on disk.
-#[expect(clippy::disallowed_methods, reason = "no storage tells it")]
+#[expect(clippy::disallowed_methods, reason = "storages do not report it")]
 fn allocated(dir: &Path) -> Result<u64, Box<dyn Error>> {
     use std::os::unix::fs::MetadataExt;
     let blocks = |entry: std::io::Result<std::fs::DirEntry>| Ok::<u64, std::io::Error>(entry?.metadata()?.blocks());
@@ -124,7 +124,7 @@ fn allocated(dir: &Path) -> Result<u64, Box<dyn Error>> {
 }
 
 /// Processor time of this thread. On a machine with other load it is more accurate than the clock.
-#[expect(clippy::disallowed_methods, reason = "the figures of the kernel are files of no storage")]
+#[expect(clippy::disallowed_methods, reason = "the kernel's figures are files outside any storage")]
 fn processor() -> Result<Duration, Box<dyn Error>> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     Ok(Duration::from_nanos(text.split_whitespace().next().ok_or("no figure")?.parse()?))
@@ -479,7 +479,7 @@ fn time(clock: &SystemClock, what: &str, count: u64, run: impl FnOnce() -> Outco
     Ok(())
 }
 
-#[expect(clippy::disallowed_methods, reason = "this is who owns the engine and the threads beside it")]
+#[expect(clippy::disallowed_methods, reason = "the program owns the engine and its threads")]
 fn spawn(mut writes: Writes) -> std::io::Result<JoinHandle<Writes>> {
     let run = move || {
         writes.run();

@@ -20,6 +20,9 @@ pub struct Options {
     pub segment_bytes_max: u32,
     /// A meta log is not rewritten before its operations take this many bytes.
     pub meta_compaction_bytes_min: u64,
+    /// At least this many of the newest versions have their rows in memory, so that a rollback of
+    /// them reads nothing. Rows of older versions are read from the value log.
+    pub rows_held_min: usize,
     /// When more filters than this are in memory, a flush keeps only those of trees that the head,
     /// stages and merges use.
     pub filters_cached_max: usize,
@@ -48,6 +51,7 @@ impl Default for Options {
             hash_cache_bytes: 10 << 20,
             segment_bytes_max: 64 << 20,
             meta_compaction_bytes_min: 4 << 20,
+            rows_held_min: 4096,
             filters_cached_max: 16,
             free_bytes_kept_min: 4 << 20,
             hot_value_bytes_max: u64::MAX,

@@ -12,8 +12,8 @@
 //!   prefers them.
 //! - Fences have their own clock within the old cache's budget. A byte of fences serves about a
 //!   hundred times as many keys as a byte of leaves, so leaves get the rest of the budget.
-//! - A leaf enters a full old cache only if it was read before, not long ago. So a single read
-//!   evicts nothing.
+//! - A leaf enters a full old cache only if it was also read recently. So a single read evicts
+//!   nothing.
 
 pub(crate) mod clock;
 pub(crate) mod fences;
@@ -115,7 +115,7 @@ impl Cached for Held {
 /// Limit on the number of recently read places that a part remembers.
 const RECENT_MAX: usize = 1 << 20;
 
-/// Places that were read not long ago. If two fall into one slot, the later one is known.
+/// Places that were read recently. If two share a slot, only the later one is remembered.
 #[derive(Debug)]
 struct Recent {
     marks: Box<[u32]>,
@@ -146,7 +146,7 @@ struct Part {
     old: Clock<Held>,
     fences: Clock<Fences>,
     bytes_max: usize,
-    /// Leaves of frozen trees that were read not long ago.
+    /// Leaves of frozen trees that were read recently.
     recent: Recent,
 }
 
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_have_what_fences_leave() {
+    fn leaves_get_the_room_that_fences_leave() {
         let inner = |first: u64| {
             let (pid, node, checksum) = page(first);
             let child = Child { pid, checksum, hash: node.hash() };
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn young_pages_take_back_the_room_that_old_ones_had_of_theirs() {
+    fn young_pages_take_back_room_that_old_pages_borrowed() {
         let cache = DualCache::new(2 * PAGE, 2 * PAGE);
         (0..4).map(page).for_each(|(pid, node, _)| cache.insert(pid, node, Class::Old));
         assert_eq!(cache.bytes(), (0, 4 * PAGE));

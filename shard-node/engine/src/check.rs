@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_directory_of_an_engine_or_in_use_is_refused() {
+    fn a_directory_that_has_no_engine_or_is_in_use_is_refused() {
         let sim = SimStorage::new();
         assert!(matches!(fsck(sim.storage()), Err(Error::Missing)));
         let engine = create(&sim, small());
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_that_only_the_older_superblock_leads_to_is_named_so() {
+    fn damage_that_only_the_older_superblock_reaches_is_named_as_such() {
         let sim = SimStorage::new();
         let mut engine = create(&sim, Params::default());
         commit(&mut engine, 1, puts(0..1000, 9));

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_does_not_count_on() {
+    fn a_snapshot_of_the_counters_does_not_change() {
         let live = Live::default();
         let before = live.snapshot();
         live.gets.one();

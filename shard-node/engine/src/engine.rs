@@ -31,13 +31,13 @@ use crate::{
         superblock::{self, Superblock},
         values::{self, tier},
     },
-    meta::{Delta, Meta, MetaOp, Tree, VersionId, VersionRecord},
+    meta::{Delta, Meta, MetaOp, Tree, VersionId, VersionRecord, rows::Row},
     place::{
         page::{PAGE_BYTES, PageFile},
         space::FreeRanges,
     },
     snapshot::{MANIFEST_FILE, Pin},
-    store::Store,
+    store::{Store, line::Line},
     tree::{active::ActiveKeys, merge::MergeTask},
 };
 
@@ -135,7 +135,7 @@ impl Engine {
         let end = log.append_operations(&operations)?;
         log.sync()?;
         log.advance(end);
-        assert_eq!(meta.apply(checkpoint), Ok(()), "generation 1 follows on 0");
+        assert_eq!(meta.apply(checkpoint), Ok(()), "generation 1 follows 0");
         storage.sync_dir("").map_err(Error::io("sync", "the directory"))?;
         let first = Superblock {
             generation: 1,
@@ -279,17 +279,21 @@ impl Engine {
     /// The decided state of a cluster version: the newest one at or below it.
     ///
     /// # Errors
-    /// `Pruned` below the boundary.
+    /// `Pruned` below the boundary, `Corrupted`, or a failure of the storage.
     pub fn decided_at(&self, version: Version) -> Result<ShardState> {
-        self.record_at(version).map(VersionRecord::state)
+        self.row_at(version).map(|row| row.state())
     }
 
-    fn record_at(&self, version: Version) -> Result<&VersionRecord> {
+    fn row_at(&self, version: Version) -> Result<Row<'_>> {
         let pruned = Error::Pruned { boundary: self.meta.boundary };
         if version < self.meta.boundary {
             return Err(pruned);
         }
-        self.meta.decided_at(version).ok_or(pruned)
+        self.line().decided_at(version)?.ok_or(pruned)
+    }
+
+    pub(crate) fn line(&self) -> Line<'_> {
+        Line { meta: &self.meta, store: &self.store }
     }
 
     /// The oldest cluster version that is retained.
@@ -320,13 +324,15 @@ impl Engine {
     }
 
     /// Whether a decided or staged version has this name.
-    #[must_use]
-    pub fn has(&self, state: &ShardState) -> bool {
-        self.meta.find(state).is_some()
+    ///
+    /// # Errors
+    /// `Corrupted`, or a failure of the storage.
+    pub fn has(&self, state: &ShardState) -> Result<bool> {
+        Ok(self.line().find(state)?.is_some())
     }
 
-    pub(crate) fn find(&self, state: &ShardState) -> Result<&VersionRecord> {
-        self.meta.find(state).ok_or(Error::StateMissing(*state))
+    pub(crate) fn find(&self, state: &ShardState) -> Result<Row<'_>> {
+        self.line().find(state)?.ok_or(Error::StateMissing(*state))
     }
 
     /// The trees of a state, and the built merges that can be installed on it.
@@ -356,13 +362,13 @@ impl Engine {
     /// A view of the decided state of a cluster version.
     ///
     /// # Errors
-    /// `Pruned` below the boundary.
+    /// `Pruned` below the boundary, `Corrupted`, or a failure of the storage.
     pub fn view_at(&self, version: Version) -> Result<View<'_>> {
-        Ok(self.view_of(self.record_at(version)?))
+        Ok(self.view_of(self.row_at(version)?))
     }
 
-    fn view_of<'e>(&'e self, record: &'e VersionRecord) -> View<'e> {
-        View { meta: &self.meta, store: &self.store, active: &self.active_keys, record }
+    fn view_of<'e>(&'e self, row: Row<'e>) -> View<'e> {
+        View { line: self.line(), active: &self.active_keys, row }
     }
 
     /// A number for a new snapshot.
@@ -376,7 +382,7 @@ impl Engine {
     /// # Errors
     /// `Corrupted`, or a failure of the storage. The next call returns to the same place.
     pub fn scrub(&mut self, bytes: u64) -> Result<()> {
-        self.scrub.step(&self.meta, &self.store, bytes)
+        self.scrub.step(Line { meta: &self.meta, store: &self.store }, bytes)
     }
 
     // Statistics.
@@ -423,7 +429,7 @@ impl Engine {
             old_cache_bytes: old_cache_bytes as u64,
             hash_cache_bytes: self.store.list_bytes() as u64,
             filter_bytes: (self.store.filter_bytes() + self.active_keys.size_bytes()) as u64,
-            versions: self.meta.versions.len() as u64,
+            versions: self.meta.version_count(),
         })
     }
 }

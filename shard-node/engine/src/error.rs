@@ -42,9 +42,9 @@ pub enum Error {
         /// Name of the segment's file.
         file: String,
     },
-    /// The directory has another format than this build reads.
+    /// The directory has a different format than this build reads.
     #[error(
-        "the directory has format {found}, and this build reads format {known} alone: use the build that wrote it (docs/operations.md, \"Ledgers of older builds\")"
+        "the directory has format {found}, and this build reads only format {known}: use the build that wrote it (docs/operations.md, \"Ledgers of older builds\")"
     )]
     OtherFormat { found: u32, known: u32 },
     /// The directory holds an engine already.
@@ -61,7 +61,7 @@ pub enum Error {
     #[error("a superblock write failed, open the directory again")]
     Poisoned,
     /// The base is neither the decided state nor a staged one.
-    #[error("version {} with digest {} is no base: decided is version {}", .base.version, .base.digest, .decided.version)]
+    #[error("version {} with digest {} can't be a base: the decided version is {}", .base.version, .base.digest, .decided.version)]
     BaseMismatch {
         /// The base that the request named.
         base: ShardState,
@@ -72,7 +72,7 @@ pub enum Error {
     #[error("version {version} is staged under this prepare id already")]
     AlreadyStaged { version: Version },
     /// The stamp does not follow the base's, or its epoch has ended.
-    #[error("the stamp does not follow on its base (epoch {epoch})")]
+    #[error("the stamp does not follow its base (epoch {epoch})")]
     StampMismatch {
         /// The lowest epoch that stamps may have.
         epoch: Epoch,
@@ -95,7 +95,7 @@ pub enum Error {
     /// The merge's inputs are not adjacent frozen trees of the base.
     #[error("the merge's inputs are not frozen neighbours in the forest")]
     MergeInputs,
-    /// The merge produces another tree here than the request names.
+    /// The merge produces a different tree here than the request names.
     #[error("the merge gives tree {found}, not {expected}")]
     MergeOutput {
         /// The tree that the request names.
@@ -104,7 +104,7 @@ pub enum Error {
         found: Digest,
     },
     /// Neither version descends from the other.
-    #[error("version {from} is no ancestor of version {to}")]
+    #[error("version {from} is not an ancestor of version {to}")]
     NotAncestor {
         /// The older version of a diff.
         from: Version,

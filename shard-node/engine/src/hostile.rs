@@ -9,7 +9,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use coppice_env::{DiskStorage, OpenMode, Rng, SimRng, SimStorage, Storage};
-use coppice_types::Digest;
+use coppice_types::{Digest, Version};
 use twox_hash::XxHash3_64;
 
 use crate::{
@@ -17,9 +17,10 @@ use crate::{
     cache::shortcuts::{Gathered, Shortcut, ShortcutPage},
     files::{
         superblock::{SLOT_BYTES, Superblock},
-        values::{self, ScrubPlace, ValueLog},
+        values::{self, RecordKind, ScrubPlace, ValueLog},
     },
     fsck,
+    meta::rows::{Block, RowName},
     node::{Base, Body, Child, Node, patch_in},
     place::{
         page::{PAGE_BYTES, PageFile, Pid},
@@ -29,7 +30,7 @@ use crate::{
 };
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/corpus");
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v5-ranges");
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v6-rows");
 const ROUNDS: u64 = 3000;
 
 fn mend(bytes: &mut [u8], at: usize, checksum: impl Fn(&[u8]) -> u64) {
@@ -140,8 +141,15 @@ fn shortcuts(mut bytes: Vec<u8>) {
     }
 }
 
+fn rows(bytes: Vec<u8>) {
+    let name = RowName { id: 1, version: Version(1) };
+    let at = BlobRef { at: ValueRef { segment: 0, offset: 0 }, len: bytes.len() as u32 };
+    let block = Block { first: name, last: name, count: 2, at, installs: [].into() };
+    let _ = block.decode_rows(&bytes);
+}
+
 type Decoder = fn(Vec<u8>);
-const DECODERS: [(&str, Decoder); 7] = [
+const DECODERS: [(&str, Decoder); 8] = [
     ("superblock", superblock),
     ("manifest", manifest),
     ("filter", filter),
@@ -149,6 +157,7 @@ const DECODERS: [(&str, Decoder); 7] = [
     ("patches", patches),
     ("segment", segment),
     ("shortcuts", shortcuts),
+    ("rows", rows),
 ];
 
 fn read(storage: &dyn Storage, name: &str) -> Vec<u8> {
@@ -197,6 +206,8 @@ fn bless(corpus: &DiskStorage) {
     inputs.push(("segment", read(&sim, "values-0")));
     inputs.push(("filter", (0..128).collect()));
     let mut engine = Engine::open(sim.storage(), Options::default()).expect("a sound directory");
+    let block = engine.meta.blocks.values().next().expect("the golden directory has rows in the value log");
+    inputs.push(("rows", engine.store.values.read(RecordKind::Rows, block.at).expect("a sound directory")));
     inputs.push(("manifest", engine.pin_snapshot().expect("room").encode()));
     let filter_hashes: Vec<(u64, u64)> = (0..300).map(|number| ((number * 997 % 300) << 55, 0)).collect();
     let mut gathered = Gathered::default();

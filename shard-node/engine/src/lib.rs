@@ -1,7 +1,7 @@
 //! The shard engine: a forest of copy-on-write Merkle B+-trees on location-addressed pages.
 //!
 //! One [`Engine`] owns the data directory of one shard. A *Prepare* is staged, and later settled or
-//! aborted. A prune drops old versions, a rollback new ones. All of these change memory alone; a
+//! aborted. A prune drops old versions, a rollback new ones. All of these change only memory; a
 //! flush makes the whole state durable. A [`View`] reads one version and proves what it reads.
 //!
 //! Modules import only from those below them:

@@ -1,4 +1,5 @@
-//! The Meta table: versions, merges, free pages and value segments, all in memory.
+//! The Meta table: versions, merges, free pages and value segments. It is in memory, except for
+//! rows of old versions ([`rows`]).
 //!
 //! Prune and rollback change only this table; no page is read. Every change is a [`MetaOp`], and
 //! [`Meta::apply`] applies it both live and in recovery. The next flush appends the operations
@@ -10,7 +11,9 @@
 
 mod check;
 mod checkpoint;
+mod folding;
 mod record;
+pub(crate) mod rows;
 mod table;
 
 use std::{
@@ -21,7 +24,7 @@ use std::{
 use coppice_env::bug::{Bug, planted};
 use coppice_types::{Epoch, Params, ShardId, Version};
 
-pub(crate) use record::{Delta, MergeId, MergeRecord, MetaOp, Tree, TreeId, VersionId, VersionRecord};
+pub(crate) use record::{Delta, MergeId, MergeRecord, MetaOp, NUMBER_MAX, Tree, TreeId, VersionId, VersionRecord};
 
 use crate::{
     ShardState,
@@ -31,9 +34,6 @@ use crate::{
         space::Space,
     },
 };
-
-/// Limit on numbers. No counter reaches it by itself, but a number from a peer may.
-pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
 /// A segment file that no superblock on disk needs, but a pin may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +52,10 @@ pub(crate) struct Meta {
     /// Oldest cluster version that can be read or rolled back to.
     pub(crate) boundary: Version,
     pub(crate) versions: BTreeMap<VersionId, VersionRecord>,
-    /// The line of decided versions.
+    /// The line of decided versions, as far as it is in the table.
     pub(crate) decided: BTreeMap<Version, VersionId>,
+    /// Rows of decided versions that are in the value log.
+    pub(crate) blocks: rows::Blocks,
     pub(crate) staged: BTreeSet<VersionId>,
     pub(crate) merges: BTreeMap<MergeId, MergeRecord>,
     pub(crate) segments: BTreeMap<u32, Segment>,
@@ -102,6 +104,7 @@ impl Meta {
             boundary: Version(0),
             versions: BTreeMap::new(),
             decided: BTreeMap::new(),
+            blocks: rows::Blocks::new(),
             staged: BTreeSet::new(),
             merges: BTreeMap::new(),
             segments: BTreeMap::new(),
@@ -125,12 +128,12 @@ impl Meta {
         &self.versions[id]
     }
 
-    /// The newest decided version at or below `version`.
-    pub(crate) fn decided_at(&self, version: Version) -> Option<&VersionRecord> {
+    /// The newest decided version at or below `version` among those in the table.
+    pub(crate) fn held_at(&self, version: Version) -> Option<&VersionRecord> {
         self.decided.range(..=version).next_back().map(|(_, id)| &self.versions[id])
     }
 
-    /// The decided version with this name, or else the staged one that was added last.
+    /// The decided version in the table with this name, or else the staged one that was added last.
     pub(crate) fn find(&self, state: &ShardState) -> Option<&VersionRecord> {
         let decided = self.decided.get(&state.version).map(|id| &self.versions[id]);
         decided
@@ -284,6 +287,10 @@ impl Meta {
             MetaOp::AddMerge(record) => self.add_merge(record),
             MetaOp::DropMerge(id) => self.drop_merge(id),
             MetaOp::KeepJournal(id, blob) => self.keep_journal(id, blob),
+            MetaOp::Fold { first, last, at } => self.fold(first, last, at),
+            MetaOp::Unfold(rows) => self.unfold(rows),
+            MetaOp::PruneBlock(first, pended) => self.prune_block(first, &pended),
+            MetaOp::DropBlock(first, allocated) => self.drop_block(first, &allocated),
             MetaOp::Copied => {
                 self.bury_segments(self.generation);
                 self.settle_limbo(self.generation)
@@ -325,13 +332,18 @@ impl Meta {
         if self.decided.is_empty() {
             return Err(Inconsistent("the last decided version is dropped"));
         }
-        for id in &record.installs {
-            let merge = self.merges.get_mut(id).ok_or(Inconsistent("an unknown merge was installed"))?;
-            merge.installed_by = merge.installed_by.checked_sub(1).ok_or(Inconsistent("a merge was not installed"))?;
-        }
+        self.uninstall(&record.installs)?;
         self.journals.remove(&(record.stamp.version, id));
         self.free_pages(&record.delta.allocated)?;
         self.free_values(&record.delta.values_allocated)
+    }
+
+    fn uninstall(&mut self, installs: &[MergeId]) -> Result<(), Inconsistent> {
+        for id in installs {
+            let merge = self.merges.get_mut(id).ok_or(Inconsistent("an unknown merge was installed"))?;
+            merge.installed_by = merge.installed_by.checked_sub(1).ok_or(Inconsistent("a merge was not installed"))?;
+        }
+        Ok(())
     }
 
     /// Keeps a journal. The version's record owns the bytes, so dropping the version frees them. A
@@ -364,7 +376,10 @@ impl Meta {
 
     fn prune(&mut self, before: Version) -> Result<(), Inconsistent> {
         self.boundary = self.boundary.max(before);
-        let Some(kept) = self.decided_at(before).map(|record| record.stamp.version) else { return Ok(()) };
+        if self.block_at(before).is_some() {
+            return Err(Inconsistent("a prune of versions that are not in the table"));
+        }
+        let Some(kept) = self.held_at(before).map(|record| record.stamp.version) else { return Ok(()) };
         let pruned: Vec<VersionId> = self.decided.range(..=kept).map(|(_, id)| *id).collect();
         for id in pruned {
             let record = self.versions.get_mut(&id).ok_or(Inconsistent("an unknown version is pruned"))?;
@@ -376,13 +391,19 @@ impl Meta {
             }
             self.free_pages(&delta.pended)?;
             self.free_values(&delta.values_pended)?;
-            for merge in installs {
-                let merge = self.merges.remove(&merge).ok_or(Inconsistent("an unknown merge was installed"))?;
-                self.free_pages(&merge.delta.pended)?;
-                self.free_values(&merge.delta.values_pended)?;
-            }
+            self.forget_merges(&installs)?;
         }
         assert!(self.decided.contains_key(&kept), "a prune keeps the version at its boundary");
+        Ok(())
+    }
+
+    /// Forgets merges whose installing versions are pruned, and frees what they replaced.
+    fn forget_merges(&mut self, installs: &[MergeId]) -> Result<(), Inconsistent> {
+        for merge in installs {
+            let merge = self.merges.remove(merge).ok_or(Inconsistent("an unknown merge was installed"))?;
+            self.free_pages(&merge.delta.pended)?;
+            self.free_values(&merge.delta.values_pended)?;
+        }
         Ok(())
     }
 

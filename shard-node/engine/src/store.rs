@@ -5,9 +5,11 @@
 //! may be written ahead of it. Nodes that are dropped before that are never written. If a node is
 //! stored as a patch, its page of patches is dirty, not the node.
 
+mod blocks;
 pub(crate) mod content;
 mod dirty;
 pub(crate) mod filters;
+pub(crate) mod line;
 
 use std::{
     io::ErrorKind,
@@ -18,6 +20,7 @@ use coppice_env::{File, OpenMode, Storage};
 use coppice_types::{Digest, Stamp};
 use coppice_verify::rules::Filter;
 
+use blocks::BlockCache;
 use dirty::{Dirty, DirtyBytes, DirtyPatches};
 
 use crate::{
@@ -59,6 +62,7 @@ pub(crate) struct Store {
     lists: Lists,
     pub(crate) values: ValueLog,
     filters: RwLock<PlaceMap<ValueRef, Arc<Filter>>>,
+    blocks: BlockCache,
     name_percent_max: u32,
     /// Leaves of smaller trees are in the old cache anyway, and are soon merged again.
     shortcut_records_min: u64,
@@ -87,9 +91,10 @@ impl Store {
                 Arc::clone(storage),
                 options.segment_bytes_max,
                 &meta.segments,
-                meta.journals.values().map(|journal| journal.at.segment),
+                meta.journals.values().chain(meta.blocks.values().map(|block| &block.at)).map(|blob| blob.at.segment),
             ),
             filters: RwLock::default(),
+            blocks: BlockCache::default(),
             name_percent_max: options.name_percent_max,
             shortcut_records_min: (options.old_cache_bytes / CACHE_PARTS / LEAF_RECORD_BYTES) as u64,
             small_filter_bytes_max: options.old_cache_bytes,
@@ -603,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_carries_its_name_only_if_that_is_small_beside_it() {
+    fn a_value_carries_its_name_only_if_the_name_is_much_smaller() {
         let stamp = Stamp::new(0, 1);
         // The name of a key of 12 bytes has 30.
         assert_eq!(name_bytes(b"twelve bytes"), 30);

@@ -93,7 +93,7 @@ pub(crate) fn stage(engine: &mut Engine, version: u64, mut operations: Vec<Opera
         merges: &engine.built_merges(),
         operations: &operations,
     };
-    engine.stage(&request).expect("it follows on the decided state")
+    engine.stage(&request).expect("it follows the decided state")
 }
 
 /// Stages a version without merges on any base.

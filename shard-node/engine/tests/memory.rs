@@ -2,7 +2,10 @@
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
-    sync::atomic::{AtomicIsize, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicIsize, Ordering},
+    },
 };
 
 use coppice_engine::{Engine, MergeProgress, Options, Position, PrepareId, StageRequest};
@@ -13,6 +16,8 @@ use coppice_types::{Change, Operation, Params, ShardId, Stamp, Term, Version};
 struct Counting;
 
 static HELD: AtomicIsize = AtomicIsize::new(0);
+/// Tests take turns, since they count the bytes of the whole process.
+static TURN: Mutex<()> = Mutex::new(());
 
 #[expect(
     unsafe_code,
@@ -56,7 +61,7 @@ fn directory() -> SimStorage {
             merges: &engine.built_merges(),
             operations: &operations,
         };
-        let staged = engine.stage(&request).expect("it follows on the decided state");
+        let staged = engine.stage(&request).expect("it follows the decided state");
         engine.settle(&staged.state).expect("it is staged");
         engine.prune(Version(version)).expect("usable");
         while engine.merge_step(1000).expect("sound pages") == MergeProgress::Working {}
@@ -89,10 +94,57 @@ fn held(sim: &SimStorage, cache_bytes: usize) -> (isize, u64) {
 
 #[test]
 fn caches_take_what_they_were_given() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let sim = directory();
     let [(small, said_small), (large, said_large)] = [1 << 20, 4 << 20].map(|bytes| held(&sim, bytes));
     let (budget, taken) = ((2 * (3 << 20)) as f64, (large - small) as f64);
     assert!((taken / budget - 1.0).abs() < 0.05, "{taken} bytes for {budget}");
     let said = (said_large - said_small) as f64;
     assert!((said / budget - 1.0).abs() < 0.05, "{said} bytes for {budget}");
+}
+
+/// Bytes that an engine with this many versions of one record holds after it was opened.
+fn held_with_versions(count: u64) -> isize {
+    let sim = SimStorage::new();
+    let params = Params { capacity: 500, ..Params::default() };
+    let options = Options {
+        young_cache_bytes: 0,
+        old_cache_bytes: 0,
+        hash_cache_bytes: 0,
+        rows_held_min: 100,
+        meta_compaction_bytes_min: 0,
+        workers: Workers::Inline,
+        ..Options::default()
+    };
+    let mut engine = Engine::create(sim.storage(), ShardId(0), params, options.clone()).expect("an empty directory");
+    for version in 1..=count {
+        let value = version.to_be_bytes().to_vec().into();
+        let operations = [Operation { key: key(version % 400).into(), change: Change::Put(value) }];
+        let request = StageRequest {
+            stamp: Stamp::new(0, version),
+            prepare_id: PrepareId { term: Term(1), attempt: version },
+            base: engine.decided(),
+            merges: &[],
+            operations: &operations,
+        };
+        let staged = engine.stage(&request).expect("it follows the decided state");
+        engine.settle(&staged.state).expect("it is staged");
+        if version % 100 == 0 {
+            engine.flush(Position { index: version, term: 1 }, b"").expect("room");
+        }
+    }
+    drop(engine);
+    let before = HELD.load(Ordering::Relaxed);
+    let engine = Engine::open(sim.storage(), options).expect("a sound directory");
+    let held = HELD.load(Ordering::Relaxed) - before;
+    assert_eq!(engine.disk_usage().expect("readable").versions, count + 1);
+    held
+}
+
+#[test]
+fn a_kept_version_takes_few_bytes_of_memory() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let [few, many] = [2000, 12_000].map(held_with_versions);
+    let each = (many - few) as f64 / 10_000.0;
+    assert!(each < 48.0, "{each} bytes for each version");
 }

@@ -21,6 +21,7 @@ use crate::{
     Error, Outcome, Refusal, Root,
     chunk::States,
     command::{AppendHeader, Command, OpenSession, SetPin, TakeOver, Unpin},
+    ledgers::Growth,
     pins::{PIN_TTL_MS_MAX, Pin, VERSION_PINS_MAX},
     sessions::{SESSIONS_MAX, Unfit},
     state::{Ledger, state_of, state_root},
@@ -53,6 +54,7 @@ impl From<Error> for Stop {
 struct Checked {
     header: Header,
     changed: States,
+    growth: Growth,
 }
 
 impl Root {
@@ -139,7 +141,7 @@ impl Root {
     }
 
     fn append_header(&mut self, index: u64, command: &AppendHeader, bytes: &[u8]) -> Result<Outcome, Stop> {
-        let Checked { header, changed } = self.check_append(command)?;
+        let Checked { header, changed, growth } = self.check_append(command)?;
         let ledger = self.state.ledger.as_mut().ok_or(Refusal::NoGenesis)?;
         let place = self.journal.append(index, bytes);
         let sequence = header.sequence;
@@ -149,6 +151,7 @@ impl Root {
                     ledger.sessions.commit(&command.sessions, sequence, header.timestamp_ms);
                 }
                 ledger.timeline.commit(sequence);
+                ledger.ledgers.grow(growth, header.stamp.version);
             }
             Body::Rollback(rollback) => {
                 let target = ledger.timeline.roll_back(rollback.target.version, sequence);
@@ -192,8 +195,9 @@ impl Root {
             return Err(Refusal::Content("shard map").into());
         }
         let mut epochs = ledger.timeline.epochs().clone();
+        let mut growth = Growth::default();
         let changed = match &header.body {
-            Body::Commit => check_commit(ledger, &header, command)?,
+            Body::Commit => check_commit(ledger, &header, command, &mut growth)?,
             Body::Rollback(rollback) => {
                 let changed = self.check_rollback(ledger, rollback, command)?;
                 epochs.roll_back(header.stamp.epoch, rollback.target.version);
@@ -206,13 +210,17 @@ impl Root {
         check_state(ledger, &header, &changed)?;
         check_epochs(&header, &epochs)?;
         check_journal_root(&header, &command.journal)?;
-        Ok(Checked { header, changed })
+        Ok(Checked { header, changed, growth })
     }
 
     /// Checks a rollback. Returns the states of the target that differ from those of head.
     fn check_rollback(&self, ledger: &Ledger, rollback: &Rollback, command: &AppendHeader) -> Result<States, Stop> {
         check_no_journal(command)?;
         let version = rollback.target.version;
+        let floor = ledger.ledgers.floor();
+        if version < floor {
+            return Err(Refusal::LedgerFloor { target: version, floor }.into());
+        }
         let found = ledger.timeline.find(version, Some(rollback.target.epoch)).map_err(|why| match why {
             Unreadable::RolledBack => Refusal::RolledBack(rollback.target),
             why => unreadable(ledger, version, why),
@@ -254,9 +262,14 @@ fn check_genesis(bytes: &[u8]) -> Result<Header, Refusal> {
     Ok(header)
 }
 
-fn check_commit(ledger: &Ledger, header: &Header, command: &AppendHeader) -> Result<States, Refusal> {
+fn check_commit(
+    ledger: &Ledger,
+    header: &Header,
+    command: &AppendHeader,
+    growth: &mut Growth,
+) -> Result<States, Refusal> {
     let changed = check_leaves(ledger, header, command)?;
-    let touched = check_journal(command)?;
+    let touched = check_journal(ledger, command, growth)?;
     if !touched.iter().eq(changed.keys()) {
         return Err(Refusal::Content("shards that the journal touches"));
     }
@@ -318,7 +331,7 @@ fn check_leaves(ledger: &Ledger, header: &Header, command: &AppendHeader) -> Res
             return Err(refuse("another range"));
         }
         if leaf.version != header.stamp.version {
-            return Err(refuse("another version than the header's"));
+            return Err(refuse("a different version than the header's"));
         }
         if changed.insert(leaf.shard, state_of(leaf)).is_some() {
             return Err(refuse("given twice"));
@@ -327,25 +340,33 @@ fn check_leaves(ledger: &Ledger, header: &Header, command: &AppendHeader) -> Res
     Ok(changed)
 }
 
-/// Returns the shards that journal entries touch. Batches must come before events, and the batches
-/// with a session must be those of the session commits.
-fn check_journal(command: &AppendHeader) -> Result<BTreeSet<ShardId>, Refusal> {
+/// Returns the shards that journal entries touch. Batches and appends must come before heads, and
+/// these before events. The batches with a session must be those of the session commits. Appends
+/// and heads must continue their ledgers.
+fn check_journal(ledger: &Ledger, command: &AppendHeader, growth: &mut Growth) -> Result<BTreeSet<ShardId>, Refusal> {
     let mut touched = BTreeSet::new();
     let mut named = BTreeSet::new();
-    let mut events = false;
+    let mut place = 0;
     for (at, bytes) in command.journal.iter().enumerate() {
         let refuse = |what| Refusal::Journal { entry: at, what };
-        match Entry::decode(bytes).map_err(|_| refuse("malformed"))? {
-            Entry::Batch(_) if events => return Err(refuse("a batch after an event")),
-            Entry::Batch(batch) => {
-                touched.extend(batch.shards.iter().map(|(shard, _)| *shard));
-                named.extend(batch.session.map(|(session, number)| (at, session, number)));
-            }
-            Entry::Merge(merge) => {
-                events = true;
-                touched.insert(merge.shard);
-            }
+        let entry = Entry::decode(bytes).map_err(|_| refuse("malformed"))?;
+        if entry.place() < place {
+            return Err(refuse("out of order"));
         }
+        place = entry.place();
+        touched.extend(entry.writes().into_iter().flatten().map(|(shard, _)| *shard));
+        match &entry {
+            Entry::Batch(batch) => named.extend(batch.session.map(|(session, number)| (at, session, number))),
+            Entry::Merge(merge) => drop(touched.insert(merge.shard)),
+            Entry::Append(_) | Entry::Head(_) if !ledger.params().ledgers => {
+                return Err(refuse("of a kind that the ledger does not have"));
+            }
+            Entry::Append(append) => ledger.ledgers.check_append(growth, append).map_err(refuse)?,
+            Entry::Head(head) => ledger.ledgers.check_head(growth, head).map_err(refuse)?,
+        }
+    }
+    if !growth.is_whole() {
+        return Err(Refusal::Content("heads of ledgers"));
     }
     for commit in &command.sessions {
         let at = usize::try_from(commit.journal_index).unwrap_or(usize::MAX);

@@ -17,8 +17,8 @@ use crate::{
 
 /// The encoding that this code writes and reads.
 pub const COMMAND_VERSION: u8 = 1;
-/// The header format that this code applies.
-const HEADER_FORMAT: u8 = 1;
+/// The header formats that this code applies: of protocol versions 2 and 3.
+const HEADER_FORMATS: [u8; 2] = [1, 2];
 /// The header kinds that this code applies: genesis, commit, rollback, prune, key.
 const HEADER_KINDS: [u8; 5] = [0, 1, 2, 3, 6];
 /// Longest name of a candidate, in bytes.
@@ -168,6 +168,20 @@ impl Command {
         if bytes.len() > COMMAND_BYTES_MAX { Err(CommandError::TooLarge(bytes.len())) } else { Ok(bytes) }
     }
 
+    /// Whether the bytes are of a command that adds to the ledger: a commit, a session or a pin.
+    /// All others are small, or make room.
+    #[must_use]
+    pub fn grows(bytes: &[u8]) -> bool {
+        const COMMIT: u8 = 1;
+        let mut input = Reader::new(bytes);
+        let mut append = || Ok::<_, codec::Error>((input.u8()?, input.u8()?, input.u64()?, input.str16()?));
+        match bytes {
+            [COMMAND_VERSION, 0 | 4, ..] => false,
+            [COMMAND_VERSION, 1, ..] => append().map_or(true, |(.., header)| header.get(1) == Some(&COMMIT)),
+            _ => true,
+        }
+    }
+
     /// Reads what `encode` wrote.
     ///
     /// # Errors
@@ -277,7 +291,7 @@ impl AppendHeader {
 /// Refuses headers of a kind from a later protocol version, which only newer replicas can apply.
 fn known(header: &[u8]) -> Result<(), CommandError> {
     match header {
-        [HEADER_FORMAT, kind, ..] if HEADER_KINDS.contains(kind) => Ok(()),
+        [format, kind, ..] if HEADER_FORMATS.contains(format) && HEADER_KINDS.contains(kind) => Ok(()),
         [format, kind, ..] => Err(CommandError::UnknownHeader { format: *format, kind: *kind }),
         _ => Err(CommandError::Malformed(codec::Error::Malformed("header"))),
     }

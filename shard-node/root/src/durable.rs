@@ -22,6 +22,7 @@ use coppice_env::Storage;
 use crate::{
     Command, Error, Options, Outcome, Position, Root,
     codec::to_usize,
+    flush::Flush,
     journal::{self, End, journal_path},
     sealed::Sealed,
     state::State,
@@ -148,48 +149,76 @@ impl Root {
     }
 
     pub(crate) fn flush_and_save(&mut self, position: Position, save: bool) -> Result<(), Error> {
-        if position.index < self.applied || position < self.durable.superblock.position {
+        let mut flush = self.begin(position, save)?;
+        flush.run();
+        self.end_flush(flush)
+    }
+
+    /// Begins what [`Root::flush`] does. The caller runs the writes, on any thread, and ends the
+    /// flush; commands are applied meanwhile.
+    ///
+    /// # Errors
+    /// If `position` is before the newest entry applied.
+    pub fn begin_flush(&mut self, position: Position) -> Result<Flush, Error> {
+        self.begin(position, false)
+    }
+
+    fn begin(&mut self, position: Position, save: bool) -> Result<Flush, Error> {
+        let before = &self.durable.superblock;
+        if position.index < self.applied || position < before.position {
             return Err(Error::OutOfOrder { index: position.index, applied: self.applied });
         }
-        let appended = self.journal.unwritten_bytes();
-        self.journal.persist(&self.store)?;
-        self.durable.unsaved_bytes += appended;
-        self.store.persist()?;
-        let before = self.durable.superblock.clone();
-        assert_eq!(self.unflushed_bytes(), 0, "the superblock names durable files only");
+        assert!(!self.durable.flushing, "one flush at a time names the next superblock");
         let used_up = || Error::corrupted(SUPERBLOCK, "the newest generation has no successor");
         let generation = before.generation.checked_add(1).ok_or_else(used_up)?;
-        let due = self.durable.unsaved_bytes >= self.durable.options.save_after_bytes.max(self.durable.saved_bytes);
-        let saved = if save || due { self.save(generation)? } else { before.saved };
+        let unsaved_bytes = self.durable.unsaved_bytes + self.journal.unwritten_bytes();
+        let due = unsaved_bytes >= self.durable.options.save_after_bytes.max(self.durable.saved_bytes);
+        let saves = save || due;
         let superblock = Superblock {
             generation,
             position,
-            saved,
+            saved: if saves { generation } else { before.saved },
             journal: self.journal.end(),
             log_size: self.log_size(),
             log_root: self.log_root(),
         };
         assert!(superblock.log_size >= before.log_size, "the log never shrinks");
         assert!(superblock.journal.chunk >= before.journal.chunk, "the journal goes on");
-        store::write_file(self.store.storage(), SUPERBLOCK, &superblock.file())?;
-        store::sync_parents(self.store.storage(), [SUPERBLOCK].into_iter())?;
-        self.durable.superblock = superblock;
+        assert!(generation > before.saved, "the newest saved state is never written over");
+        self.durable.flushing = true;
         self.applied = position.index;
-        if saved != before.saved {
-            self.durable.unsaved_bytes = 0;
-            self.remove_saved(before.saved);
-        }
-        Ok(())
+        Ok(Flush {
+            storage: self.store.shared(),
+            journal: self.journal.begin_write(),
+            files: self.store.pending().clone(),
+            state: saves.then(|| self.state.file(&self.journal.end())),
+            superblock,
+            outcome: None,
+        })
     }
 
-    fn save(&mut self, generation: u64) -> Result<u64, Error> {
-        assert!(generation > self.durable.superblock.saved, "the newest saved state is never written over");
-        let bytes = self.state.file(&self.journal.end());
-        let name = state_path(generation);
-        store::write_file(self.store.storage(), &name, &bytes)?;
-        store::sync_parents(self.store.storage(), [name.as_str()].into_iter())?;
-        self.durable.saved_bytes = bytes.len() as u64;
-        Ok(generation)
+    /// Ends a flush that was begun here, after its writes have run.
+    ///
+    /// # Errors
+    /// Those of [`Root::flush`].
+    ///
+    /// # Panics
+    /// If its writes did not run, or another flush ended since it began.
+    pub fn end_flush(&mut self, flush: Flush) -> Result<(), Error> {
+        let before = &self.durable.superblock;
+        assert_eq!(flush.superblock.generation, before.generation + 1, "a flush ends once, in its order");
+        let saved_before = before.saved;
+        self.durable.flushing = false;
+        flush.outcome.expect("the writes of a flush run before its end")?;
+        self.durable.unsaved_bytes += flush.journal.iter().map(|part| part.len()).sum::<u64>();
+        self.journal.note_written();
+        self.store.note_written(&flush.files);
+        self.durable.superblock = flush.superblock;
+        if let Some(state) = flush.state {
+            (self.durable.saved_bytes, self.durable.unsaved_bytes) = (state.len() as u64, 0);
+            self.remove_saved(saved_before);
+        }
+        Ok(())
     }
 
     /// Removes a saved state that nothing names any more. If that fails, the next opening removes

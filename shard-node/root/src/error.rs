@@ -212,6 +212,16 @@ pub enum Refusal {
         /// The pin of the oldest version.
         pin: Pin,
     },
+    /// The rollback would take back journals of ledgers.
+    #[error(
+        "version {target} is below version {floor}, the newest with journals of a ledger: they can't be taken back"
+    )]
+    LedgerFloor {
+        /// The target of the rollback.
+        target: Version,
+        /// The newest version that appended to a ledger.
+        floor: Version,
+    },
     /// The key change is not the next one, or does not start from the current key.
     #[error("the key can't be changed: {0}")]
     Key(&'static str),
@@ -252,6 +262,7 @@ impl Refusal {
             Self::Expired { .. } => Reason::RequestExpired,
             Self::Repeated { .. } => Reason::SessionMismatch,
             Self::Pinned { .. } => Reason::Pinned,
+            Self::LedgerFloor { .. } => Reason::LedgerFloor,
             Self::Key(_) | Self::OtherPin { .. } | Self::PinTime(_) => Reason::InvalidArgument,
             Self::PinsFull(_) | Self::SessionsFull(_) => Reason::QuotaExceeded,
         }

@@ -5,6 +5,9 @@
 //! header's journal entries. Records wait in memory until a flush appends and syncs them. Bytes
 //! that a crash leaves beyond the length in the superblock are cut off.
 
+use std::sync::Arc;
+
+use coppice_env::Storage;
 use coppice_types::Digest;
 use coppice_verify::hash;
 use twox_hash::XxHash3_64;
@@ -61,18 +64,25 @@ pub(crate) struct Record<'a> {
 #[derive(Debug)]
 pub(crate) struct Journal {
     end: End,
+    /// Parts that a flush is writing.
+    writing: Vec<Arc<Unwritten>>,
+    /// Later parts.
     unwritten: Vec<Unwritten>,
 }
 
-/// The end of a file that is in memory only.
+/// The end of a file that is not on disk yet.
 #[derive(Debug)]
-struct Unwritten {
+pub(crate) struct Unwritten {
     chunk: u64,
     offset: u64,
     bytes: Vec<u8>,
 }
 
 impl Unwritten {
+    pub(crate) fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// The bytes at a place, if they are in this part.
     fn get(&self, chunk: u64, offset: u64, len: usize) -> Option<&[u8]> {
         let from = offset.checked_sub(self.offset).filter(|_| chunk == self.chunk)?;
@@ -93,7 +103,7 @@ pub(crate) fn chain(before: &Digest, record: &[u8]) -> Digest {
 
 impl Journal {
     pub(crate) fn new(end: End) -> Self {
-        Self { end, unwritten: Vec::new() }
+        Self { end, writing: Vec::new(), unwritten: Vec::new() }
     }
 
     pub(crate) fn end(&self) -> End {
@@ -101,7 +111,7 @@ impl Journal {
     }
 
     pub(crate) fn unwritten_bytes(&self) -> u64 {
-        self.unwritten.iter().map(|part| part.bytes.len() as u64).sum()
+        self.parts().map(Unwritten::len).sum()
     }
 
     /// Appends a record to the growing file.
@@ -134,41 +144,52 @@ impl Journal {
     /// The command at a place.
     pub(crate) fn read(&self, store: &Store, chunk: u64, place: Place) -> Result<Vec<u8>, Error> {
         let len = to_usize(place.len);
-        let bytes = match self.unwritten.iter().find_map(|part| part.get(chunk, place.offset, len)) {
+        let bytes = match self.parts().find_map(|part| part.get(chunk, place.offset, len)) {
             Some(bytes) => bytes.to_vec(),
             None => store::read_part(store.storage(), &journal_path(chunk), place.offset, len)?,
         };
         let record = parse(chunk, place.offset, &bytes)?;
         if record.place != place {
-            return Err(Error::corrupted(&journal_path(chunk), "a record has another length than its index says"));
+            return Err(Error::corrupted(&journal_path(chunk), "a record has a different length than its index says"));
         }
         Ok(record.command.to_vec())
     }
 
-    /// Makes every record durable.
-    pub(crate) fn persist(&mut self, store: &Store) -> Result<(), Error> {
-        let storage = store.storage();
-        let mut created = Vec::new();
-        for part in &self.unwritten {
-            let name = journal_path(part.chunk);
-            let file = store::open_or_create(storage, &name)?;
-            file.write_all_at(&part.bytes, part.offset).map_err(Error::io(&name, "write"))?;
-            file.sync_data().map_err(Error::io(&name, "sync"))?;
-            if part.offset == 0 {
-                created.push(name);
-            }
-        }
-        if !created.is_empty() {
-            store::sync_parents(storage, created.iter().map(String::as_str))?;
-        }
-        self.unwritten.clear();
-        Ok(())
+    /// All parts that are not on disk, in their order.
+    fn parts(&self) -> impl Iterator<Item = &Unwritten> {
+        self.writing.iter().map(Arc::as_ref).chain(&self.unwritten)
+    }
+
+    /// The parts that a flush has to write. They stay readable until [`Self::note_written`].
+    pub(crate) fn begin_write(&mut self) -> Vec<Arc<Unwritten>> {
+        self.writing.extend(self.unwritten.drain(..).map(Arc::new));
+        self.writing.clone()
+    }
+
+    /// Forgets the parts of [`Self::begin_write`], which are durable now.
+    pub(crate) fn note_written(&mut self) {
+        self.writing.clear();
     }
 
     /// Drops records that recovery appended again from memory, since they are on disk already.
     pub(crate) fn forget_unwritten(&mut self) {
         self.unwritten.clear();
     }
+}
+
+/// Makes parts of the journal durable.
+pub(crate) fn write(storage: &dyn Storage, parts: &[Arc<Unwritten>]) -> Result<(), Error> {
+    let mut created = Vec::new();
+    for part in parts {
+        let name = journal_path(part.chunk);
+        let file = store::open_or_create(storage, &name)?;
+        file.write_all_at(&part.bytes, part.offset).map_err(Error::io(&name, "write"))?;
+        file.sync_data().map_err(Error::io(&name, "sync"))?;
+        if part.offset == 0 {
+            created.push(name);
+        }
+    }
+    if created.is_empty() { Ok(()) } else { store::sync_parents(storage, created.iter().map(String::as_str)) }
 }
 
 /// Length of the record at the start of `bytes`, by its own header.
@@ -210,8 +231,12 @@ mod tests {
         let disk = SimStorage::new();
         let store = Store::new(disk.storage());
         let mut journal = Journal::new(End::of_chunk(0));
+        let persist = |journal: &mut Journal| {
+            write(store.storage(), &journal.begin_write()).expect("the disk works");
+            journal.note_written();
+        };
         let first = journal.append(1, b"first");
-        journal.persist(&store).expect("the disk works");
+        persist(&mut journal);
         let second = journal.append(2, b"second");
         let full = journal.roll();
         let third = journal.append(3, b"third");
@@ -221,7 +246,7 @@ mod tests {
             for (chunk, place, command) in [(0, first, &b"first"[..]), (0, second, b"second"), (1, third, b"third")] {
                 assert_eq!(journal.read(&store, chunk, place).expect("it is there"), command, "on disk: {persisted}");
             }
-            journal.persist(&store).expect("the disk works");
+            persist(&mut journal);
             assert_eq!(journal.unwritten_bytes(), 0);
         }
     }

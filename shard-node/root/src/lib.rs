@@ -10,12 +10,13 @@
 //! ```text
 //!   transfer  fsck                      copies and checks of whole directories
 //!   durable  apply  read                recovery and flushes, commands, answers
+//!   flush                               the writes of one flush
 //!   machine                             a replica
 //!   state                               all that commands change
 //!   log  manifest                       the root log, the files of a snapshot
 //!   sealed  superblock  chunk           files that are written once, and their names
 //!   journal  store                      the journal, the directory
-//!   pins  sessions  timeline  tiles     parts of the state that touch no file
+//!   ledgers  pins  sessions  timeline  tiles    parts of the state that touch no file
 //!   command  error  types  codec  cache
 //! ```
 //!
@@ -34,6 +35,7 @@ mod cache;
 mod codec;
 mod command;
 mod error;
+mod ledgers;
 mod pins;
 mod sessions;
 mod tiles;
@@ -42,6 +44,7 @@ mod types;
 
 // Files, and parts of the state that are made of them.
 mod chunk;
+mod flush;
 mod journal;
 mod log;
 mod manifest;
@@ -67,6 +70,8 @@ pub use command::{
     OpenSession, SetPin, TakeOver, Unpin,
 };
 pub use error::{Error, Refusal};
+pub use flush::Flush;
+pub use ledgers::LEDGERS_MAX;
 pub use machine::{Options, Outcome, Root};
 pub use manifest::{Manifest, SnapshotFile};
 pub use pins::{PIN_TTL_MS_MAX, Pin, VERSION_PINS_MAX};

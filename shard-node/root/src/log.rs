@@ -111,7 +111,7 @@ impl Log {
         wanted
             .map(|(at, (entry, hash))| match hash::log_entry_hash(entry) == *hash {
                 true => Ok(entry.to_vec()),
-                false => Err(Error::corrupted(&name, format!("entry {at} has another hash than in its tile"))),
+                false => Err(Error::corrupted(&name, format!("entry {at} has a different hash than in its tile"))),
             })
             .collect()
     }
@@ -192,7 +192,7 @@ impl Log {
             };
             match merkle::mth(&hashes) == expected {
                 true => Ok(hashes),
-                false => Err(Error::corrupted(&name, "another root than in the tile above")),
+                false => Err(Error::corrupted(&name, "a different root than in the tile above")),
             }
         })
     }

@@ -49,6 +49,8 @@ pub struct Root {
 pub(crate) struct Durable {
     pub(crate) options: Options,
     pub(crate) superblock: Superblock,
+    /// Whether a flush was begun and not ended.
+    pub(crate) flushing: bool,
     /// Bytes of the journal since the state was saved.
     pub(crate) unsaved_bytes: u64,
     /// Size of the newest saved state.
@@ -106,6 +108,7 @@ impl Root {
             durable: Durable {
                 options,
                 superblock: Superblock::new(),
+                flushing: false,
                 unsaved_bytes: 0,
                 saved_bytes: 0,
                 pins: BTreeMap::new(),

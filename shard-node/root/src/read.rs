@@ -48,6 +48,8 @@ pub struct View {
     pub leader: String,
     /// The ledger's keys after that of genesis, oldest first.
     pub keys: Vec<KeyTurn>,
+    /// The newest version that appended to a ledger of members; 0 before the first.
+    pub ledger_floor: Version,
 }
 
 impl Root {
@@ -74,6 +76,7 @@ impl Root {
             term: self.state.term,
             leader: self.state.leader.clone(),
             keys: ledger.keys.clone(),
+            ledger_floor: ledger.ledgers.floor(),
         })
     }
 
@@ -270,7 +273,7 @@ impl Root {
                 Operation::Rollback { to: target.stamp, epoch: header.stamp.epoch }
             }
             Body::Prune(prune) => Operation::Prune { before: prune.boundary },
-            _ => return Err(damaged("is no admin operation")),
+            _ => return Err(damaged("is not an admin operation")),
         };
         let before = admin.sequence.0.checked_sub(1).ok_or_else(|| damaged("comes before all others"))?;
         let before = Sequence(before);

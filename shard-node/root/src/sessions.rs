@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_one_header_may_leave_the_window_of_each_other() {
+    fn numbers_of_one_header_may_leave_each_others_window() {
         let mut sessions = Sessions::default();
         sessions.open(id(1), 0, WINDOW).expect("there is room");
         let commits = [commit(1), commit(100), commit(2)];

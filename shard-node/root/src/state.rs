@@ -20,6 +20,7 @@ use crate::{
     chunk::{Chunk, States, decode_states, encode_states},
     codec::{checked, len32, list, with_checksum},
     journal::{End, Place},
+    ledgers::Ledgers,
     log::Log,
     pins::Pins,
     sealed::{Kind, Sealed, seal},
@@ -37,6 +38,10 @@ const MAGIC_PINS: &[u8; 8] = b"copstt02";
 /// First bytes of a saved state with key changes. The pins, possibly none, and then the keys follow
 /// the ledger.
 const MAGIC_KEYS: &[u8; 8] = b"copstt03";
+
+/// First bytes of the saved state of a cluster with ledgers. Pins, keys and ledgers, each possibly
+/// none, follow the ledger.
+const MAGIC_LEDGERS: &[u8; 8] = b"copstt04";
 
 /// Everything that commands change.
 #[derive(Debug)]
@@ -69,6 +74,8 @@ pub(crate) struct Ledger {
     pub(crate) pins: Pins,
     /// The keys after that of genesis.
     pub(crate) keys: Vec<KeyTurn>,
+    /// The ledgers of members.
+    pub(crate) ledgers: Ledgers,
     /// Index of the growing chunk.
     pub(crate) chunk: Chunk,
 }
@@ -84,10 +91,12 @@ impl State {
         let mut out = Writer::new();
         let keyed = self.ledger.as_ref().is_some_and(|ledger| !ledger.keys.is_empty());
         let pinned = self.ledger.as_ref().is_some_and(|ledger| !ledger.pins.is_empty());
-        out.raw(match (keyed, pinned) {
-            (true, _) => MAGIC_KEYS,
-            (false, true) => MAGIC_PINS,
-            (false, false) => MAGIC,
+        let with_ledgers = self.ledger.as_ref().is_some_and(|ledger| ledger.params().ledgers);
+        out.raw(match (with_ledgers, keyed, pinned) {
+            (true, ..) => MAGIC_LEDGERS,
+            (false, true, _) => MAGIC_KEYS,
+            (false, false, true) => MAGIC_PINS,
+            (false, false, false) => MAGIC,
         });
         out.u64(journal.chunk);
         out.u64(journal.len);
@@ -100,11 +109,14 @@ impl State {
         out.flag(self.ledger.is_some());
         if let Some(ledger) = &self.ledger {
             ledger.encode(&mut out);
-            if pinned || keyed {
+            if pinned || keyed || with_ledgers {
                 ledger.pins.encode(&mut out);
             }
-            if keyed {
+            if keyed || with_ledgers {
                 encode_keys(&ledger.keys, &mut out);
+            }
+            if with_ledgers {
+                ledger.ledgers.encode(&mut out);
             }
         }
         with_checksum(out.into_bytes())
@@ -119,7 +131,7 @@ impl State {
     fn decode(bytes: &[u8]) -> Result<(Self, End), codec::Error> {
         let mut input = Reader::new(bytes);
         let magic = input.take(MAGIC.len())?;
-        if ![MAGIC, MAGIC_PINS, MAGIC_KEYS].iter().any(|known| magic == *known) {
+        if ![MAGIC, MAGIC_PINS, MAGIC_KEYS, MAGIC_LEDGERS].iter().any(|known| magic == *known) {
             return Err(codec::Error::Malformed("magic"));
         }
         let journal = End { chunk: input.u64()?, len: input.u64()?, chain: input.digest()? };
@@ -133,11 +145,22 @@ impl State {
         if magic != MAGIC {
             let ledger = state.ledger.as_mut().ok_or(codec::Error::Malformed("pins without a ledger"))?;
             ledger.pins = Pins::decode(&mut input)?;
-            if magic == MAGIC_KEYS {
-                ledger.keys = decode_keys(&mut input, ledger.log.size())?;
-            } else if ledger.pins.is_empty() {
+            if magic == MAGIC_PINS && ledger.pins.is_empty() {
                 return Err(codec::Error::Malformed("pins"));
             }
+            if magic != MAGIC_PINS {
+                ledger.keys = decode_keys(&mut input, ledger.log.size())?;
+            }
+            if magic == MAGIC_KEYS && ledger.keys.is_empty() {
+                return Err(codec::Error::Malformed("keys"));
+            }
+            if magic == MAGIC_LEDGERS {
+                ledger.ledgers = Ledgers::decode(&mut input, ledger.timeline.head().version)?;
+            }
+        }
+        let with_ledgers = state.ledger.as_ref().is_some_and(|ledger| ledger.params().ledgers);
+        if with_ledgers != (magic == MAGIC_LEDGERS) {
+            return Err(codec::Error::Malformed("ledgers"));
         }
         input.finish()?;
         if !state.fits(&journal) {
@@ -178,6 +201,7 @@ impl Ledger {
             sessions: Sessions::default(),
             pins: Pins::default(),
             keys: Vec::new(),
+            ledgers: Ledgers::default(),
             chunk: Chunk::default(),
         };
         // A log of one entry fills no tile.
@@ -272,6 +296,7 @@ impl Ledger {
             sessions: Sessions::decode(input)?,
             pins: Pins::default(),
             keys: Vec::new(),
+            ledgers: Ledgers::default(),
             chunk: Chunk::decode(input)?,
         };
         let consistent = ledger.newest.sequence.0.checked_add(1) == Some(ledger.log.size())
@@ -296,7 +321,8 @@ fn decode_keys(input: &mut Reader<'_>, log_size: u64) -> Result<Vec<KeyTurn>, co
     };
     let keys: Vec<KeyTurn> = list(input, turn)?;
     let ascend = keys.windows(2).all(|pair| pair[0].sequence < pair[1].sequence);
-    let inside = keys.last().is_some_and(|turn| turn.sequence.0 < log_size) && keys[0].sequence.0 > 0;
+    let inside = keys.last().is_none_or(|turn| turn.sequence.0 < log_size);
+    let inside = inside && keys.first().is_none_or(|turn| turn.sequence.0 > 0);
     if ascend && inside && keys.len() <= KEY_CHANGES_MAX { Ok(keys) } else { Err(codec::Error::Malformed("keys")) }
 }
 

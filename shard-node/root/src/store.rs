@@ -91,15 +91,23 @@ impl Store {
         }
     }
 
-    /// Makes every added file durable under its name.
-    pub(crate) fn persist(&mut self) -> Result<(), Error> {
-        for (name, bytes) in &self.pending {
-            write_file(self.storage(), name, bytes)?;
-        }
-        sync_parents(self.storage(), self.pending.keys().map(String::as_str))?;
-        self.pending.clear();
-        Ok(())
+    /// The added files, for a flush to write.
+    pub(crate) fn pending(&self) -> &BTreeMap<String, Arc<[u8]>> {
+        &self.pending
     }
+
+    /// Forgets files that are durable now.
+    pub(crate) fn note_written(&mut self, files: &BTreeMap<String, Arc<[u8]>>) {
+        self.pending.retain(|name, _| !files.contains_key(name));
+    }
+}
+
+/// Makes every file durable under its name.
+pub(crate) fn write_files(storage: &dyn Storage, files: &BTreeMap<String, Arc<[u8]>>) -> Result<(), Error> {
+    for (name, bytes) in files {
+        write_file(storage, name, bytes)?;
+    }
+    sync_parents(storage, files.keys().map(String::as_str))
 }
 
 /// Opens a file for writing. Creates it and its directories if they are missing.
@@ -205,8 +213,12 @@ mod tests {
         store.add("tile/0/000".to_owned(), vec![1, 2, 3]);
         assert_eq!((store.pending_bytes(), &*store.read("tile/0/000").expect("pending")), (3, &[1, 2, 3][..]));
         assert!(disk.files().is_empty(), "nothing is written before the flush");
-        store.persist().expect("the disk works");
-        assert_eq!((store.pending_bytes(), &*store.read("tile/0/000").expect("on disk")), (0, &[1, 2, 3][..]));
+        let files = store.pending().clone();
+        write_files(store.storage(), &files).expect("the disk works");
+        store.add("tile/0/001".to_owned(), vec![4]);
+        store.note_written(&files);
+        assert_eq!(&*store.read("tile/0/000").expect("on disk"), &[1, 2, 3]);
+        assert_eq!(store.pending_bytes(), 1, "a file that was added meanwhile waits for the next flush");
         assert_eq!(walk(&disk, "").expect("lists"), ["tile/0/000"]);
     }
 

@@ -147,7 +147,7 @@ impl Timeline {
 
     /// Rolls back to a standing version. Returns the place of its header in the log.
     pub(crate) fn roll_back(&mut self, target: Version, sequence: Sequence) -> Sequence {
-        assert!(target >= self.boundary, "a pruned version is no target");
+        assert!(target >= self.boundary, "a pruned version is not a target");
         let target_sequence = self.locate(target).sequence;
         self.admins.push(Admin { sequence, target: target_sequence });
         self.epochs.roll_back(self.head.epoch.next(), target);

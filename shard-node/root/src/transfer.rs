@@ -230,7 +230,7 @@ impl SnapshotReceiver {
         if hash == Some(file.hash) {
             Ok(())
         } else {
-            Err(Error::corrupted(&file.name, "another hash than the manifest's"))
+            Err(Error::corrupted(&file.name, "a different hash than the manifest's"))
         }
     }
 }

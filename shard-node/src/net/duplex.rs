@@ -162,9 +162,10 @@ pub struct Pipe {
 
 impl Pipe {
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        match Pin::new(&mut self.broken).poll(cx) {
-            Poll::Ready(_) => Err(io::ErrorKind::ConnectionReset.into()),
-            Poll::Pending => Ok(()),
+        // A receiver that has told of the cut panics if it is asked again.
+        match self.broken.is_terminated() || Pin::new(&mut self.broken).poll(cx).is_ready() {
+            true => Err(io::ErrorKind::ConnectionReset.into()),
+            false => Ok(()),
         }
     }
 }
@@ -196,3 +197,6 @@ impl Connected for Pipe {
 
     fn connect_info(&self) -> Self::ConnectInfo {}
 }
+
+#[cfg(test)]
+mod tests;

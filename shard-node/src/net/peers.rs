@@ -163,6 +163,10 @@ async fn exchange(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        DuplexNet,
+        replica::tests::{CLUSTER, Ears, LIMIT},
+    };
 
     #[test]
     fn pauses_grow_to_a_bound_and_differ_from_node_to_node() {
@@ -172,5 +176,77 @@ mod tests {
         assert!(two[11] >= RETRY_DELAY_MAX / 2);
         assert_ne!(two, three);
         assert_eq!(two, delays("node-2"), "a run can be repeated");
+    }
+
+    /// The queues of node 1, and the names of nodes that could not be reached.
+    fn peers(net: &DuplexNet) -> (Peers, mpsc::Receiver<String>) {
+        let (told, unreachable) = mpsc::channel(64);
+        let sender = Sender {
+            node: "node-1".to_owned(),
+            cluster: CLUSTER,
+            connector: net.connector("node-1"),
+            message_bytes_max: 1 << 20,
+            unreachable: Arc::new(move |node| told.try_send(node.to_owned()).unwrap_or_default()),
+        };
+        (Peers::new(sender, tokio::runtime::Handle::current()), unreachable)
+    }
+
+    fn message(group: u32) -> PeerMessage {
+        PeerMessage { group, ..PeerMessage::default() }
+    }
+
+    #[tokio::test]
+    async fn messages_to_a_node_arrive_in_order_on_a_stream_that_names_their_sender() {
+        let net = DuplexNet::new();
+        let mut ears = Ears::of(&net, "node-2");
+        let (peers, _) = peers(&net);
+        assert!((0..100).all(|group| peers.send("node-2", message(group))));
+        for group in 0..100 {
+            assert_eq!(ears.next().await, ("node-1".to_owned(), message(group)));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_nobody_empties_takes_a_bounded_number_and_leaves_the_others_alone() {
+        let net = DuplexNet::new();
+        let (peers, _) = peers(&net);
+        let sent = (0..2 * OUTGOING_QUEUE_MAX).filter(|_| peers.send("node-2", message(1))).count();
+        assert_eq!(sent, OUTGOING_QUEUE_MAX, "no task has run since");
+        assert!(peers.send("node-3", message(1)));
+    }
+
+    #[tokio::test]
+    async fn a_broken_stream_is_told_and_begins_again_with_new_messages() {
+        let net = DuplexNet::new();
+        let mut ears = Ears::of(&net, "node-2");
+        let (peers, mut unreachable) = peers(&net);
+        peers.send("node-2", message(1));
+        ears.next().await;
+        net.cut("node-1", "node-2");
+        let told = tokio::time::timeout(LIMIT, unreachable.recv()).await.expect("it is noticed");
+        assert_eq!(told.as_deref(), Some("node-2"));
+        net.heal("node-1", "node-2");
+        // Messages of the pause are dropped, so the test repeats its message as raft does.
+        let heard = async {
+            loop {
+                peers.send("node-2", message(2));
+                if let Some(heard) = ears.try_next() {
+                    break heard;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        assert_eq!(tokio::time::timeout(LIMIT, heard).await.expect("it arrives"), message(2));
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_no_metadata_is_left_out() {
+        let mut request = Request::new(());
+        name_caller(&mut request, "nö\n", CLUSTER);
+        assert!(request.metadata().get(NODE).is_none());
+        assert_eq!(
+            request.metadata().get(super::CLUSTER).map(MetadataValue::as_encoded_bytes),
+            Some(CLUSTER.to_string().as_bytes())
+        );
     }
 }

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cold_directory_is_bound_like_the_other_and_kept_beside_an_empty_one() {
+    fn a_cold_directory_is_bound_like_the_other_and_kept_with_an_empty_one() {
         let (hot, cold) = (SimStorage::new(), SimStorage::new());
         let with = |hot: &SimStorage| TieredStorage::new(hot.storage(), cold.storage());
         let held = Claim::take(&with(&hot), &owner()).expect("both are empty");
@@ -186,7 +186,7 @@ mod tests {
         let foreign = SimStorage::new();
         foreign.create_dir_all("photos").expect("a directory");
         let storage = Arc::new(TieredStorage::new(hot.storage(), foreign.storage()));
-        let error = Claim::take(storage.as_ref(), &owner()).expect_err("it is no cold directory").to_string();
+        let error = Claim::take(storage.as_ref(), &owner()).expect_err("it is not a cold directory").to_string();
         assert!(error.contains("the cold directory: it has `photos` in it"), "{error}");
     }
 

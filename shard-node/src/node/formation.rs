@@ -79,7 +79,7 @@ pub struct Survey {
 enum Seen {
     /// The host does not answer.
     Unreachable,
-    /// The host is of another cluster or ledger.
+    /// The host belongs to another cluster or ledger.
     Foreign,
     Absent,
     Pledged,
@@ -322,6 +322,7 @@ fn see(hosted: &Hosted, group: GroupId, asked: &str, answer: &NodeStatusResponse
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{DuplexNet, hosted::tests::hosted, replica::tests::CLUSTER};
 
     fn others(list: &[Seen]) -> BTreeMap<String, Seen> {
         list.iter().enumerate().map(|(at, seen)| (format!("node-{at}"), seen.clone())).collect()
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn no_order_of_starts_and_one_lost_disk_lets_an_id_that_voted_begin_again() {
+    fn an_id_that_voted_never_begins_again_whatever_the_order_of_starts_and_the_lost_disk() {
         let mut seen = BTreeSet::new();
         let mut open: Vec<World> = vec![([Disk::Absent; 3], [false; 3], 0)];
         while let Some(world) = open.pop() {
@@ -406,5 +407,103 @@ mod tests {
         let formed = seen.iter().any(|(disks, ..)| *disks == [Disk::Begun; 3]);
         let rejoined = seen.iter().any(|(disks, ..)| disks.contains(&Disk::Learner));
         assert!(formed && rejoined && seen.len() > 40, "the search went everywhere: {}", seen.len());
+    }
+
+    /// Node 1 of three, which was configured with a ledger.
+    fn configured() -> Arc<Hosted> {
+        let hosted = hosted(&DuplexNet::new());
+        hosted.forming.write().expect("nobody panicked").ledger = Some(Digest([4; 32]));
+        hosted
+    }
+
+    #[tokio::test]
+    async fn a_host_counts_only_if_it_is_of_this_cluster_and_ledger_and_the_one_that_was_asked() {
+        let hosted = configured();
+        let answer = NodeStatusResponse {
+            node: "node-2".to_owned(),
+            cluster_id: CLUSTER.as_bytes().to_vec().into(),
+            ledger: vec![4; 32].into(),
+            started: vec![1],
+            pledged: vec![2],
+            ..Default::default()
+        };
+        let seen = |group, answer: &NodeStatusResponse| see(&hosted, GroupId::from_number(group), "node-2", answer);
+        let groups = [1, 2, 3].map(|group| seen(group, &answer));
+        assert_eq!(groups, [Seen::Started, Seen::Pledged, Seen::Absent]);
+        let both = NodeStatusResponse { pledged: vec![1], ..answer.clone() };
+        assert_eq!(seen(1, &both), Seen::Started);
+        let just_started = NodeStatusResponse { ledger: Default::default(), ..answer.clone() };
+        assert_eq!(seen(1, &just_started), Seen::Unreachable, "it does not know its configuration yet");
+        for foreign in [
+            NodeStatusResponse { node: "node-3".to_owned(), ..answer.clone() },
+            NodeStatusResponse { cluster_id: vec![1; 16].into(), ..answer.clone() },
+            NodeStatusResponse { ledger: vec![5; 32].into(), ..answer.clone() },
+            NodeStatusResponse { ledger: vec![4; 31].into(), ..answer },
+        ] {
+            assert_eq!(seen(1, &foreign), Seen::Foreign, "{foreign:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_host_that_is_in_no_list_or_does_not_answer_holds_a_new_group_up() {
+        let hosted = configured();
+        let seen = look(&hosted, GroupId::Root, &[1, 2, 9].into(), 1).await;
+        let expected = [("node 9", Seen::Unreachable), ("node-2", Seen::Unreachable)];
+        assert_eq!(seen, expected.map(|(node, seen)| (node.to_owned(), seen)).into());
+        assert!(matches!(next(false, true, &seen), Step::Wait(_)));
+    }
+
+    #[tokio::test]
+    async fn a_pledge_is_on_disk_before_others_see_it_and_a_beginning_replaces_it() {
+        let hosted = configured();
+        let identity = Identity { cluster: CLUSTER, group: GroupId::Root, raft_id: RaftId::new(1, FIRST) };
+        let disk = Arc::clone(&hosted.storage);
+        let found = || find(disk.as_ref(), CLUSTER, 1, GroupId::Root).expect("it is sound");
+        assert!(matches!(found(), Found::Nothing));
+        pledge(&hosted, identity).await.expect("there is room");
+        assert!(matches!(found(), Found::Pledge));
+        assert_eq!(hosted.report().pledged, [0]);
+        note_started(&hosted, GroupId::Root);
+        let report = hosted.report();
+        assert_eq!((report.pledged, report.started), (vec![], vec![0]));
+    }
+
+    #[tokio::test]
+    async fn a_pledge_that_could_not_be_written_is_not_shown() {
+        let hosted = configured();
+        let identity = Identity { cluster: CLUSTER, group: GroupId::Root, raft_id: RaftId::new(1, FIRST) };
+        let held = Home::open(hosted.storage.as_ref(), identity).expect("made");
+        assert!(matches!(pledge(&hosted, identity).await, Err(Error::InUse)));
+        assert!(hosted.report().pledged.is_empty());
+        drop(held);
+    }
+
+    #[test]
+    fn a_survey_tells_pledges_from_replicas_and_refuses_those_of_others() {
+        let node = coppice_env::SimStorage::new().storage();
+        let shard = |number| GroupId::Shard(coppice_types::ShardId(number));
+        let make = |cluster, group, raft_id, begun| {
+            let identity = Identity { cluster, group, raft_id };
+            let mut home = Home::open(node.as_ref(), identity).expect("made");
+            if begun {
+                home.set_started(identity).expect("noted");
+            }
+        };
+        make(CLUSTER, GroupId::Root, RaftId::new(1, FIRST), false);
+        make(CLUSTER, shard(0), RaftId::new(1, FIRST), true);
+        // A learner that was cut off before its log was made goes on under its id.
+        make(CLUSTER, shard(1), RaftId::new(1, 77), false);
+        let owner = Owner { cluster: CLUSTER, node: "node-1".to_owned(), ordinal: 1, ledger: Digest::default() };
+        let groups = [GroupId::Root, shard(0), shard(1), shard(2)];
+        let survey = survey(node.as_ref(), &owner, groups).expect("all is this node's");
+        assert_eq!(survey.pending, [(GroupId::Root, true), (shard(2), false)].into());
+        let replicas: Vec<_> = survey.replicas.iter().map(|replica| (replica.group, replica.raft_id)).collect();
+        assert_eq!(replicas, [(shard(0), RaftId::new(1, FIRST)), (shard(1), RaftId::new(1, 77))]);
+        make(CLUSTER, shard(3), RaftId::new(2, FIRST), true);
+        make(ClusterId([1; 16]), shard(4), RaftId::new(1, FIRST), true);
+        for group in [shard(3), shard(4)] {
+            let refused = super::survey(node.as_ref(), &owner, [group]).expect_err("it is another's");
+            assert!(matches!(&refused, Error::Identity(what) if what.contains(&home::directory(group))), "{refused}");
+        }
     }
 }

@@ -7,7 +7,10 @@ use std::{
 };
 
 use coppice_env::Storage;
-use coppice_process::access::Guard;
+use coppice_process::{
+    access::Guard,
+    net::{Front, Services},
+};
 use coppice_proto::v1::{
     self, node_server::NodeServer, peer_server::PeerServer, root_server::RootServer, shard_server::ShardServer,
 };
@@ -20,7 +23,7 @@ use tokio::{
 use tonic::{service::Routes, transport::server::Connected};
 
 use super::{
-    health, metrics,
+    beats, health, metrics,
     options::{Options, ReplicaOptions},
 };
 use crate::{
@@ -29,7 +32,7 @@ use crate::{
     limits::{PEER_MESSAGE_EXTRA_BYTES, message_bytes},
     net::peers::{Peers, Sender, Unreachable},
     replica::{
-        self, Config, Durations, Site, Work,
+        self, Config, Durations, Reserve, Site, Sleepers, Work,
         home::{self, Identity},
     },
     service::{NodeService, PeerService, RootService, ShardService},
@@ -88,15 +91,20 @@ impl Node {
         IO::ConnectInfo: Clone + Send + Sync + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
     {
-        Self::start_guarded(options, incoming, None).await
+        let (handle, _) = Self::start_guarded(options, incoming, None).await?;
+        Ok(handle)
     }
 
     /// Like [`start`](Self::start), but also checks callers' roles on connections that authenticate
-    /// them.
+    /// them. Returns the services for callers in this process, too.
     ///
     /// # Errors
     /// Those of [`start`](Self::start).
-    pub async fn start_guarded<I, IO, E>(options: Options, incoming: I, guard: Option<Guard>) -> Result<Handle, Error>
+    pub async fn start_guarded<I, IO, E>(
+        options: Options,
+        incoming: I,
+        guard: Option<Guard>,
+    ) -> Result<(Handle, Services), Error>
     where
         I: Stream<Item = Result<IO, E>> + Send + 'static,
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
@@ -112,9 +120,11 @@ impl Node {
         tokio::spawn(health::report(Arc::clone(handle.hosted()), reporter));
         let (shutdown, ended) = oneshot::channel();
         *handle.inner.shutdown.lock().unwrap_or_else(PoisonError::into_inner) = Some(shutdown);
-        let server = tokio::spawn(serve(routes, incoming, ended));
+        let front = Front::new();
+        let services = front.services(routes.clone());
+        let server = tokio::spawn(serve(front, routes, incoming, ended));
         *handle.inner.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
-        Ok(handle)
+        Ok((handle, services))
     }
 
     /// Starts a node's replicas and returns its services, for the caller's own transport. Runs on
@@ -127,6 +137,8 @@ impl Node {
         let replicas = options.replicas.clone();
         let hosted = Arc::new_cyclic(|weak| Hosted::new(weak, |unreachable| site(options, unreachable, runtime)));
         metrics::show(&hosted);
+        let (site, closing) = (Arc::clone(&hosted.site), hosted.closing.subscribe());
+        tokio::spawn(beats::send(site, Arc::downgrade(&hosted), closing));
         let inner = Inner {
             hosted: Arc::clone(&hosted),
             work: Mutex::default(),
@@ -164,6 +176,7 @@ fn site(options: Options, unreachable: Unreachable, runtime: tokio::runtime::Han
         cluster: options.cluster_id,
         params: options.params,
         message_bytes_max,
+        reserve: Reserve::new(Arc::clone(&options.storage), options.replicas.iter().map(|replica| replica.group)),
         storage: options.storage,
         connector: options.connector,
         clock: options.clock,
@@ -171,6 +184,7 @@ fn site(options: Options, unreachable: Unreachable, runtime: tokio::runtime::Han
         tuning: options.tuning,
         runtime,
         durations: Durations::new(),
+        sleepers: Sleepers::default(),
         nodes: options.nodes,
         learned: Default::default(),
     }
@@ -191,14 +205,14 @@ fn routes(hosted: &Arc<Hosted>) -> Routes {
 }
 
 /// Runs the node's gRPC server until it is told to end.
-async fn serve<I, IO, E>(routes: Routes, incoming: I, ended: oneshot::Receiver<()>)
+async fn serve<I, IO, E>(front: Front, routes: Routes, incoming: I, ended: oneshot::Receiver<()>)
 where
     I: Stream<Item = Result<IO, E>> + Send + 'static,
     IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     IO::ConnectInfo: Clone + Send + Sync + 'static,
     E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
 {
-    let router = coppice_process::net::server().add_routes(routes);
+    let router = front.server().add_routes(routes);
     let shutdown = async {
         // This also ends when the handle is dropped.
         let _ = ended.await;
@@ -293,7 +307,10 @@ impl Handle {
         let runner = self.inner.hosted.tuning.runner.clone();
         let removed = runner.blocking(move || home::remove(storage.as_ref(), group)).await;
         match removed {
-            Some(result) => result.map_err(crate::error::storage("remove the replica's directory")),
+            Some(result) => {
+                result.map_err(crate::error::storage("remove the replica's directory"))?;
+                self.inner.hosted.reserve.leave(group)
+            }
             None => Err(Error::Overdue("the removal of a directory")),
         }
     }
@@ -344,7 +361,8 @@ fn start(hosted: &Arc<Hosted>, options: ReplicaOptions) -> Result<(Replica, Work
     let site = Arc::clone(&hosted.site);
     match group {
         GroupId::Root => {
-            let (replica, work) = replica::start(Config { identity, bootstrap, machine: (), site })?;
+            let machine = site.tuning.runner.clone();
+            let (replica, work) = replica::start(Config { identity, bootstrap, machine, site })?;
             Ok((Replica::Root(replica), work))
         }
         GroupId::Shard(shard) => {
@@ -402,13 +420,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn calls_beyond_what_a_connection_may_have_wait_with_their_client_and_hold_up_no_other() {
+    async fn calls_beyond_the_limit_of_a_connection_wait_at_their_client_and_hold_up_no_other() {
         let (came, mut coming) = mpsc::channel(1);
         let go = Arc::new(Semaphore::new(0));
         let routes = Routes::new(NodeServer::new(Slow { came, go: Arc::clone(&go) }));
         let net = DuplexNet::new();
         let (end, ended) = oneshot::channel();
-        let server = tokio::spawn(serve(routes, net.listen("node"), ended));
+        let server = tokio::spawn(serve(Front::new(), routes, net.listen("node"), ended));
         let client = || v1::node_client::NodeClient::new(net.connector("client").channel("node"));
         let busy = client();
         let call = || {

@@ -77,6 +77,11 @@ mod tests {
     use coppice_types::RaftId;
 
     use super::*;
+    use crate::{
+        DuplexNet,
+        hosted::tests::{SHARD, hosted},
+        shard::tests::Talk,
+    };
 
     #[test]
     fn a_replica_that_waits_for_what_ran_out_lives_and_one_that_stopped_for_good_does_not() {
@@ -100,5 +105,30 @@ mod tests {
         for role in [Role::Learner, Role::Quarantined, Role::Stopped] {
             assert_eq!(answer(role, known, true), Err(format!("the replica of root: {role}")));
         }
+    }
+
+    #[tokio::test]
+    async fn a_node_is_ready_once_every_expected_group_is_here_and_votes() {
+        let hosted = hosted(&DuplexNet::new());
+        assert_eq!(readiness(&hosted), Err("no replica is here".to_owned()));
+        assert_eq!(liveness(&hosted), Ok(()), "a node without replicas can get some");
+        let root = hosted.put_root(1);
+        hosted.forming.write().expect("nobody panicked").expected = [GroupId::Root, SHARD].into();
+        assert!(readiness(&hosted).is_err_and(|why| why.contains("is to be formed or joined")));
+        let shard = hosted.put_shard(None);
+        let lead = |status: &std::sync::RwLock<Status>| {
+            let mut status = status.write().expect("nobody panicked");
+            (status.role, status.leader) = (Role::Leader, Some(RaftId(1)));
+        };
+        lead(&root.shared.status);
+        lead(&shard.shared.status);
+        assert!(readiness(&hosted).is_err_and(|why| why.contains("waits for a snapshot")));
+        hosted.put_shard(Some(Talk::new().machine)).shared.status.write().expect("nobody panicked").role =
+            Role::Learner;
+        assert!(readiness(&hosted).is_err_and(|why| why.ends_with("learner")));
+        lead(&hosted.shard(SHARD).expect("it is there").shared.status);
+        assert_eq!(readiness(&hosted), Ok(()));
+        root.shared.status.write().expect("nobody panicked").broken = true;
+        assert!(liveness(&hosted).is_err_and(|why| why.contains("root")));
     }
 }

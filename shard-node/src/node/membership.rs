@@ -217,4 +217,14 @@ mod tests {
         );
         assert_eq!(id(&[RaftId::new(2, u32::MAX)], 0), None);
     }
+
+    #[test]
+    fn a_step_that_may_succeed_later_is_repeated_and_a_wrong_one_is_not() {
+        use coppice_types::Reason;
+        let repeated: Vec<_> = Reason::ALL.iter().copied().filter(|reason| may_pass(reason.kind())).collect();
+        let kept = [Reason::NotLeader, Reason::Unavailable, Reason::NotFound, Reason::ResourceExhausted];
+        assert!(kept.iter().all(|reason| repeated.contains(reason)), "{repeated:?}");
+        let given_up = [Reason::InvalidArgument, Reason::Denied, Reason::WrongCluster, Reason::Internal];
+        assert!(!given_up.iter().any(|reason| repeated.contains(reason)), "{repeated:?}");
+    }
 }

@@ -93,6 +93,7 @@ struct Look {
     group: KeyValue,
     status: Status,
     is_open: bool,
+    is_asleep: bool,
     /// How many messages from other replicas, and how many requests, wait for the replica.
     waiting: (u64, u64),
     counted: Counted,
@@ -101,7 +102,7 @@ struct Look {
 }
 
 impl Look {
-    fn at(group: GroupId, replica: &Replica) -> Self {
+    fn at(hosted: &Hosted, group: GroupId, replica: &Replica) -> Self {
         let counted = Counted::of(replica.counts(), replica.traffic());
         // A replica without a state has neither.
         let (shard, root) = match replica {
@@ -109,7 +110,8 @@ impl Look {
             Replica::Root(replica) => (None, replica.read_now(|machine| Ok(root(machine))).ok()),
         };
         let (is_open, waiting) = (replica.is_open(), replica.waiting());
-        Self { group: group_label(group), status: replica.status(), is_open, waiting, counted, shard, root }
+        let is_asleep = hosted.sleepers.is_asleep(group);
+        Self { group: group_label(group), status: replica.status(), is_open, is_asleep, waiting, counted, shard, root }
     }
 
     fn counter(&self, counter: fn(&Counters) -> u64) -> Option<u64> {
@@ -163,7 +165,7 @@ impl Looker {
         let now = hosted.clock.now();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.1.is_empty() || now.saturating_sub(last.0) > LOOK_AGE_MAX {
-            let looks = hosted.all().into_iter().map(|(group, replica)| Look::at(group, &replica));
+            let looks = hosted.all().into_iter().map(|(group, replica)| Look::at(&hosted, group, &replica));
             *last = (now, Arc::new(looks.collect()));
         }
         Arc::clone(&last.1)
@@ -231,4 +233,61 @@ pub fn show(hosted: &Arc<Hosted>) {
     list::snapshots(&instruments);
     list::engine(&instruments);
     list::root_group(&instruments);
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::{Clock, SimClock, SimStorage};
+
+    use super::*;
+    use crate::{
+        DuplexNet,
+        hosted::tests::{SHARD, hosted},
+        replica::tests::site,
+        shard::tests::Talk,
+    };
+
+    #[tokio::test]
+    async fn a_look_shows_what_there_is_of_a_replica_and_nothing_of_what_there_is_not() {
+        let hosted = hosted(&DuplexNet::new());
+        let mut talk = Talk::new();
+        talk.commit(1, "a");
+        hosted.put_shard(Some(talk.machine));
+        hosted.put_root(3);
+        let look = |(group, replica)| Look::at(&hosted, group, &replica);
+        let looks = || hosted.all().into_iter().map(look).collect::<Vec<_>>();
+        let [root, shard] = &looks()[..] else { panic!("two replicas are here") };
+        assert_eq!(root.root.as_ref().map(|root| (root.entries, root.term)), Some((3, 1)));
+        assert_eq!((root.counter(|counters| counters.stages), root.usage(|usage| usage.versions)), (None, None));
+        assert_eq!(shard.shard.as_ref().map(|shard| (shard.version, shard.records)), Some((1, 1)));
+        assert_eq!((shard.counter(|counters| counters.stages), shard.root.is_some()), (Some(1), false));
+        assert_eq!((shard.is(Role::Unknown), shard.is(Role::Leader)), (Some(1), Some(0)));
+        hosted.sleepers.fall_asleep(SHARD, 1, [], Duration::ZERO);
+        assert_eq!(looks().iter().map(|look| look.is_asleep).collect::<Vec<_>>(), [false, true]);
+        hosted.put_shard(None);
+        let closed = looks().remove(1);
+        assert!(closed.shard.is_none() && !closed.is_open, "a replica without a state still has a role");
+        assert_eq!(closed.counter(|counters| counters.stages), None);
+    }
+
+    #[tokio::test]
+    async fn one_look_serves_a_collection_and_the_next_one_is_fresh() {
+        let clock = SimClock::default();
+        let of = Arc::new(clock.clone()) as Arc<dyn Clock>;
+        let site = site(&DuplexNet::new(), SimStorage::new().storage(), of, crate::Tuning::default());
+        let hosted = Arc::new_cyclic(|weak| Hosted::new(weak, |_| site));
+        let looker = Looker { hosted: Arc::downgrade(&hosted), last: Mutex::default() };
+        assert!(looker.look().is_empty());
+        let replica = hosted.put_shard(None);
+        let proposals = || looker.look().iter().map(|look| look.counted.proposals).collect::<Vec<_>>();
+        assert_eq!(proposals(), [0], "a node without replicas is looked at again at once");
+        replica.shared.counts.proposals.fetch_add(5, Ordering::Relaxed);
+        clock.advance(LOOK_AGE_MAX);
+        assert_eq!(proposals(), [0]);
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(proposals(), [5]);
+        assert_eq!(hosted.shard(SHARD).map(|it| it.group).map_err(|it| it.reason), Ok(SHARD));
+        drop(hosted);
+        assert!(looker.look().is_empty(), "the node has ended");
+    }
 }

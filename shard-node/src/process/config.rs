@@ -12,6 +12,7 @@ use coppice_process::{
     access::Access,
     config::millis,
     ledger::{self, Ledger, Nodes, parse_cluster},
+    log_filter,
     store::Store,
     tls::Tls,
 };
@@ -29,12 +30,12 @@ pub const PROGRAM: Program = Program {
     flags: &[
         Flag { name: "node", value: "NAME", help: "This node's name, as in [nodes]" },
         Flag { name: "cluster-id", value: "HEX", help: "The cluster: the end of the signing key's name" },
-        Flag { name: "data-dir", value: "DIR", help: "Where the replicas live; this node's alone" },
+        Flag { name: "data-dir", value: "DIR", help: "Where the replicas live; only for this node" },
         Flag { name: "listen", value: "ADDRESS", help: "Where to listen for other nodes and coordinators: IP:PORT" },
         Flag {
             name: "bootstrap",
             value: "new|existing",
-            help: "Whether groups that nobody has may be formed [default: existing]",
+            help: "Whether groups that no node has may be formed [default: existing]",
         },
     ],
 };
@@ -68,7 +69,7 @@ pub struct Config {
     #[serde(default)]
     pub bootstrap: Bootstrap,
     /// The filter of log events.
-    #[serde(default = "info")]
+    #[serde(default = "log_filter")]
     pub log: String,
     /// The form of a log line.
     #[serde(default)]
@@ -127,11 +128,9 @@ fn cold_bytes_per_s() -> u64 {
     crate::Tuning::default().cold_bytes_per_s
 }
 
-fn info() -> String {
-    "info".to_owned()
-}
-
-fn stop_timeout_ms() -> u64 {
+/// The default time limit of a stop.
+#[must_use]
+pub fn stop_timeout_ms() -> u64 {
     20_000
 }
 
@@ -200,20 +199,23 @@ impl Settings for Config {
             let names: Vec<&str> = self.nodes.keys().map(String::as_str).collect();
             return Err(Failure::usage(format!("node = {:?} is not in [nodes]: {}", self.node, names.join(", "))));
         }
-        self.access.check(self.listen, self.tls.is_some())?;
+        self.access.check("listen", self.listen, self.tls.is_some())?;
         let Tuning { tick_ms, log_segment_bytes, .. } = self.tuning;
         if !(1..=10_000).contains(&tick_ms) || !(64 << 10..=1 << 30).contains(&log_segment_bytes) {
-            return Err(Failure::usage("tuning: tick_ms is 1 to 10000, log_segment_bytes 64 KiB to 1 GiB"));
+            return Err(Failure::usage("tuning: tick_ms must be 1 to 10000, log_segment_bytes 64 KiB to 1 GiB"));
         }
         if let Some(Cold { dir, .. }) = self.cold.as_ref().filter(|cold| nested(&cold.dir, &self.data_dir)) {
-            let message = format!("cold.dir = {:?} and data_dir = {:?} are not apart", dir, self.data_dir);
+            let message = format!(
+                "cold.dir = {:?} and data_dir = {:?} are not apart: neither may contain the other",
+                dir, self.data_dir
+            );
             return Err(Failure::usage(message));
         }
         if let Some(store) = &self.metadata {
             store.check()?;
             if store.dir.is_some() {
                 return Err(Failure::usage(
-                    "metadata: dir is for a coordinator alone; nodes register in etcd: endpoints",
+                    "metadata: dir is only for coordinators; nodes register in etcd: endpoints",
                 ));
             }
         }
@@ -309,3 +311,6 @@ impl Config {
         }
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -31,6 +31,7 @@ pub(super) fn ways(config: &Config) -> Result<Ways, Failure> {
 
 /// Keeps a node registered until it is dropped. Meanwhile the node learns the addresses of the
 /// others.
+#[derive(Debug)]
 pub(super) struct Registered {
     _presence: Presence,
     following: AbortHandle,

@@ -12,6 +12,7 @@
 mod apply;
 mod leadership;
 mod requests;
+mod sleep;
 mod snapshot;
 mod work;
 
@@ -23,7 +24,7 @@ use std::{
 
 use bytes::Bytes;
 use coppice_consensus::{Beside, Committed, Group, Message, Output, Position, RaftId, Role as RaftRole, Writing};
-use coppice_env::Shortage;
+use coppice_env::{Laps, Shortage};
 use coppice_proto::{
     convert,
     v1::{DigestReport, MergeReport, PeerMessage, peer_message::Body},
@@ -44,6 +45,7 @@ use super::{
     input::{Answer, Input},
     machine::StateMachine,
     maintain::{Backlog, Maintain, catch_up, foresee},
+    rest::Rest,
     shared::Shared,
     snapshots::Snapshots,
     status::{Member, Role},
@@ -66,6 +68,9 @@ const LATE_TICKS_MAX: u32 = 4;
 pub(super) struct Actor<M: StateMachine> {
     config: Arc<Config<M>>,
     shared: Arc<Shared<M>>,
+    /// The flushes and cuts. One of them may be writing to the directory, so this is dropped before
+    /// the directory's lock.
+    flushing: Flushing<M>,
     home: Home,
     group: Group,
     applied: Position,
@@ -80,17 +85,23 @@ pub(super) struct Actor<M: StateMachine> {
     looked_ahead: Duration,
     /// The time at which the next step of background work is due; `None` if there is no work.
     work_at: Option<Duration>,
+    /// Times of the parts of the step in progress.
+    laps: Laps,
     /// Labels of recorded durations.
     labels: [KeyValue; 1],
     waiters: Waiters<M::Reply>,
     reads: Reads,
     leading: bool,
     snapshots: Snapshots<M>,
-    flushing: Flushing<M>,
     fitness: Fitness,
     cold: Cold,
+    rest: Rest,
     ended: bool,
     next_tick: Duration,
+    /// The time from which the durable state is checked again.
+    scrub_from: Duration,
+    /// The time at which a sleeping replica continues to check its durable state.
+    scrub_at: Duration,
     ticks: u64,
     /// The tick until which a retiring leader waits for a successor, and the channel to report the
     /// end.
@@ -116,6 +127,7 @@ impl<M: StateMachine> Actor<M> {
             backlog: VecDeque::new(),
             looked_ahead: Duration::ZERO,
             work_at: None,
+            laps: Laps::begin(config.site.clock.now()),
             labels: [group_label(config.identity.group)],
             waiters: Waiters::new(),
             reads: Reads::default(),
@@ -124,8 +136,11 @@ impl<M: StateMachine> Actor<M> {
             flushing: Flushing::new(Arc::clone(&config), Arc::clone(&shared)),
             fitness: Fitness::default(),
             cold: Cold::default(),
+            rest: Rest::default(),
             ended: false,
             next_tick: config.site.clock.now(),
+            scrub_from: Duration::ZERO,
+            scrub_at: Duration::MAX,
             ticks: 0,
             retiring: None,
             config,
@@ -149,7 +164,8 @@ impl<M: StateMachine> Actor<M> {
     /// # Errors
     /// If the replica can't run.
     pub(super) fn begin(&mut self) -> Result<(), Error> {
-        self.flushing.take_reserve(&self.home)?;
+        self.home.remove_own_reserve()?;
+        self.flushing.take_reserve()?;
         // Nodes are mostly started in the order of their ids, so the last one asks for votes
         // without waiting for a timeout. If there is a leader, no replica answers.
         if self.voters.incoming.iter().max() == Some(&self.config.identity.raft_id)
@@ -167,7 +183,8 @@ impl<M: StateMachine> Actor<M> {
 
     /// How long the next step may wait for an input.
     pub(super) fn wait(&self) -> Duration {
-        let next = self.work_at.map_or(self.next_tick, |at| at.min(self.next_tick));
+        let tick_at = if self.rest.asleep { self.scrub_at } else { self.next_tick };
+        let next = self.work_at.map_or(tick_at, |at| at.min(tick_at));
         let limit = if self.shared.gate.take_blocked() { BLOCKED_WAIT } else { Duration::MAX };
         next.saturating_sub(self.now()).min(limit)
     }
@@ -177,25 +194,45 @@ impl<M: StateMachine> Actor<M> {
     /// # Errors
     /// If the replica cannot continue.
     pub(super) fn step(&mut self, inputs: Vec<Input<M>>) -> Result<(), Error> {
+        self.laps.restart(self.now());
         let idle = inputs.is_empty();
         for input in inputs {
+            self.stir(&input);
             self.input(input)?;
         }
-        self.tick()?;
+        self.lap("inputs");
+        if self.rest.asleep {
+            self.scrub_asleep()?
+        } else {
+            self.tick()?
+        }
+        self.lap("tick");
         self.send_read_index();
         self.advance()?;
         self.apply_backlog()?;
+        self.lap("apply");
         self.compare()?;
+        self.lap("compare");
         self.flush_if_due()?;
+        self.lap("flush");
         self.cold.go_on(&self.config, &self.shared);
         self.hand_over_if_unfit();
         self.publish();
+        self.lap("publish");
         self.work_at = self.work(idle)?;
+        self.lap("merge");
+        if let Some(row) = self.laps.long(self.now()) {
+            tracing::debug!(target: Laps::TARGET, group = %self.config.identity.group, "{row}");
+        }
         if !self.shared.gate.is_blocked() {
             // An earlier step may have closed the gate, and its work may be gone by now.
             self.shared.gate.open();
         }
         Ok(())
+    }
+
+    fn lap(&mut self, part: &'static str) {
+        self.laps.lap(part, self.now());
     }
 
     /// Returns the fetch of a snapshot in progress, for the caller to await.
@@ -206,10 +243,12 @@ impl<M: StateMachine> Actor<M> {
     fn input(&mut self, input: Input<M>) -> Result<(), Error> {
         match input {
             Input::Peer(message, node) => self.peer(message, &node)?,
+            Input::Wake(_) => {}
             Input::Unreachable(node) => {
                 let there = self.members.iter().filter(|id| self.config.site.node_of(**id).as_deref() == Some(&node));
                 for id in there.copied().collect::<Vec<_>>() {
                     self.group.report_unreachable(id);
+                    self.group.suspect(id);
                 }
             }
             Input::Command(command, answer, sender) => self.propose(command, answer, sender)?,
@@ -231,13 +270,21 @@ impl<M: StateMachine> Actor<M> {
         }
         while now >= self.next_tick {
             self.group.tick();
+            self.lap("tick");
             self.next_tick += tick;
             self.ticks += 1;
             self.look_after_fitness();
+            self.lap("fitness");
             self.scrub()?;
+            self.lap("scrub");
             self.cold.grant(&self.config, &self.shared);
             if self.ticks.is_multiple_of(CARE_TICKS) {
                 self.care()?;
+                self.lap("care");
+            }
+            self.rest_if_quiet();
+            if self.rest.asleep {
+                return Ok(());
             }
         }
         self.reads.retry(now.saturating_sub(tick * READ_RETRY_TICKS));
@@ -303,6 +350,7 @@ impl<M: StateMachine> Actor<M> {
             let workers = config.site.tuning.engine.workers;
             let beside = Beside { workers, meanwhile: &mut meanwhile, writes: &note };
             let output = self.group.advance_beside(&mut send, beside)?;
+            self.lap("log");
             for write in times.into_inner().chunks_exact(2) {
                 self.note_pace(write[1].saturating_sub(write[0]));
             }
@@ -327,6 +375,7 @@ impl<M: StateMachine> Actor<M> {
         }
         self.backlog.extend(output.committed);
         self.apply_backlog()?;
+        self.lap("apply");
         for read in output.reads {
             self.reads.ready(read.id, read.index);
         }
@@ -352,7 +401,7 @@ impl<M: StateMachine> Actor<M> {
         for index in std::mem::take(&mut self.touched) {
             if let Verdict::Diverged(majority) = self.agreements.verdict(index, &self.voters) {
                 let own = self.agreements.own(index).unwrap_or_default();
-                self.quarantine(index, own, majority, "another digest than the majority's")?;
+                self.quarantine(index, own, majority, "a different digest than the majority's")?;
             }
         }
         let machine = self.shared.machine.read();
@@ -371,6 +420,7 @@ impl<M: StateMachine> Actor<M> {
         if self.group.quarantined().is_some() {
             return Ok(());
         }
+        self.wake(Duration::ZERO);
         let evidence = format!("entry {index}: own {own}, majority {majority}: {note}");
         tracing::error!(group = %self.config.identity.group, evidence, "this replica is quarantined");
         self.shared.counts.quarantines.fetch_add(1, Ordering::Relaxed);
@@ -408,8 +458,11 @@ impl<M: StateMachine> Actor<M> {
     }
 
     /// Publishes the replica's status.
-    fn publish(&self) {
+    fn publish(&mut self) {
         let raft = self.group.status();
+        if self.applied == raft.last {
+            self.flushing.note_all_applied();
+        }
         let role = match raft.role {
             _ if raft.quarantined => Role::Quarantined,
             RaftRole::Leader => Role::Leader,
@@ -477,3 +530,6 @@ fn send<M: StateMachine>(config: &Config<M>, unfit: bool, to: RaftId, body: Body
     };
     config.site.peers.send(&node, message)
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 //! Every replica tells all others the digest of each entry's outcome, after the fsync that covers
 //! the entry. A proposer is answered only when a majority of the voters reports the same digest;
 //! while the members change, a majority of both configurations. A replica that finds a majority for
-//! another digest than its own has diverged.
+//! a different digest than its own has diverged.
 //!
 //! Invariants: this replica's digests are noted in ascending order of index. At most
 //! [`AGREEMENTS_MAX`] entries are compared at a time, and the oldest are forgotten. Reports may be
@@ -124,6 +124,12 @@ impl Agreements {
                 (index, own)
             })
             .collect()
+    }
+
+    /// Whether none of this replica's digests is to be sent again.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.entries.values().all(|votes| votes.agreed || votes.own.is_none() || votes.repeats >= REPEATS_MAX)
     }
 
     /// This replica's digest of an entry, if the entry is still being compared.

@@ -43,6 +43,9 @@ pub trait AnyReplica: Send + Sync {
     /// Tells the replica that a node cannot be reached.
     fn unreachable(&self, node: &str);
 
+    /// Wakes the replica, if it sleeps. The node of another member was silent for `silence`.
+    fn wake(&self, silence: Duration);
+
     /// Changes the group's members. The replica must lead.
     ///
     /// # Errors
@@ -103,6 +106,11 @@ impl<M: StateMachine> AnyReplica for ReplicaHandle<M> {
         let _ = self.shared.mailbox.put(Lane::Peers, Input::Unreachable(node.to_owned()));
     }
 
+    fn wake(&self, silence: Duration) {
+        // If the lane is full, what is in it wakes the replica.
+        let _ = self.shared.mailbox.put(Lane::Peers, Input::Wake(silence));
+    }
+
     fn change(&self, limit: Duration, change: Change) -> BoxFuture<'_, Result<(), Refusal>> {
         self.ask(limit, |answer| Input::Change(change, answer)).boxed()
     }
@@ -156,4 +164,55 @@ async fn read_snapshot<M: StateMachine>(
     replica.shared.traffic.given.fetch_add(bytes.len() as u64, Ordering::Relaxed);
     replica.shared.fetched_ms.store(now_ms, Ordering::Relaxed);
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_types::GroupId;
+
+    use super::*;
+    use crate::replica::{
+        machine::Position,
+        tests::{Script, Toy, full, handle, toy},
+    };
+
+    /// A replica with a pinned snapshot, and the pin.
+    fn pinned(script: &Script) -> (ReplicaHandle<Toy>, u64) {
+        let mut machine = toy(script);
+        let pin = machine.pin_snapshot(Position { index: 3, term: 1 }).expect("there is room").id;
+        (handle(GroupId::Root, Some(machine)), pin)
+    }
+
+    fn of(snapshot_id: u64, file: &str) -> v1::FetchSnapshotRequest {
+        v1::FetchSnapshotRequest { snapshot_id, file: file.to_owned(), ..Default::default() }
+    }
+
+    async fn read(replica: &ReplicaHandle<Toy>, request: &v1::FetchSnapshotRequest, ms: u64) -> Result<usize, Reason> {
+        let bytes = AnyReplica::read_snapshot(replica, request, 0, Duration::from_millis(ms)).await;
+        bytes.map(|bytes| bytes.len()).map_err(|refusal| refusal.reason)
+    }
+
+    #[tokio::test]
+    async fn a_part_of_a_snapshot_keeps_its_pin_alive_and_is_counted_and_a_failed_read_does_neither() {
+        let script = Script::default();
+        let (replica, pin) = pinned(&script);
+        let told = || {
+            (replica.shared.fetched_ms.load(Ordering::Relaxed), replica.shared.traffic.given.load(Ordering::Relaxed))
+        };
+        assert_eq!(read(&replica, &of(pin + 1, "toy"), 50).await, Err(Reason::NotFound));
+        assert_eq!(read(&replica, &of(pin, "../toy"), 50).await, Err(Reason::NotFound));
+        script.fail("read_snapshot", full());
+        assert_eq!(read(&replica, &of(pin, "toy"), 50).await, Err(Reason::Unavailable), "it may be asked again");
+        assert_eq!(told(), (0, 0));
+        let len = read(&replica, &of(pin, "toy"), 60).await.expect("it is pinned");
+        assert_eq!(told(), (60, len as u64));
+        assert_eq!(read(&replica, &of(pin, ""), 70).await, Ok(0), "a receiver that checks its copy");
+        assert_eq!(told(), (70, len as u64));
+    }
+
+    #[tokio::test]
+    async fn a_replica_without_a_state_has_no_snapshot() {
+        let replica = handle::<Toy>(GroupId::Root, None);
+        assert_eq!(read(&replica, &of(1, "toy"), 50).await, Err(Reason::Unavailable));
+    }
 }

@@ -209,3 +209,6 @@ async fn next_chunk(chunks: &mut Streaming<SnapshotChunk>) -> Result<Option<Snap
     let chunk = tokio::time::timeout(CHUNK_TIMEOUT, chunks.message()).await;
     Ok(chunk.map_err(|_| Error::Overdue("a part of a snapshot"))??)
 }
+
+#[cfg(test)]
+mod tests;

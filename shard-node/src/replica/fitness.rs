@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_says_what_holds_now_beside_what_it_says_anyway() {
+    fn a_note_says_what_holds_now_and_what_it_says_anyway() {
         for kept in ["", "waits for a snapshot", "two parts; of one note"] {
             let with = |why: &str| if kept.is_empty() { why.to_owned() } else { format!("{kept}; {why}") };
             let mut said = kept.to_owned();

@@ -184,3 +184,6 @@ impl<M: StateMachine> ReplicaHandle<M> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,6 @@
 //!                current         the number of the state directory in use
 //!                incoming        while a snapshot is received: its state directory and manifest
 //!                floor           an entry from which the raft log is kept
-//!                reserve         room for waiting entries, prune and rollback on a full disk
 //!                raft/           the raft log
 //!                state-<n>/      the state machine
 //!                evidence/       the state machine that was last quarantined
@@ -38,9 +37,6 @@ use crate::{Error, error::storage as failed};
 const FILE_VERSION: u8 = 2;
 /// The largest small file.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-/// A reserve grows in steps of this size. It is taken only if this many bytes, or an eighth of it
-/// if that is less, stay free.
-const RESERVE_STEP_BYTES: u64 = 1 << 20;
 
 /// The replica that owns a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -323,44 +319,20 @@ impl Home {
 
     /// Notes an entry before the raft log is cut there.
     pub fn set_floor(&self, position: Position) -> Result<(), Error> {
+        self.floor_note(position)()
+    }
+
+    /// Work that notes an entry before the raft log is cut there. It may run on another thread.
+    pub fn floor_note(&self, position: Position) -> impl FnOnce() -> Result<(), Error> + Send + use<> {
+        let storage = Arc::clone(&self.storage);
         let mut out = Writer::new();
         out.u64(position.index);
         out.u64(position.term);
-        self.write("floor", &out.into_bytes())
+        move || write(&*storage, "floor", &out.into_bytes())
     }
 
-    /// Makes the reserve at least this large: room for work that must continue on a full disk. If
-    /// the disk has too little room, the present reserve stays. If growing fails nevertheless, the
-    /// reserve is given up.
-    ///
-    /// # Errors
-    /// If there is no room, or the storage fails.
-    pub fn take_reserve(&self, bytes: u64) -> Result<(), Error> {
-        let take = || {
-            let file = self.storage.open("reserve", OpenMode::OpenOrCreate)?;
-            let mut len = file.len()?;
-            if len >= bytes {
-                return Ok(());
-            }
-            // Some room is left free, so that other writes don't fail because of the reserve.
-            if self.storage.free_bytes()? < bytes - len + RESERVE_STEP_BYTES.min(bytes / 8) {
-                return Err(io::ErrorKind::StorageFull.into());
-            }
-            // Where the file system cannot allocate, zeroes are written.
-            let mut grow = || {
-                while len < bytes {
-                    len = bytes.min(len + RESERVE_STEP_BYTES);
-                    file.allocate(len)?;
-                }
-                file.sync_data()
-            };
-            grow().inspect_err(|_| drop(self.release_reserve()))
-        };
-        take().map_err(failed("keep a reserve"))
-    }
-
-    /// Gives the reserve's room back to the disk.
-    pub fn release_reserve(&self) -> Result<(), Error> {
+    /// Removes the reserve of an earlier version, which each replica kept for itself.
+    pub fn remove_own_reserve(&self) -> Result<(), Error> {
         self.remove("reserve")
     }
 
@@ -453,7 +425,7 @@ fn parse_identity(bytes: &[u8]) -> Result<(Identity, bool), Error> {
 /// Whether the raft log was made.
 ///
 /// # Errors
-/// If the directory belongs to another replica than expected.
+/// If the directory belongs to a different replica than expected.
 fn check_identity(bytes: &[u8], expected: Identity) -> Result<bool, Error> {
     let (found, started) = parse_identity(bytes)?;
     if found != expected {
@@ -465,7 +437,6 @@ fn check_identity(bytes: &[u8], expected: Identity) -> Result<bool, Error> {
 #[cfg(test)]
 mod tests {
     use coppice_env::{SimStorage, TieredStorage};
-    use coppice_types::ErrorKind;
 
     use super::*;
 
@@ -489,28 +460,6 @@ mod tests {
         }
         assert_eq!(stored(node.as_ref(), GroupId::Root).expect("read"), Some(IDENTITY));
         assert!(Home::open(node.as_ref(), IDENTITY).is_ok());
-    }
-
-    #[test]
-    fn a_reserve_is_taken_whole_and_leaves_room_for_others() {
-        let disk = SimStorage::new();
-        let home = Home::open(disk.storage().as_ref(), IDENTITY).expect("made");
-        let (before, bytes) = (disk.used_bytes(), 8 << 20);
-        for (room, taken) in [(0, false), (bytes, false), (bytes + (1 << 20) - 1, false), (bytes + (1 << 20), true)] {
-            disk.set_capacity(Some(before + room));
-            let result = home.take_reserve(bytes);
-            assert_eq!(result.is_ok(), taken, "{room} bytes of room: {result:?}");
-            assert!(result.is_ok() || result.is_err_and(|error| error.kind() == ErrorKind::Exhausted));
-            assert_eq!(disk.used_bytes(), before + if taken { bytes } else { 0 });
-        }
-        // A reserve of the right size is kept without new room, stays when it can't grow, and is
-        // given back whole.
-        disk.set_capacity(Some(0));
-        home.take_reserve(bytes).expect("it is there");
-        assert!(home.take_reserve(bytes + 1).is_err_and(|error| error.kind() == ErrorKind::Exhausted));
-        assert_eq!(disk.used_bytes(), before + bytes);
-        home.release_reserve().expect("removed");
-        assert_eq!(disk.used_bytes(), before);
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub enum Input<M: StateMachine> {
     Peer(v1::PeerMessage, String),
     /// A node that cannot be reached.
     Unreachable(String),
+    /// An order to wake up: the node of another member was silent for this long.
+    Wake(Duration),
     /// A command to replicate, and the trace that it belongs to.
     Command(Vec<u8>, Answer<M::Reply>, Context),
     /// A request for a read index, for a linearizable read.
@@ -71,5 +73,26 @@ impl From<Error> for Failed {
         let damaged = !resumable && error.kind() == ErrorKind::Corrupted;
         let short_of = error.shortage();
         Self { note: error.chain(), resumable, damaged, short_of }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replica::tests::{damage, full, no_handles};
+
+    #[test]
+    fn a_failed_fetch_says_whether_its_bytes_may_be_kept_and_whose_fault_it_was() {
+        let told = |error: Error| {
+            let Failed { resumable, damaged, short_of, .. } = Failed::from(error);
+            (resumable, damaged, short_of)
+        };
+        assert_eq!(told(damage()), (false, true, None));
+        assert_eq!(told(full()), (false, false, Some(Shortage::Space)));
+        assert_eq!(told(no_handles()), (false, false, Some(Shortage::Handles)));
+        assert_eq!(told(Error::Overdue("a part")), (true, false, None));
+        // A sender that calls its own state damaged says nothing about the bytes that arrived.
+        let status = coppice_proto::status::refuse(coppice_types::Reason::Corrupted, "a bad page");
+        assert_eq!(told(status.into()), (true, false, None));
     }
 }

@@ -1,7 +1,7 @@
 //! The queue of a replica's thread: two bounded lanes, so that clients cannot crowd out raft.
 //!
-//! Adding an item never waits: a full lane refuses it. The replica takes all items at once. That
-//! batches proposals and fsyncs under load.
+//! Adding an item never waits: a full lane refuses it. The replica takes all items at once, so
+//! proposals and fsyncs are batched under load.
 
 use std::{
     collections::VecDeque,
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_are_bounded_apart_and_peers_come_first() {
+    fn lanes_are_bounded_separately_and_peers_come_first() {
         let mailbox = Mailbox::new(2, 1);
         assert_eq!(mailbox.put(Lane::Requests, 10), Ok(()));
         assert_eq!(mailbox.put(Lane::Requests, 11), Err(Full));

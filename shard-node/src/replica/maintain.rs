@@ -84,13 +84,14 @@ pub trait Maintain {
         Ok(())
     }
 
-    /// Reads and checks about this many durable bytes. The next call continues there.
+    /// Reads and checks about this many durable bytes. The next call continues there. Returns
+    /// whether everything has been read since the round began; the next call begins another one.
     ///
     /// # Errors
     /// If something is damaged, or cannot be read.
-    fn scrub(&mut self, bytes: u64) -> Result<(), Error> {
+    fn scrub(&mut self, bytes: u64) -> Result<bool, Error> {
         let _ = bytes;
-        Ok(())
+        Ok(true)
     }
 
     /// Whether [`Maintain::move_cold`] has a move to begin or to end.
@@ -141,4 +142,65 @@ pub(crate) fn catch_up<M: Maintain>(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replica::tests::{Script, damage, toy};
+
+    fn machine(backlog: Backlog) -> (Script, RwLock<Option<crate::replica::tests::Toy>>) {
+        let script = Script::default();
+        let machine = RwLock::new(Some(toy(&script)));
+        script.acts().backlog = backlog;
+        script.take_calls();
+        (script, machine)
+    }
+
+    #[test]
+    fn work_is_done_from_the_asked_urgency_on_and_never_against_a_reader() {
+        let thrice = || {
+            let left = std::cell::Cell::new(4);
+            move || {
+                left.set(left.get() - 1);
+                left.get() > 0
+            }
+        };
+        for (backlog, least, done) in [
+            (Backlog::Behind, Backlog::Behind, 3),
+            (Backlog::Behind, Backlog::Some, 3),
+            (Backlog::Some, Backlog::Behind, 0),
+            (Backlog::Waiting, Backlog::Some, 0),
+            (Backlog::None, Backlog::Some, 0),
+        ] {
+            let (script, machine) = machine(backlog);
+            catch_up(&machine, least, &thrice()).expect("nothing fails");
+            assert_eq!(script.take_calls().len(), done, "{backlog:?} where {least:?} is asked for");
+            let reader = machine.read();
+            catch_up(&machine, least, &thrice()).expect("nothing fails");
+            foresee(&machine, &[(7, Bytes::from_static(b"x"))]);
+            assert_eq!(script.take_calls(), Vec::<String>::new());
+            drop(reader);
+        }
+    }
+
+    #[test]
+    fn a_failed_step_ends_the_work_and_is_reported() {
+        let (script, machine) = machine(Backlog::Behind);
+        script.fail("work", damage());
+        assert!(matches!(catch_up(&machine, Backlog::Some, &|| true), Err(Error::Damaged { .. })));
+        assert_eq!(script.take_calls(), ["work"]);
+    }
+
+    #[test]
+    fn commands_are_looked_ahead_at_in_order_and_without_a_state_not_at_all() {
+        let (script, machine) = machine(Backlog::None);
+        let commands = [7, 8].map(|index| (index, Bytes::from_static(b"x")));
+        foresee(&machine, &commands);
+        assert_eq!(script.take_calls(), ["foresee 7", "foresee 8"]);
+        *machine.write() = None;
+        foresee(&machine, &commands);
+        catch_up(&machine, Backlog::None, &|| true).expect("there is no state to work on");
+        assert_eq!(script.take_calls(), Vec::<String>::new());
+    }
 }

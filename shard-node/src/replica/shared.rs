@@ -175,3 +175,6 @@ impl<M: StateMachine> Shared<M> {
         self.status.write().unwrap_or_else(PoisonError::into_inner).note = note.into();
     }
 }
+
+#[cfg(test)]
+mod tests;

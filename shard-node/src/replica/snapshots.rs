@@ -19,7 +19,7 @@
 //! is checked anyway, and there is no replica to rebuild it from. A check reads the whole state, so
 //! a replica spends only a small part of its time on checks, however many refusals arrive.
 //!
-//! A crash of the receiver leaves, before the copy is noted as complete, a side directory that is
+//! A receiver that crashes before the copy is noted as complete leaves a side directory, which is
 //! resumed or dropped. After that, raft knows whether it has taken the snapshot. If it has, the
 //! start finishes the switch; if not, the copy is used when the same snapshot is offered again.
 
@@ -64,7 +64,7 @@ const CHECK_PAUSE_SHARE: u32 = 10;
 #[derive(Debug)]
 struct Check {
     pin: u64,
-    /// Identifies the check: no two begin at one time.
+    /// Identifies the check: no two begin at the same time.
     began: Duration,
 }
 
@@ -171,6 +171,12 @@ impl<M: StateMachine> Snapshots<M> {
         }
     }
 
+    /// Whether no snapshot is handed out or received.
+    pub(super) fn is_idle(&self) -> bool {
+        let gives = self.pinned.is_some() || self.wanted.is_some() || self.check.is_some();
+        !gives && self.fetching.is_none() && self.incoming.is_none()
+    }
+
     /// Ends the pin, if there is one.
     pub(super) fn unpin(&mut self, group: &mut Group) {
         if let Some(id) = self.pinned.take() {
@@ -205,7 +211,7 @@ impl<M: StateMachine> Snapshots<M> {
         let receiving: Vec<_> = status.peers.iter().filter(|peer| peer.snapshotting).map(|peer| peer.id).collect();
         if !receiving.is_empty() && idle.min(now.saturating_sub(repeated)) > FETCH_IDLE {
             // The same snapshot is offered again, so that its transfer is resumed. It is replaced
-            // if it is older than a receiver's membership, or unused for long.
+            // if it is older than a receiver's membership, or long unused.
             if idle > PIN_KEPT || !receiving.iter().all(|id| group.snapshot_covers(*id)) {
                 self.unpin(group);
             }
@@ -366,7 +372,7 @@ impl<M: StateMachine> Snapshots<M> {
         let incoming = self.incoming.take().filter(|incoming| incoming.position == position);
         incoming.ok_or_else(|| Error::Damaged {
             file: "incoming",
-            what: "raft took another snapshot than was fetched".to_owned(),
+            what: "raft took a different snapshot than was fetched".to_owned(),
         })
     }
 
@@ -392,7 +398,7 @@ fn unless_short<M: StateMachine, T>(
         flushing.note_shortage(short_of);
     }
     if short_of == Some(Shortage::Space) {
-        home.release_reserve()?;
+        flushing.release_reserve()?;
         noted = note(home);
     }
     match noted {
@@ -403,3 +409,6 @@ fn unless_short<M: StateMachine, T>(
         noted => noted.map(Some),
     }
 }
+
+#[cfg(test)]
+mod tests;

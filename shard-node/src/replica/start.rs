@@ -24,6 +24,7 @@ use super::{
     mailbox::Mailbox,
     runner::{self, Runner},
     shared::{Counts, Gate, Shared},
+    site::Site,
     status::{Member, Role, Status},
     tuning::Tuning,
 };
@@ -115,32 +116,33 @@ pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, Wo
     let Identity { group, raft_id, .. } = config.identity;
     let handle = ReplicaHandle { group, raft_id, shared: Arc::clone(&shared) };
     let runtime = config.site.runtime.clone();
+    let site = Arc::clone(&config.site);
     let actor = Actor::new(config, Arc::clone(&shared), opened.home, opened.group, opened.applied);
     let work = match shared.runner.clone() {
         Runner::Threads => {
             let drive = move || {
                 let _stop = StopOnPanic;
                 let result = drive_thread(&shared, actor, &runtime);
-                end(group, &shared, result);
+                end(group, &shared, &site, result);
             };
             let thread = std::thread::Builder::new().name(format!("{group}")).spawn(drive);
             Work::Thread(thread.map_err(crate::error::no_thread)?)
         }
         Runner::Inline(took) => Work::Task(runtime.spawn(async move {
             let result = drive_task(&shared, actor, took.as_ref()).await;
-            end(group, &shared, result);
+            end(group, &shared, &site, result);
         })),
     };
     Ok((handle, work))
 }
 
-/// Opens the directory, or creates it. If `without_reserve` is set, the reserve's room is given up
-/// first.
+/// Opens the directory, or creates it. If `without_reserve` is set, the replica's share of the
+/// reserve is given up first.
 fn open<M: StateMachine>(config: &Config<M>, without_reserve: bool) -> Result<Opened<M>, Error> {
     let home = Home::open(config.site.storage.as_ref(), config.identity)?;
     home.clear_cold()?;
     if without_reserve {
-        home.release_reserve()?;
+        config.site.reserve.release(config.identity.group)?;
     }
     if home.started() { reopen(config, home) } else { begin(config, home) }
 }
@@ -250,13 +252,17 @@ async fn reopen_when_possible<M: StateMachine>(
 
 /// Publishes that the replica has ended. After an error it stays ended until the process starts
 /// again.
-fn end<M: StateMachine>(group: GroupId, shared: &Shared<M>, result: Result<(), Error>) {
+fn end<M: StateMachine>(group: GroupId, shared: &Shared<M>, site: &Site, result: Result<(), Error>) {
     shared.gate.open();
     *shared.machine.write() = None;
     shared.status.write().unwrap_or_else(PoisonError::into_inner).role = Role::Stopped;
     if let Err(error) = result {
         note_end(group, shared, &error);
         shared.status.write().unwrap_or_else(PoisonError::into_inner).broken = true;
+        // Otherwise the other replicas of the node would wait for this one's share.
+        if let Err(error) = site.reserve.leave(group) {
+            tracing::warn!(%group, error = error.chain(), "its share of the reserve stays");
+        }
     }
 }
 
@@ -349,3 +355,6 @@ fn open_machine<M: StateMachine>(config: &Config<M>, home: &Home) -> Result<(Opt
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests;

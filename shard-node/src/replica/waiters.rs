@@ -57,6 +57,11 @@ impl<R> Waiters<R> {
         self.proposed.len() + self.awaiting.len() < WAITERS_MAX
     }
 
+    /// Whether no caller waits.
+    pub fn is_empty(&self) -> bool {
+        self.proposed.is_empty() && self.awaiting.is_empty()
+    }
+
     /// Forgets callers that gave up.
     pub fn sweep(&mut self) {
         self.proposed.retain(|_, (_, proposer)| match proposer {
@@ -186,6 +191,12 @@ impl Reads {
         }
     }
 
+    /// Whether no read waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.queued.is_empty() && self.sent.is_empty()
+    }
+
     /// Whether a read waits for a ReadIndex to be sent.
     #[must_use]
     pub fn wants_index(&self) -> bool {
@@ -215,3 +226,6 @@ impl Reads {
         self.queued.retain(|answer| !answer.is_closed());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,11 @@
-//! The root group's state machine as a replica drives it. It needs no upkeep in addition to its
-//! log.
+//! The root group's state machine as a replica drives it. Its only upkeep is its flushes, whose
+//! writes run concurrently with it.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use coppice_env::Storage;
-use coppice_root::{Manifest, Outcome, Root, SnapshotReceiver};
+use coppice_root::{Command, Manifest, Outcome, Root, SnapshotReceiver};
 
 use super::reads::RootMachine;
 use crate::{
@@ -13,17 +13,18 @@ use crate::{
     refusal::Refusal,
     replica::{
         machine::{Applied, Check, Pinned, Position, Receiver, StateMachine},
-        maintain::Maintain,
+        maintain::{Disk, Maintain},
+        runner::Runner,
     },
 };
 
 impl StateMachine for RootMachine {
     type Reply = Result<Outcome, Refusal>;
-    type Config = ();
+    type Config = Runner;
     type Receiver = RootReceiver;
 
-    fn open(storage: Arc<dyn Storage>, (): &()) -> Result<Self, Error> {
-        Ok(Self { root: Root::open(storage)? })
+    fn open(storage: Arc<dyn Storage>, runner: &Runner) -> Result<Self, Error> {
+        Ok(Self { root: Root::open(storage)?, flush: None, runner: runner.clone() })
     }
 
     fn apply(&mut self, index: u64, command: &Bytes) -> Result<Applied<Self::Reply>, Error> {
@@ -47,14 +48,22 @@ impl StateMachine for RootMachine {
     }
 
     fn begin_flush(&mut self, position: Position) -> Result<(), Error> {
-        self.flush(position)
+        self.end_flush()?;
+        let mut flush = self.root.begin_flush(position)?;
+        self.flush = Some(self.runner.begin("root-writer", move || {
+            flush.run();
+            flush
+        }));
+        Ok(())
     }
 
     fn flush(&mut self, position: Position) -> Result<(), Error> {
+        self.end_flush()?;
         Ok(self.root.flush(position)?)
     }
 
     fn pin_snapshot(&mut self, position: Position) -> Result<Pinned, Error> {
+        self.end_flush()?;
         let manifest = self.root.pin_snapshot(position)?;
         Ok(Pinned { id: manifest.id, position: manifest.position, manifest: manifest.encode() })
     }
@@ -84,9 +93,36 @@ impl StateMachine for RootMachine {
     fn disk_bytes(&self) -> u64 {
         self.root.disk_usage().unwrap_or_default()
     }
+
+    /// Prunes, rollbacks and new leaders need the root group on a full disk, too.
+    fn grows(command: &[u8]) -> bool {
+        Command::grows(command)
+    }
 }
 
-impl Maintain for RootMachine {}
+impl Maintain for RootMachine {
+    fn disk(&self, _: bool) -> Disk {
+        match &self.flush {
+            None => Disk::Idle,
+            Some(flush) if flush.is_done() => Disk::Due,
+            Some(_) => Disk::Busy,
+        }
+    }
+
+    fn write_on(&mut self, _: bool) -> Result<(), Error> {
+        self.end_flush()
+    }
+}
+
+impl RootMachine {
+    /// Waits for the flush that was begun, if there is one.
+    fn end_flush(&mut self) -> Result<(), Error> {
+        match self.flush.take() {
+            Some(flush) => Ok(self.root.end_flush(flush.end())?),
+            None => Ok(()),
+        }
+    }
+}
 
 /// Receives the files of the root state machine.
 #[derive(Debug)]

@@ -5,11 +5,14 @@ use coppice_proto::{
     convert,
     v1::{self, read_root_request::Read},
 };
-use coppice_root::Root;
+use coppice_root::{Flush, Root};
 use coppice_types::{Epoch, Reason, Sequence, Version};
 
 use super::messages::{refused, to_admin, to_key_turn, to_pin};
-use crate::refusal::Refusal;
+use crate::{
+    refusal::Refusal,
+    replica::runner::{Job, Runner},
+};
 
 /// Limit on the bytes of sessions in the answer to a TakeOver. Other sessions are read one by one.
 const SESSIONS_BYTES_MAX: usize = 2 << 20;
@@ -21,6 +24,9 @@ const ADMIN_MAX: usize = 64;
 /// The root group's state machine.
 #[derive(Debug)]
 pub struct RootMachine {
+    /// The flush whose writes are running. It is dropped before the directory's lock.
+    pub(super) flush: Option<Job<Flush>>,
+    pub(super) runner: Runner,
     pub(super) root: Root,
 }
 
@@ -57,7 +63,17 @@ impl RootMachine {
             oldest_pin: self.root.oldest_pin(clock_ms).as_ref().map(to_pin),
             keys: view.keys.iter().map(to_key_turn).collect(),
             newest_path: Some(convert::to_path(&view.newest_path)),
+            ledger_floor: view.ledger_floor.0,
         })
+    }
+
+    fn mark(&self, clock_ms: u64) -> v1::RootMark {
+        v1::RootMark {
+            term: self.root.term().0,
+            log_size: self.root.log_size(),
+            log_root: convert::to_digest(&self.root.log_root()),
+            oldest_pin: self.root.oldest_pin(clock_ms).as_ref().map(to_pin),
+        }
     }
 
     /// The sessions, most recently used first, up to a size limit.
@@ -85,11 +101,14 @@ impl RootMachine {
     /// # Errors
     /// If the requested item does not exist, or was rolled back.
     pub fn answer(&self, read: Option<&Read>, clock_ms: u64) -> Result<v1::ReadRootResponse, Refusal> {
+        if matches!(read, Some(Read::ViewUnless(known)) if *known == self.mark(clock_ms)) {
+            return Ok(v1::ReadRootResponse::default());
+        }
         let view = self.view(clock_ms)?;
         let size = view.log_size;
         let mut answer = v1::ReadRootResponse { view: Some(view), ..v1::ReadRootResponse::default() };
         match read {
-            None | Some(Read::View(_)) => {}
+            None | Some(Read::View(_) | Read::ViewUnless(_)) => {}
             Some(Read::Version(read)) => self.version(*read, size, &mut answer)?,
             Some(Read::Headers(read)) => {
                 let headers = self.root.headers(Sequence(read.from_sequence), read.limit).map_err(refused)?;

@@ -105,3 +105,6 @@ fn change(request: &v1::ChangeMemberRequest) -> Result<Change, Refusal> {
         _ => invalid("change is add_learner, promote, remove or lead"),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coppice_process::access::Claimant;
-use coppice_proto::v1::{self, peer_server::Peer};
+use coppice_proto::v1::{self, peer_message::Body, peer_server::Peer};
 use coppice_types::{GroupId, RaftId, Reason};
 use coppice_verify::hash::sha256;
 use tokio::sync::mpsc;
@@ -49,7 +49,7 @@ impl PeerService {
         Ok((node, caller))
     }
 
-    /// Refuses a message that speaks for a replica of another node than its sender.
+    /// Refuses a message that speaks for a replica of a different node than its sender.
     fn check_sender(&self, node: &str, caller: Option<&Claimant>, raft_id: RaftId) -> Result<(), Status> {
         let why = match self.hosted.node_at(raft_id.ordinal()) {
             Some(owner) if owner == node => return Ok(()),
@@ -85,6 +85,10 @@ impl Peer for PeerService {
                 return Err(Refusal::new(Reason::WrongCluster, "a message of another cluster").into());
             }
             self.check_sender(&node, caller.as_ref(), RaftId(message.from_raft_id))?;
+            if let Some(Body::Beat(beat)) = &message.body {
+                self.hosted.beat(&node, beat);
+                continue;
+            }
             // A message to a replica that is not here is dropped, which raft expects.
             match self.hosted.replica(GroupId::from_number(message.group)) {
                 Some(replica) if replica.raft_id().0 == message.to_raft_id => replica.peer(message, &node),
@@ -144,3 +148,6 @@ async fn stream(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

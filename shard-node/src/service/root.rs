@@ -45,7 +45,7 @@ impl RootService {
 
     async fn run(&self, command: Vec<u8>) -> Result<Outcome, Refusal> {
         if command.len() > self.hosted.message_bytes_max {
-            let message = format!("a command has at most {} bytes", self.hosted.message_bytes_max);
+            let message = format!("a command may have at most {} bytes", self.hosted.message_bytes_max);
             return Err(Refusal::new(Reason::LimitExceeded, message));
         }
         self.replica()?.command(command).await?
@@ -158,7 +158,7 @@ impl Root for RootService {
             replica.read_index().await?;
         }
         let clock = Arc::clone(&self.hosted.clock);
-        let in_memory = matches!(request.read, None | Some(Read::View(_) | Read::Session(_)));
+        let in_memory = matches!(request.read, None | Some(Read::View(_) | Read::ViewUnless(_) | Read::Session(_)));
         let read = move |machine: &RootMachine| machine.answer(request.read.as_ref(), clock.wall_ms());
         let answer = if in_memory { replica.read_memory(read).await } else { replica.read(read).await };
         Ok(Response::new(answer?))
@@ -176,3 +176,6 @@ impl Root for RootService {
         Ok(Response::new(answer))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -98,7 +98,7 @@ fn read_parts(
     bytes_max: usize,
 ) -> Result<v1::ShardReadResponse, Refusal> {
     if request.parts.len() > READ_PARTS_MAX {
-        return Err(Refusal::new(Reason::LimitExceeded, format!("a read has at most {READ_PARTS_MAX} parts")));
+        return Err(Refusal::new(Reason::LimitExceeded, format!("a read may have at most {READ_PARTS_MAX} parts")));
     }
     let mut bytes = 0_usize;
     let mut add = |more: usize| {
@@ -138,3 +138,6 @@ fn check_answer(bytes: usize, bytes_max: usize) -> Result<(), Refusal> {
 fn record_bytes(record: &v1::ShardRecord) -> usize {
     record.key.len() + record.value.len() + 80
 }
+
+#[cfg(test)]
+mod tests;

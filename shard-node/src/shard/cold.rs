@@ -1,54 +1,39 @@
-//! Moving old segments to the cold directory: on a thread, or, in a simulation, in place.
-
-use std::thread::{Builder, JoinHandle};
+//! Moving old segments to the cold directory, concurrently with the state machine.
 
 use coppice_engine::{ColdStep, Engine};
 
-use crate::{Error, error, replica::runner::Runner};
+use crate::{
+    Error,
+    replica::runner::{Job, Runner},
+};
 
-/// Moves the segments of one engine, a part at a time. It never outlives the state machine.
+/// Moves the segments of one engine, a part at a time.
 #[derive(Debug)]
 pub(super) struct ColdMover {
     runner: Runner,
-    thread: Option<JoinHandle<ColdStep>>,
+    step: Option<Job<ColdStep>>,
 }
 
 impl ColdMover {
     pub(super) fn new(runner: Runner) -> Self {
-        Self { runner, thread: None }
+        Self { runner, step: None }
     }
 
     /// Whether [`Self::go_on`] has a part to end or to begin.
     pub(super) fn is_due(&self, engine: &Engine) -> bool {
-        self.thread.as_ref().map_or_else(|| engine.cold_behind(), JoinHandle::is_finished)
+        self.step.as_ref().map_or_else(|| engine.cold_behind(), Job::is_done)
     }
 
     /// Ends the part that was begun, and begins the next one.
     pub(super) fn go_on(&mut self, engine: &mut Engine, bytes: u64) -> Result<(), Error> {
-        if let Some(thread) = self.thread.take() {
-            engine.end_cold_step(thread.join().expect("copies break no invariant"))?;
+        if let Some(step) = self.step.take() {
+            engine.end_cold_step(step.end())?;
         }
         let Some(mut step) = engine.begin_cold_step(bytes) else { return Ok(()) };
-        let run = move || {
+        self.step = Some(self.runner.begin("cold-move", move || {
             step.run();
             step
-        };
-        match self.runner {
-            Runner::Threads => {
-                let thread = Builder::new().name("cold-move".to_owned()).spawn(run);
-                self.thread = Some(thread.map_err(error::storage("start a thread"))?);
-            }
-            Runner::Inline(_) => engine.end_cold_step(run())?,
-        }
+        }));
         Ok(())
-    }
-}
-
-impl Drop for ColdMover {
-    fn drop(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            // The next start finds the copy that the thread leaves.
-            let _ = thread.join();
-        }
     }
 }

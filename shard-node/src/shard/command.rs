@@ -315,7 +315,7 @@ impl Prepare {
                 return Err(Refusal::new(Reason::LimitExceeded, message));
             }
             if matches!(change, Change::Put(value) if value.len() > params.value_bytes_max as usize) {
-                let message = format!("a value has at most {} bytes", params.value_bytes_max);
+                let message = format!("a value may have at most {} bytes", params.value_bytes_max);
                 return Err(Refusal::new(Reason::LimitExceeded, message));
             }
         }

@@ -199,8 +199,10 @@ impl Maintain for ShardMachine {
         Ok(())
     }
 
-    fn scrub(&mut self, bytes: u64) -> Result<(), Error> {
-        Ok(self.engine.scrub(bytes)?)
+    fn scrub(&mut self, bytes: u64) -> Result<bool, Error> {
+        let rounds = self.engine.counters().scrubs;
+        self.engine.scrub(bytes)?;
+        Ok(self.engine.counters().scrubs > rounds)
     }
 
     fn cold_due(&self) -> bool {
@@ -240,5 +242,97 @@ impl Receiver for ShardReceiver {
 
     fn finish(self) -> Result<(), Error> {
         Ok(self.0.finish()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_env::SimStorage;
+    use coppice_types::Digest;
+
+    use super::*;
+    use crate::{
+        replica::tests::raft_id,
+        shard::{
+            Reply,
+            tests::{Talk, config, open},
+        },
+    };
+
+    #[test]
+    fn a_directory_of_another_shard_or_ledger_is_refused() {
+        let disk = SimStorage::new();
+        drop(open(disk.storage()));
+        let params = Params { capacity: 16, ..config().params };
+        for other in [ShardConfig { shard: ShardId(1), ..config() }, ShardConfig { params, ..config() }] {
+            let refused = ShardMachine::open(disk.storage(), &other).expect_err("it is another's");
+            assert!(matches!(refused, Error::Identity(_)), "{refused}");
+        }
+        assert_eq!(open(disk.storage()).engine().shard(), ShardId(0));
+    }
+
+    #[test]
+    fn only_a_prepare_makes_a_shard_larger() {
+        let talk = Talk::new();
+        let grows = |body| ShardMachine::grows(&command::Command { context: talk.context, body }.encode());
+        assert!(grows(talk.attempt(1, 1, talk.context.decided, "a")));
+        assert!(!grows(command::Body::Finalize) && !grows(command::Body::Adopt));
+        assert!(!ShardMachine::grows(&[]) && !ShardMachine::grows(&[1]), "bytes that are no command");
+    }
+
+    #[test]
+    fn a_merge_is_offered_once_a_majority_has_built_it() {
+        let merge = |byte| MergeName { inputs: vec![Digest([byte; 32]); 2], output: Digest([byte; 32]) };
+        let mut talk = Talk::new();
+        talk.machine.note_built(raft_id(2), vec![merge(1), merge(2)]);
+        talk.machine.note_built(raft_id(3), vec![merge(3)]);
+        talk.machine.note_built(raft_id(3), vec![merge(2)]);
+        let voters =
+            |ids: &[u32]| Voters { incoming: ids.iter().copied().map(raft_id).collect(), outgoing: Vec::new() };
+        let decided = talk.context.decided;
+        let offered = |talk: &Talk, voters: &Voters| {
+            let shape = coppice_engine::ForestShape { entries: Vec::new(), ready: [1, 2, 3].map(merge).to_vec() };
+            let mut reply = Ok(Reply { staged: None, shape, decided });
+            talk.machine.complete(&mut reply, raft_id(1), voters);
+            reply.map(|reply| reply.shape.ready).unwrap_or_default()
+        };
+        assert_eq!(offered(&talk, &voters(&[1])).len(), 3);
+        assert_eq!(offered(&talk, &voters(&[1, 2, 3])), [merge(1), merge(2)], "each report replaces the one before");
+        assert_eq!(offered(&talk, &voters(&[1, 2, 3, 4, 5])), [merge(2)]);
+        let huge = MergeName { inputs: vec![Digest([1; 32]); command::INPUTS_MAX + 1], output: Digest([9; 32]) };
+        talk.machine.note_built(raft_id(2), vec![huge]);
+        assert_eq!(offered(&talk, &voters(&[1, 2, 3])), [merge(2)], "no Prepare could name such a merge");
+    }
+
+    #[test]
+    fn a_snapshot_carries_state_and_protocol_to_another_replica_and_no_flipped_bit() {
+        let mut talk = Talk::new();
+        let decided = talk.commit(1, "a");
+        let position = Position { index: 4, term: 1 };
+        let pinned = talk.machine.pin_snapshot(position).expect("there is room");
+        assert_eq!(ShardMachine::manifest_position(&pinned.manifest).expect("whole"), (pinned.id, position));
+        for flip in [false, true] {
+            let disk = SimStorage::new();
+            let mut receiver = ShardMachine::receive(disk.storage(), &config(), &pinned.manifest).expect("whole");
+            while let Some((file, offset)) = receiver.next() {
+                let mut bytes = talk.machine.read_snapshot(pinned.id, &file, offset, 1 << 20).expect("pinned");
+                if let Some(last) = bytes.last_mut().filter(|_| flip) {
+                    *last ^= 1;
+                }
+                if receiver.write(&file, offset, &bytes).is_err() {
+                    break;
+                }
+            }
+            let finished = receiver.finish();
+            assert_eq!(finished.is_err(), flip);
+            if !flip {
+                let copy = open(disk.storage());
+                assert_eq!((copy.engine().decided(), copy.durable()), (decided, position));
+                assert_eq!(copy.protocol(), talk.machine.protocol());
+            }
+        }
+        talk.machine.check_of_snapshot(pinned.id).expect("it is pinned")().expect("it is sound");
+        talk.machine.unpin_snapshot(pinned.id);
+        assert!(talk.machine.check_of_snapshot(pinned.id).is_err());
     }
 }

@@ -109,3 +109,75 @@ pub fn to_record(record: coppice_engine::Record) -> v1::ShardRecord {
 pub fn to_absent(key: Bytes, changed: Option<Stamp>) -> v1::ShardRecord {
     v1::ShardRecord { key, found: false, last_changed: changed.map(to_stamp), ..v1::ShardRecord::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use coppice_types::Digest;
+
+    use super::*;
+
+    fn wire(version: u64) -> v1::ShardState {
+        v1::ShardState { version, digest: vec![7; 32].into() }
+    }
+
+    fn request(command: v1::shard_command_request::Command) -> v1::ShardCommandRequest {
+        let context = v1::ShardContext { term: 3, admin_sequence: 2, decided: Some(wire(9)) };
+        v1::ShardCommandRequest { group: 1, context: Some(context), command: Some(command) }
+    }
+
+    fn execute(operation: Option<v1::execute_command::Operation>) -> v1::ShardCommandRequest {
+        let (boundary, newest) = (Some(wire(5)), Some(wire(9)));
+        let command = v1::ExecuteCommand { admin_sequence: 3, operation, epoch: 4, boundary, newest };
+        request(v1::shard_command_request::Command::Execute(command))
+    }
+
+    #[test]
+    fn an_admin_operation_keeps_its_kind_its_target_and_its_epoch() {
+        use v1::execute_command::Operation as Wire;
+        let read = |operation| match command(&execute(Some(operation))).expect("it is whole").body {
+            Body::Execute(execute) => (execute.operation, execute.boundary.version.0, execute.newest.version.0),
+            other => panic!("another command: {other:?}"),
+        };
+        let rollback = AdminOperation::Rollback { to: Version(5), epoch: Epoch(4) };
+        assert_eq!(read(Wire::RollbackTo(v1::Stamp { epoch: 1, version: 5 })), (rollback, 5, 9));
+        assert_eq!(read(Wire::PruneBefore(5)), (AdminOperation::Prune { before: Version(5) }, 5, 9));
+    }
+
+    #[test]
+    fn a_command_with_a_part_missing_is_refused_by_the_name_of_the_part() {
+        use v1::shard_command_request::Command as Wire;
+        let finalize = || request(Wire::Finalize(v1::FinalizeCommand {}));
+        let undecided = v1::ShardContext { decided: None, ..finalize().context.expect("it is there") };
+        let of_execute = |change: &dyn Fn(&mut v1::ExecuteCommand)| {
+            let mut request = execute(Some(v1::execute_command::Operation::PruneBefore(5)));
+            match request.command.as_mut() {
+                Some(Wire::Execute(command)) => change(command),
+                other => panic!("another command: {other:?}"),
+            }
+            request
+        };
+        command(&finalize()).expect("it is whole");
+        for (broken, part) in [
+            (v1::ShardCommandRequest { command: None, ..finalize() }, "command"),
+            (v1::ShardCommandRequest { context: None, ..finalize() }, "context"),
+            (v1::ShardCommandRequest { context: Some(undecided), ..finalize() }, "context.decided"),
+            (execute(None), "operation"),
+            (of_execute(&|it| it.boundary = None), "boundary"),
+            (of_execute(&|it| it.newest = Some(v1::ShardState { version: 9, digest: Bytes::new() })), "newest"),
+        ] {
+            let refusal = command(&broken).expect_err("a part is missing");
+            assert_eq!(refusal.reason, Reason::InvalidArgument);
+            assert!(refusal.message.contains(part), "{part}: {refusal:?}");
+        }
+    }
+
+    #[test]
+    fn a_prepare_that_staged_nothing_has_no_answer() {
+        let decided = coppice_types::ShardState { version: Version(1), digest: Digest([1; 32]) };
+        let reply = Reply { staged: None, shape: ForestShape::default(), decided };
+        assert_eq!(to_prepare_response(&reply).map_err(|refusal| refusal.reason), Err(Reason::Internal));
+        let staged = Reply { staged: Some(Digest([2; 32])), ..reply };
+        assert_eq!(to_prepare_response(&staged).map(|answer| answer.digest.to_vec()), Ok(vec![2; 32]));
+        assert_eq!(to_command_response(&staged).decided, Some(to_state(decided)), "the decided one, not the staged");
+    }
+}

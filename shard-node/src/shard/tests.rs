@@ -1,11 +1,15 @@
 //! The rules of protocol.md for shards, one trace for each test, without raft or network.
 
+mod talk;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
 use coppice_engine::Options;
 use coppice_env::{Rng, SimRng, SimStorage, Storage};
 use coppice_types::{Change, Epoch, Operation, Params, ShardId, Stamp};
+
+pub(crate) use self::talk::{Talk, config, open};
 
 use super::*;
 use crate::{
@@ -16,93 +20,6 @@ use crate::{
         runner::Runner,
     },
 };
-
-fn config() -> ShardConfig {
-    let params = Params { capacity: 8, ..Params::default() };
-    let (engine, flush_bytes_max) = (Options::default(), 1 << 20);
-    ShardConfig { shard: ShardId(0), params, engine, flush_bytes_max, runner: Runner::Threads }
-}
-
-fn open(storage: Arc<dyn Storage>) -> ShardMachine {
-    ShardMachine::open(storage, &config()).expect("the shard opens")
-}
-
-/// A shard, and commands to it as a leading coordinator sends them.
-struct Talk {
-    machine: ShardMachine,
-    context: Context,
-    attempt: u64,
-}
-
-impl Talk {
-    fn new() -> Self {
-        let machine = open(SimStorage::new().storage());
-        let decided = machine.engine().decided();
-        let context = Context { term: Term(1), admin_sequence: 0, decided };
-        let mut talk = Self { machine, context, attempt: 0 };
-        talk.adopt().expect("the first leader is welcome");
-        talk
-    }
-
-    fn send_as(&mut self, context: Context, body: Body) -> Outcome {
-        let bytes = Bytes::from(Command { context, body }.encode());
-        self.machine.apply_command(&bytes).expect("the command is applied").reply
-    }
-
-    fn send(&mut self, body: Body) -> Outcome {
-        self.send_as(self.context, body)
-    }
-
-    fn adopt(&mut self) -> Outcome {
-        self.send(Body::Adopt)
-    }
-
-    fn attempt(&self, attempt: u64, version: u64, base: ShardState, value: &str) -> Body {
-        Body::Prepare(Prepare {
-            stamp: Stamp { epoch: self.machine.engine().epoch(), version: Version(version) },
-            attempt,
-            base,
-            merges: Vec::new(),
-            operations: vec![Operation {
-                key: b"key".to_vec().into(),
-                change: Change::Put(value.as_bytes().to_vec().into()),
-            }],
-            journal: Vec::new(),
-        })
-    }
-
-    /// Stages a version under a new attempt.
-    fn prepare(&mut self, version: u64, base: ShardState, value: &str) -> ShardState {
-        self.attempt += 1;
-        let body = self.attempt(self.attempt, version, base, value);
-        let reply = self.send(body).expect("the version is staged");
-        ShardState { version: Version(version), digest: reply.staged.expect("a Prepare stages") }
-    }
-
-    fn finalize(&mut self, state: ShardState) -> Outcome {
-        self.context.decided = state;
-        self.send(Body::Finalize)
-    }
-
-    fn commit(&mut self, version: u64, value: &str) -> ShardState {
-        let state = self.prepare(version, self.context.decided, value);
-        self.finalize(state).expect("it is decided");
-        state
-    }
-
-    fn staged(&self) -> Vec<ShardState> {
-        self.machine.engine().staged().iter().map(|staged| staged.state).collect()
-    }
-
-    fn decided(&self) -> ShardState {
-        self.machine.engine().decided()
-    }
-
-    fn rollback(&self, number: u64, to: u64, epoch: u64, boundary: ShardState, newest: ShardState) -> Body {
-        let operation = AdminOperation::Rollback { to: Version(to), epoch: Epoch(epoch) };
-        Body::Execute(Execute { admin_sequence: number, operation, boundary, newest })
-    }
-}
 
 #[test]
 fn merges_catch_up_as_long_as_something_else_goes_on_and_no_reader_is_in_the_way() {
@@ -406,7 +323,7 @@ fn a_rollback_drops_what_is_newer_lifts_the_fence_and_happens_once() {
     let three = talk.commit(2, "c");
     assert_eq!(talk.send(body).expect("executed already").decided, three);
     assert_eq!(talk.decided(), three);
-    assert!(!talk.machine.engine().has(&two));
+    assert!(!talk.machine.engine().has(&two).expect("readable"));
 }
 
 #[test]
@@ -474,8 +391,8 @@ fn a_prune_keeps_the_newest_version_at_the_boundary() {
         newest: nine,
     };
     talk.send(Body::Execute(prune)).expect("executed");
-    assert!(!talk.machine.engine().has(&one));
-    assert!(talk.machine.engine().has(&four) && talk.machine.engine().has(&nine));
+    assert!(!talk.machine.engine().has(&one).expect("readable"));
+    assert!(talk.machine.engine().has(&four).expect("readable") && talk.machine.engine().has(&nine).expect("readable"));
 }
 
 #[test]

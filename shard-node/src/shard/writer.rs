@@ -1,33 +1,24 @@
-//! Writes of a shard's engine that run concurrently with it, for flushes and ahead of them. They
-//! run on a thread, or in place in a simulation or if no thread can be started.
-
-use std::thread::JoinHandle;
+//! Writes of a shard's engine that run concurrently with it, for flushes and ahead of them.
 
 use coppice_engine::{Engine, Writes};
 use coppice_types::Position;
 
 use crate::{
     Error,
-    replica::{maintain::Disk, runner::Runner},
+    replica::{
+        maintain::Disk,
+        runner::{Job, Runner},
+    },
 };
 
-/// Writes for one engine. It never outlives the state machine, so a directory that is opened again
-/// has no other writer.
+/// Writes for one engine.
 ///
 /// Data that will last is written as it comes, so that a flush has little left to write.
 #[derive(Debug)]
 pub(super) struct DiskWriter {
     runner: Runner,
     flush_bytes: u64,
-    at_work: Option<AtWork>,
-}
-
-/// Writes that were begun.
-#[derive(Debug)]
-enum AtWork {
-    Thread(JoinHandle<Writes>),
-    /// The writes were done in place. They are ended later all the same, like those of a thread.
-    Done(Box<Writes>),
+    at_work: Option<Job<Writes>>,
 }
 
 impl DiskWriter {
@@ -39,7 +30,7 @@ impl DiskWriter {
     /// The state of the writes. Nothing is written ahead when a flush is due.
     pub(super) fn state(&self, engine: &Engine, flush_due: bool) -> Disk {
         match &self.at_work {
-            Some(AtWork::Thread(thread)) if !thread.is_finished() => Disk::Busy,
+            Some(job) if !job.is_done() => Disk::Busy,
             Some(_) => Disk::Due,
             None if !flush_due && self.is_behind(engine) => Disk::Due,
             None => Disk::Idle,
@@ -73,36 +64,73 @@ impl DiskWriter {
     }
 
     fn begin(&mut self, mut writes: Writes) {
-        let run = move || {
+        self.at_work = Some(self.runner.begin("disk-writer", move || {
             writes.run();
             writes
-        };
-        self.at_work = Some(match self.runner {
-            Runner::Threads => match coppice_env::spawn_thread("disk-writer", run) {
-                Ok(thread) => AtWork::Thread(thread),
-                Err(run) => AtWork::Done(Box::new(run())),
-            },
-            Runner::Inline(_) => AtWork::Done(Box::new(run())),
-        });
+        }));
     }
 
     /// Waits for the writes that were begun. An error is that of a flush.
     pub(super) fn end(&mut self, engine: &mut Engine) -> Result<(), Error> {
-        let writes = match self.at_work.take() {
-            None => return Ok(()),
-            Some(AtWork::Thread(thread)) => thread.join().expect("writes break no invariant"),
-            Some(AtWork::Done(writes)) => *writes,
-        };
-        Ok(engine.end_writes(writes)?)
+        match self.at_work.take() {
+            Some(job) => Ok(engine.end_writes(job.end())?),
+            None => Ok(()),
+        }
     }
 }
 
-impl Drop for DiskWriter {
-    fn drop(&mut self) {
-        if let Some(AtWork::Thread(thread)) = self.at_work.take() {
-            // Data that was written ahead is useless by now. A finished flush is found when the
-            // directory is opened.
-            let _ = thread.join();
-        }
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use coppice_env::{Fault, Operation, SimStorage};
+    use coppice_types::{Params, ShardId};
+
+    use super::*;
+
+    fn engine(disk: &SimStorage) -> Engine {
+        let params = Params { capacity: 8, ..Params::default() };
+        Engine::create(disk.storage(), ShardId(0), params, coppice_engine::Options::default()).expect("it is new")
+    }
+
+    fn inline() -> DiskWriter {
+        DiskWriter::new(Runner::Inline(Arc::new(|| Duration::ZERO)), 1 << 20)
+    }
+
+    const AT: Position = Position { index: 5, term: 1 };
+
+    #[test]
+    fn a_flush_that_was_begun_counts_only_when_it_is_ended() {
+        let disk = SimStorage::new();
+        let (mut engine, mut writer) = (engine(&disk), inline());
+        assert_eq!(writer.state(&engine, true), Disk::Idle);
+        writer.begin_flush(&mut engine, AT, b"state").expect("there is room");
+        assert_eq!(writer.state(&engine, false), Disk::Due, "its end is due, also in place");
+        assert_ne!(engine.durable_position(), AT);
+        writer.go_on(&mut engine, true).expect("there is room");
+        assert_eq!((engine.durable_position(), writer.state(&engine, true)), (AT, Disk::Idle));
+        writer.end(&mut engine).expect("there is nothing to end");
+    }
+
+    #[test]
+    fn a_flush_that_failed_is_reported_when_it_is_ended() {
+        let disk = SimStorage::new();
+        let (mut engine, mut writer) = (engine(&disk), inline());
+        let kind = std::io::ErrorKind::StorageFull;
+        disk.inject(Fault { operation: Operation::Sync, path_part: String::new(), skip: 0, kind });
+        let begun = writer.begin_flush(&mut engine, AT, b"state");
+        let ended = begun.and_then(|()| writer.end(&mut engine));
+        assert!(ended.is_err_and(|error| error.passes()));
+        assert_ne!(engine.durable_position(), AT);
+    }
+
+    #[test]
+    fn a_writer_that_is_dropped_waits_for_its_thread() {
+        let disk = SimStorage::new();
+        let (mut engine, mut writer) = (engine(&disk), DiskWriter::new(Runner::Threads, 1 << 20));
+        writer.begin_flush(&mut engine, AT, b"state").expect("there is room");
+        drop((writer, engine));
+        let found = Engine::open(disk.storage(), coppice_engine::Options::default()).expect("no other writer is there");
+        assert_eq!(found.durable_position(), AT, "a finished flush is found");
     }
 }

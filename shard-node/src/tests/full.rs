@@ -24,10 +24,9 @@ async fn prepare_until_refused(leader: &mut Leader) -> tonic::Status {
     .await
 }
 
-/// The size of the reserve of a group's replica.
-fn reserve_bytes(disk: &SimStorage, group: GroupId) -> u64 {
-    let name = format!("{}/reserve", crate::replica::home::directory(group));
-    let file = disk.storage().open(&name, coppice_env::OpenMode::Existing);
+/// The size of a node's reserve.
+fn reserve_bytes(disk: &SimStorage) -> u64 {
+    let file = disk.storage().open("reserve", coppice_env::OpenMode::Existing);
     file.map_or(0, |file| file.len().expect("a length"))
 }
 
@@ -68,12 +67,8 @@ async fn what_a_prune_or_rollback_frees_of_a_full_disk_is_written_anew() {
     let mut leader = Leader::new(&cluster, 1).await;
     leader.commit("a", "1").await;
     let disk = &cluster.disks[&1];
-    // Otherwise the root group's replica might take the room that the shard frees, as its reserve.
-    until("both have their reserves", async || {
-        let has_all = |group| reserve_bytes(disk, group) == cluster.tuning.reserve_bytes(0);
-        (has_all(GroupId::Root) && has_all(SHARD)).then_some(())
-    })
-    .await;
+    let quiet = cluster.tuning.share_bytes(0, 0, 0);
+    until("both have their shares", async || (reserve_bytes(disk) == 2 * quiet).then_some(())).await;
     for (room_bytes, takes_back) in [(4, false), (12, false), (24, false), (4, true), (24, true)] {
         let first = leader.decided();
         let stamp = v1::Stamp { epoch: leader.epoch, version: first.version };
@@ -174,7 +169,7 @@ async fn a_reserve_grows_with_its_ledger_and_a_disk_without_room_for_that_counts
     let cluster = Cluster::start_tuned(1, tune).await;
     let mut leader = Leader::new(&cluster, 1).await;
     let disk = &cluster.disks[&1];
-    assert_eq!(reserve_bytes(disk, SHARD), cluster.tuning.reserve_bytes(0));
+    let quiet = cluster.tuning.share_bytes(0, 0, 0);
     for (room_bytes, more_records) in [(None, 300), (Some(512 << 10), 400), (None, 1)] {
         disk.set_capacity(room_bytes.map(|bytes| disk.used_bytes() + bytes));
         let last = leader.decided().version + more_records;
@@ -192,13 +187,12 @@ async fn a_reserve_grows_with_its_ledger_and_a_disk_without_room_for_that_counts
         .await;
         assert_eq!(is_full, room_bytes.is_some());
         if is_full {
-            assert!(reserve_bytes(disk, SHARD) > cluster.tuning.reserve_bytes(0), "what there is of it stays");
             continue;
         }
-        let least = cluster.tuning.reserve_bytes(10 * last);
+        let least = 2 * quiet + 10 * last;
         until("the reserve has grown", async || {
             leader.finalize().await;
-            (reserve_bytes(disk, SHARD) >= least).then_some(())
+            (reserve_bytes(disk) >= least).then_some(())
         })
         .await;
     }
@@ -215,7 +209,7 @@ async fn a_replica_whose_new_disk_is_too_small_says_so_and_joins_when_there_is_r
     let lost = if cluster.leader(SHARD).await == 1 { 2 } else { 1 };
     cluster.node(lost).wipe_replica(SHARD).await.expect("wiped");
     let disk = &cluster.disks[&lost];
-    disk.set_capacity(Some(disk.used_bytes() + (8 << 20)));
+    disk.set_capacity(Some(disk.used_bytes() + (1 << 20)));
     let make_room = async {
         until("it says why it does not join", async || {
             (note(&cluster, lost) == "waits for a snapshot; the disk is full").then_some(())

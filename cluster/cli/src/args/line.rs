@@ -10,7 +10,7 @@ use super::Arguments;
 pub(super) const CONNECTION: &str = "Connection";
 
 /// Commands that open no connection.
-const OFFLINE: [&str; 8] = ["dev", "verify", "keygen", "fsck", "completions", "man", "version", "help"];
+const OFFLINE: [&str; 9] = ["dev", "serve", "verify", "keygen", "fsck", "completions", "man", "version", "help"];
 
 /// The command line. For every option, a variable that is set to the empty text counts as not set.
 /// Commands that open no connection do not have the options for one.

@@ -111,11 +111,11 @@ fn check_node(node: &Node, cold: Option<&Path>, output: Output) -> Result<usize,
         let mut report = check(&storage, group);
         if let Some(missing) = report.cold_missing {
             return Err(Failure::new(Code::Unavailable, format!("{} {group}: {missing}", node.name))
-                .hint("This is no damage: name the node's cold directory with --cold-dir."));
+                .hint("This is not damage: name the node's cold directory with --cold-dir."));
         }
         if let Some(other) = report.other_format {
             return Err(Failure::new(Code::Refused, format!("{} {group}: {other}", node.name))
-                .hint("This is no damage, but nothing was checked."));
+                .hint("This is not damage, but nothing was checked."));
         }
         if report.absent {
             let place = node.dir.join(format!("group-{}", group.number()));

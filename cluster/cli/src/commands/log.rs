@@ -122,6 +122,7 @@ pub fn header_json(header: &Header) -> Value {
         "epochs_root": header.epochs_root.to_string(),
         "epoch_pairs": header.epoch_pairs,
         "admin_sequence": header.admin_sequence,
+        "key_changes": header.key_changes,
         "previous": header.previous.to_string(),
         "entry_hash": header.hash().to_string(),
     });
@@ -196,6 +197,8 @@ fn genesis_json(genesis: &coppice_verify::header::Genesis) -> Value {
         "tree_limit": params.tree_limit,
         "tier_ratio": params.tier_ratio,
         "journals_kept": params.journals_kept,
+        "ledgers": params.ledgers,
+        "protocol_version": params.protocol_version(),
         "shards": shards,
     })
 }

@@ -88,7 +88,7 @@ pub async fn check(client: &Client, args: &args::LogCheck, trust: Option<&str>, 
         let explained = match verdict {
             Verdict::Fine => "the log goes on from the saved checkpoint",
             Verdict::Shrunk => "the log has SHRUNK: entries that were signed are gone",
-            Verdict::Fork => "FORK: the log has other entries than the saved checkpoint signed; keep both checkpoints",
+            Verdict::Fork => "FORK: entries differ from those that the saved checkpoint signed; keep both checkpoints",
             Verdict::Late => "LATE: the saved checkpoint was signed by a key that the ledger had replaced before; keep both checkpoints",
             Verdict::Unproven => "NOT PROVEN: the ledger did not show that the log goes on from the saved checkpoint",
             Verdict::NotCosigned => "the log goes on, but too few witnesses of the policy have cosigned it",
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_saved_checkpoint_is_believed_by_the_key_in_force_then() {
+    fn a_saved_checkpoint_is_checked_against_the_key_in_force_then() {
         let mut log = ledger(5, 1);
         let before = note(&log, 5);
         log.rotate(&[2; 32]);

@@ -61,5 +61,5 @@ fn describe(pin: &v1::VersionPin) -> Value {
 }
 
 fn parse_id(text: &str) -> Result<PinId, Failure> {
-    PinId::from_slice(&bytes::parse_hex(text)?).ok_or_else(|| Failure::usage("a pin's id has 32 hex digits"))
+    PinId::from_slice(&bytes::parse_hex(text)?).ok_or_else(|| Failure::usage("a pin's id must have 32 hex digits"))
 }

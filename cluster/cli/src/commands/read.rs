@@ -268,7 +268,7 @@ fn read_options(at: &At, want_proof: bool, cosigned: bool) -> Result<v1::ReadOpt
         (named, epoch) => named.map(|named| Named { epoch: named.epoch.or(epoch), ..named }),
     };
     let any_epoch = named.is_none_or(|named| named.epoch.is_none());
-    Ok(v1::ReadOptions { at: named.map(stamp_of), any_epoch, want_proof, stale_ok: false, cosigned })
+    Ok(v1::ReadOptions { at: named.map(stamp_of), any_epoch, want_proof, cosigned, ..v1::ReadOptions::default() })
 }
 
 /// A version as a message. Without an epoch, the request must say `any_epoch`.
@@ -286,7 +286,7 @@ pub(super) async fn standing(client: &Client, named: Named) -> Result<v1::Stamp,
     if stamp.version.0 != named.version {
         // A read of this stamp could be proven, and still be of a version that the user did not
         // name.
-        return Err(Error::Untrusted("the header that was shown is of another version").into());
+        return Err(Error::Untrusted("the header that was shown belongs to another version").into());
     }
     if named.epoch.is_some_and(|epoch| epoch != stamp.epoch.0) {
         let message = format!("version {} stands as {stamp}, not in the epoch that was named", named.version);

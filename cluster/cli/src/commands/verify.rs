@@ -1,5 +1,7 @@
 //! `coppice verify`: checks a proof file and says what it proves, offline.
 
+mod ledgers;
+
 use std::path::Path;
 
 use coppice_types::{Digest, Version};
@@ -92,7 +94,7 @@ impl Expectation {
 
 fn parse_hash(text: &str) -> Result<Digest, Failure> {
     let bytes = bytes::parse(&format!("0x{}", text.trim_start_matches("0x")))?;
-    Digest::from_slice(&bytes).ok_or_else(|| Failure::usage("a hash has 64 hex digits"))
+    Digest::from_slice(&bytes).ok_or_else(|| Failure::usage("a hash must have 64 hex digits"))
 }
 
 /// Reads a public key: the text itself, or `@` and a file with it.
@@ -103,7 +105,7 @@ pub fn parse_vkey(argument: &str) -> Result<VerifierKey, Failure> {
         None => (Zeroizing::new(argument.to_owned()), "the text given"),
     };
     VerifierKey::parse(text.trim()).map_err(|error| {
-        Failure::usage(format!("{given} is no public key: {error}"))
+        Failure::usage(format!("{given} is not a public key: {error}"))
             .hint("A ledger's public key is in its `ledger.vkey`: --key @FILE takes it from there.")
     })
 }
@@ -111,7 +113,7 @@ pub fn parse_vkey(argument: &str) -> Result<VerifierKey, Failure> {
 /// Reads a policy. If a key is given, it is the only log that the policy accepts.
 ///
 /// # Errors
-/// If the file is not a policy, names other logs than the key's, or names none and no key is given.
+/// If the file is not a policy, names logs other than the key's, or names none and no key is given.
 pub fn parse_policy(path: &Path, key: Option<&str>) -> Result<Policy, Failure> {
     let wrong = |what: String| Failure::usage(format!("{}: {what}", text::path(path)));
     let mut policy = Policy::parse(&input::read(path)?).map_err(|error| wrong(error.to_string()))?;
@@ -156,6 +158,8 @@ fn proven(verified: &Verified<'_>, output: Output) -> Result<Map<String, Value>,
             let pairs: Vec<Value> = pairs.map(|pair| json!({ "epoch": pair.epoch.0, "base": pair.base.0 })).collect();
             object.insert("epochs".to_owned(), Value::Array(pairs));
         }
+        Claim::Journals(claim) => ledgers::put_journals(&mut object, claim, output)?,
+        Claim::Lineage(claim) => ledgers::put_lineage(&mut object, claim, output)?,
     }
     let header = verified.header().unwrap_or(&verified.newest);
     object.insert("epoch".to_owned(), json!(header.stamp.epoch.0));
@@ -269,6 +273,8 @@ fn describe(verified: &Verified<'_>, examined: Option<&Examined>, output: Output
             count(claim.old_size, "entry"),
             claim.old_root
         ),
+        Claim::Journals(claim) => ledgers::describe_journals(claim),
+        Claim::Lineage(claim) => ledgers::describe_lineage(claim),
     };
     let stands = verified
         .newer

@@ -91,7 +91,7 @@ pub(super) async fn commit_batch(
 fn entry_hash(receipt: &[u8]) -> Option<Digest> {
     match ProofFile::decode(receipt).ok()?.proof {
         Proof::Receipt(proof) => Some(journal_leaf_hash(&proof.entry)),
-        Proof::Query(_) | Proof::Standing(_) => None,
+        _ => None,
     }
 }
 
@@ -165,7 +165,7 @@ pub async fn prune(client: &Client, args: &Prune, output: Output) -> Result<(), 
         let what = match (drops, pins) {
             (0, _) => format!("Nothing is dropped: versions before {boundary} are gone already."),
             (_, 0) => format!(
-                "{} would be dropped for good, those from {boundary} to {}; head stays {}.",
+                "{} from {boundary} to {} would be dropped for good; head stays {}.",
                 text::count(drops, "version"),
                 before - 1,
                 version(stamp)
@@ -212,7 +212,7 @@ pub async fn rollback(client: &Client, args: &Rollback, output: Output) -> Resul
         let drops = stamp.version.saturating_sub(to);
         let object = json!({ "would": "rollback", "versions": drops, "to": { "epoch": target.epoch, "version": to }, "epoch": stamp.epoch, "version": stamp.version });
         let what = format!(
-            "{} would not stand any more, those above {}; head is {}, and would be version {to} again, in epoch {}.",
+            "{} above {} would no longer stand; head is {}, and would be version {to} again, in epoch {}.",
             text::count(drops, "version"),
             version(target),
             version(stamp),

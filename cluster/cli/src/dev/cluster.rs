@@ -10,8 +10,11 @@ use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 use coppice_coordinator as coordinator;
 use coppice_env::{Clock, OpenMode, Rng, Storage, SystemClock, SystemRng};
 use coppice_metadata::{EmbeddedStore, Metadata};
-use coppice_process::net::incoming;
-use coppice_shard_node::{Bootstrap, Connector, DuplexNet, Handle, Node, ReplicaOptions, Tuning, home as replica_home};
+use coppice_process::{
+    access::Peer,
+    net::{Services, incoming},
+};
+use coppice_shard_node::{Bootstrap, DuplexNet, Handle, Node, ReplicaOptions, Tuning, home as replica_home};
 use coppice_types::{ClusterId, ErrorKind, GroupId, RaftId, chain};
 use coppice_verify::note::SignerKey;
 use tokio::{
@@ -92,9 +95,9 @@ impl Cluster {
             tuning,
         };
         let formed = formation.is_formed()?;
-        let (nodes, lost) = formation.start_nodes(formed).await?;
+        let Started { nodes, services, lost } = formation.start_nodes(formed).await?;
         let metadata = formation.open_metadata()?;
-        let (mut service, handle) = new_coordinator(&network, &shape, (key, next_key), metadata, clock, retention)?;
+        let (mut service, handle) = new_coordinator(services, &shape, (key, next_key), metadata, clock, retention)?;
         let (shutdown, stopped) = oneshot::channel();
         let log_url = log_listener.as_ref().map(|(_, address)| format!("http://{address}/"));
         if let Some((listener, _)) = log_listener {
@@ -225,19 +228,17 @@ impl Cluster {
 }
 
 fn new_coordinator(
-    network: &DuplexNet,
+    services: BTreeMap<String, Services>,
     shape: &Shape,
     (signing_key, next_signing_key): (SignerKey, Option<SignerKey>),
     metadata: Arc<dyn Metadata>,
     clock: Arc<dyn Clock>,
     retention: Option<coordinator::Retention>,
 ) -> Result<(coordinator::Service, coordinator::Handle), Failure> {
-    let name = "coordinator-1";
-    let connector: Arc<dyn Connector> = network.connector(name);
     coordinator::Service::new(coordinator::Options {
-        name: name.to_owned(),
-        nodes: (1..=shape.replicas).map(node_name).collect(),
-        connect: Arc::new(move |node| connector.channel(node)),
+        name: "coordinator-1".to_owned(),
+        nodes: services.keys().cloned().collect(),
+        connect: Arc::new(move |node| services[node].channel(Peer::default())),
         metadata,
         signing_key,
         next_signing_key,
@@ -247,6 +248,15 @@ fn new_coordinator(
         rng: Box::new(SystemRng),
     })
     .map_err(|error| Failure::new(Code::Unavailable, error.to_string()))
+}
+
+/// The nodes after their start.
+struct Started {
+    nodes: BTreeMap<u32, Handle>,
+    /// The services of each node by name.
+    services: BTreeMap<String, Services>,
+    /// Replicas whose directories were lost.
+    lost: Vec<(u32, GroupId)>,
 }
 
 /// Everything that the start of the nodes needs.
@@ -285,15 +295,15 @@ impl Formation<'_> {
         ))
     }
 
-    /// Starts all nodes, with all replicas except those whose directories were lost. Returns the
-    /// nodes, and the lost replicas.
-    async fn start_nodes(&self, formed: bool) -> Result<(BTreeMap<u32, Handle>, Vec<(u32, GroupId)>), Failure> {
-        let mut nodes = BTreeMap::new();
-        let mut lost = Vec::new();
+    /// Starts all nodes, with all replicas except those whose directories were lost.
+    async fn start_nodes(&self, formed: bool) -> Result<Started, Failure> {
+        let (mut nodes, mut services, mut lost) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         for ordinal in 1..=self.shape.replicas {
             let (options, missing) = self.node(ordinal, formed)?;
-            let incoming = self.network.listen(&options.node);
-            nodes.insert(ordinal, Node::start(options, incoming).await.map_err(failed)?);
+            let (name, incoming) = (options.node.clone(), self.network.listen(&options.node));
+            let (node, served) = Node::start_guarded(options, incoming, None).await.map_err(failed)?;
+            nodes.insert(ordinal, node);
+            services.insert(name, served);
             lost.extend(missing.into_iter().map(|group| (ordinal, group)));
         }
         for group in self.groups {
@@ -304,7 +314,7 @@ impl Formation<'_> {
                     .hint("Without a majority, nothing shows what was committed: restore the directories."));
             }
         }
-        Ok((nodes, lost))
+        Ok(Started { nodes, services, lost })
     }
 
     fn node(&self, ordinal: u32, formed: bool) -> Result<(coppice_shard_node::Options, Vec<GroupId>), Failure> {

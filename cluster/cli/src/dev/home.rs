@@ -158,9 +158,8 @@ fn refuse_foreign(dir: &Path) -> Result<(), Failure> {
             || name.to_string_lossy().ends_with(files::ASIDE);
         if !ours {
             let message = format!("{}: has `{}` in it, and no shape.json", dir.display(), name.to_string_lossy());
-            return Err(
-                Failure::usage(message).hint("It is no data directory of `coppice dev`: name an empty or a new one.")
-            );
+            return Err(Failure::usage(message)
+                .hint("It is not a data directory of `coppice dev`: name an empty or a new one."));
         }
     }
     Ok(())
@@ -388,7 +387,7 @@ mod tests {
             fs::set_permissions(dir.path().join("ledger.key"), fs::Permissions::from_mode(mode)).expect("it is ours");
         };
         mode(0o644);
-        let failure = open(dir.path(), 1).err().expect("it is no secret");
+        let failure = open(dir.path(), 1).err().expect("it is not a secret");
         assert!(failure.message.contains("chmod 600"), "{failure:?}");
         mode(0o640);
         assert!(open(dir.path(), 1).is_ok());

@@ -26,7 +26,8 @@ use crate::{
     output::{self, Output, line, object},
 };
 
-/// If the free space is below this many times the reserve, the replicas reserve less.
+/// If the free space is below this many times the reserve with one busy replica on each node, the
+/// replicas reserve less.
 const SMALL_DISK: u64 = 16;
 /// Size of a flush on a small disk.
 const SMALL_FLUSH_BYTES: u64 = 4 << 20;
@@ -97,10 +98,11 @@ fn listen(args: &args::Dev) -> Result<(Listener, bool), Failure> {
     }
 }
 
-/// Disk space that the replicas reserve.
+/// Disk space that the nodes reserve.
 struct Disk {
     tuning: Tuning,
     free_bytes: u64,
+    /// The space that idle replicas reserve. A busy one reserves more as it needs it.
     reserve_bytes: u64,
 }
 
@@ -109,16 +111,16 @@ impl Disk {
     fn of(home: &Home) -> Result<Self, Failure> {
         let free_bytes = home.storage().free_bytes().map_err(|error| Failure::file(home.dir(), &error))?;
         let shape = home.shape();
-        let replicas = u64::from(shape.replicas) * (shape.splits.len() as u64 + 2);
-        Ok(Self::fitting(free_bytes, replicas))
+        Ok(Self::fitting(free_bytes, u64::from(shape.replicas), shape.splits.len() as u64 + 2))
     }
 
-    fn fitting(free_bytes: u64, replicas: u64) -> Self {
+    fn fitting(free_bytes: u64, nodes: u64, groups: u64) -> Self {
         let mut tuning = Tuning::default();
-        if free_bytes / SMALL_DISK < replicas * tuning.reserve_bytes(0) {
+        let idle = |tuning: &Tuning| nodes * groups * tuning.share_bytes(0, 0, 0);
+        if free_bytes / SMALL_DISK < idle(&tuning) + nodes * tuning.reserve_bytes(0) {
             (tuning.flush_bytes_max, tuning.spare_bytes) = (SMALL_FLUSH_BYTES, SMALL_SPARE_BYTES);
         }
-        let reserve_bytes = replicas * tuning.reserve_bytes(0);
+        let reserve_bytes = idle(&tuning);
         Self { tuning, free_bytes, reserve_bytes }
     }
 }
@@ -159,7 +161,7 @@ impl Ready<'_> {
             format!("{shards} and the root group, {replicas} each, in {dir}"),
             format!("public key {}", self.home.vkey()),
             format!(
-                "disk       {} MiB reserved for when it is full; {} MiB were free",
+                "disk       {} MiB reserved for when it is full, more under load; {} MiB were free",
                 self.disk.reserve_bytes >> 20,
                 self.disk.free_bytes >> 20
             ),
@@ -237,10 +239,11 @@ mod tests {
 
     #[test]
     fn the_reserve_is_small_on_a_small_disk() {
-        let (large, small) = (Disk::fitting(1 << 40, 9), Disk::fitting(4 << 30, 9));
-        assert_eq!(large.reserve_bytes, 9 * (104 << 20));
-        assert_eq!(small.reserve_bytes, 9 * (24 << 20));
-        assert!(small.reserve_bytes <= small.free_bytes / SMALL_DISK);
+        let (large, small) = (Disk::fitting(1 << 40, 3, 65), Disk::fitting(4 << 30, 3, 3));
+        assert_eq!(large.reserve_bytes, 195 * (5 << 18));
+        assert_eq!(small.reserve_bytes, 9 * (1 << 19));
+        let busy = small.reserve_bytes + 3 * small.tuning.reserve_bytes(0);
+        assert!(busy <= small.free_bytes / SMALL_DISK);
     }
 
     #[test]

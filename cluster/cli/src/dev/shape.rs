@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_are_two_shards_of_text_of_three_replicas() {
+    fn defaults_are_two_shards_of_text_with_three_replicas() {
         let shape = Wanted::default().shape().expect("the defaults hold");
         assert_eq!(
             (shape.replicas, shape.partition_capacity, shape.splits.clone()),

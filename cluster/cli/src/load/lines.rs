@@ -163,7 +163,7 @@ fn parse(line: &[u8], so_far: &[u8]) -> Result<v1::Batch, Failure> {
         operations.push(v1::Operation { key: decode(key)?.into(), change: Some(Change::Delete(true)) });
     }
     if operations.iter().any(|operation| operation.key.is_empty()) {
-        return Err(Failure::usage("a key has at least one byte"));
+        return Err(Failure::usage("a key must have at least one byte"));
     }
     let mut metadata = Map::from_iter([("input".to_owned(), json!(hex::encode(so_far)))]);
     if line.time_ms.is_some() || line.note.is_some() {
@@ -242,7 +242,7 @@ mod tests {
             ("{}\nnot json", "line 2"),
             ("{\"puts\":[]}", "unknown field"),
             ("{\"encoding\":\"base64\"}", "unknown variant"),
-            ("{\"encoding\":\"hex\",\"put\":[[\"xyz\",\"00\"]]}", "no hex"),
+            ("{\"encoding\":\"hex\",\"put\":[[\"xyz\",\"00\"]]}", "is not hex"),
             ("{\"put\":[[\"\",\"v\"]]}", "at least one byte"),
             ("[1,2]", "no batch"),
             ("{}\n[]", "line 2: no batch"),
@@ -257,6 +257,6 @@ mod tests {
             assert!(failure.message.contains(expected), "{text}: {}", failure.message);
         }
         std::fs::write(&path, [0x1f, 0x8b, 8, 0, 1, 2]).expect("a file can be written");
-        assert!(read_all(&path).is_err(), "a torn gzip file is no input");
+        assert!(read_all(&path).is_err(), "a torn gzip file is not an input");
     }
 }

@@ -151,7 +151,7 @@ impl Dev {
     pub fn try_start(dir: &Path, shape: &[String]) -> Result<Self, Done> {
         let log = dir.with_extension("log");
         let stderr =
-            fs::OpenOptions::new().create(true).append(true).open(&log).expect("a log file beside the directory");
+            fs::OpenOptions::new().create(true).append(true).open(&log).expect("a log file next to the directory");
         let mut command = coppice();
         // Every cluster has its own port: clients of a stopped cluster must not reach that of
         // another test.

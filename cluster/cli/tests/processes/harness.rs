@@ -112,12 +112,17 @@ impl Process {
     }
 
     /// Stops the process in order. Returns how long that took.
-    pub fn stop(mut self) -> Duration {
+    pub fn stop(self) -> Duration {
+        self.stop_with_log().0
+    }
+
+    /// Stops the process in order. Returns how long that took, and the log since its start.
+    pub fn stop_with_log(mut self) -> (Duration, String) {
         let since = SystemClock::new();
         self.signal(Signal::TERM);
         let status = self.ends();
         assert!(status.success(), "{}: {status}: {}", self.name, self.log());
-        since.now()
+        (since.now(), self.log())
     }
 
     /// Kills the process.
@@ -142,6 +147,9 @@ pub struct Cluster {
     ports: Vec<u16>,
     /// Ports of health and metrics.
     health: Vec<u16>,
+    /// Ports for clients of processes that are node and coordinator. The first is the
+    /// coordinator's.
+    apis: Vec<u16>,
     tls: bool,
     etcd: Option<Etcd>,
     authority: Option<Authority>,
@@ -150,27 +158,43 @@ pub struct Cluster {
 impl Cluster {
     /// A cluster of three nodes without certificates.
     pub fn plain() -> Self {
-        Self::new(false, false)
+        Self::new(3, false, false)
+    }
+
+    /// A cluster of one node without certificates.
+    pub fn alone() -> Self {
+        Self::new(1, false, false)
+    }
+
+    /// A cluster with mutual TLS and an etcd, in which the certificate of each node is that of a
+    /// coordinator, too.
+    pub fn of_both_roles() -> Self {
+        let cluster = Self::new(3, true, true);
+        for name in ["node-1", "node-2", "node-3"] {
+            cluster.authority().certify_as(cluster.dir.path(), name, &["node", "coordinator"]);
+        }
+        cluster
     }
 
     /// A cluster with mutual TLS.
     pub fn tls() -> Self {
-        Self::new(true, false)
+        Self::new(3, true, false)
     }
 
     /// A cluster without certificates, whose processes register in an etcd.
     pub fn registered() -> Self {
-        Self::new(false, true)
+        Self::new(3, false, true)
     }
 
     /// A cluster with mutual TLS and an etcd: it may have several coordinators.
     pub fn tls_registered() -> Self {
-        Self::new(true, true)
+        Self::new(3, true, true)
     }
 
-    fn new(tls: bool, registered: bool) -> Self {
+    fn new(nodes: usize, tls: bool, registered: bool) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let mut ports = free_ports(9);
+        let mut ports = free_ports(11);
+        let apis = [vec![ports[3]], ports.split_off(9)].concat();
         let health = ports.split_off(5);
         let etcd = registered.then(|| {
             let directory = dir.path().join("etcd");
@@ -178,14 +202,14 @@ impl Cluster {
             Etcd::start(&directory, 1)
         });
         let authority = tls.then(Authority::new);
-        let cluster = Self { dir, ports, health, tls, etcd, authority };
+        let cluster = Self { dir, ports, health, apis, tls, etcd, authority };
         let key = cluster.path("ledger.key");
         common::run(common::coppice().arg("keygen").arg("--out").arg(&key)).expect(0);
         let vkey = fs::read_to_string(cluster.path("ledger.vkey")).expect("it was made");
         let name = vkey.split('+').next().expect("a name");
         let id = name.rsplit('/').next().expect("a cluster id");
         let mut text = format!("cluster_id = \"{id}\"\n[ledger]\nsplits = [\"account/00350\"]\ncapacity = 128\n");
-        for (at, port) in cluster.ports[..3].iter().enumerate() {
+        for (at, port) in cluster.ports[..nodes].iter().enumerate() {
             let ordinal = at + 1;
             text += &format!("[nodes.node-{ordinal}]\nordinal = {ordinal}\naddress = \"127.0.0.1:{port}\"\n");
         }
@@ -235,8 +259,49 @@ impl Cluster {
         command
     }
 
+    /// The command of a process that is node and coordinator, with more flags after the necessary
+    /// ones.
+    pub fn serve_command(&self, ordinal: usize, more: &[&str]) -> Command {
+        let name = format!("node-{ordinal}");
+        let mut command = Command::new(binary("coppice"));
+        self.settings(command.arg("serve"), &name);
+        command.args(["--node", &name, "--listen", &format!("127.0.0.1:{}", self.ports[ordinal - 1])]);
+        command.args(["--api-listen", &format!("127.0.0.1:{}", self.apis[ordinal - 1])]);
+        command.args(["--health-listen", &format!("127.0.0.1:{}", self.health[ordinal - 1])]);
+        command.arg("--signing-key-file").arg(self.path("ledger.key"));
+        if self.tls {
+            command
+                .arg("--set")
+                .arg(format!("access.log_file={}", self.path(&format!("access-log-{ordinal}")).display()));
+        }
+        if self.etcd.is_none() {
+            command.arg("--set").arg(format!("metadata.dir={}", self.path("metadata").display()));
+        }
+        command.arg("--data-dir").arg(self.path(&name)).args(more);
+        command
+    }
+
+    /// Starts a process that is node and coordinator.
+    pub fn serve(&self, ordinal: usize) -> Process {
+        let name = format!("node-{ordinal}");
+        let command = self.serve_command(ordinal, &["--bootstrap", "new"]);
+        Process::spawn(&name, command, self.path(&format!("{name}.log")))
+    }
+
+    /// The endpoint of the coordinator in such a process.
+    pub fn api(&self, ordinal: usize) -> String {
+        let scheme = if self.tls { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{}", self.apis[ordinal - 1])
+    }
+
     fn command(&self, program: &str, name: &str) -> Command {
         let mut command = Command::new(binary(program));
+        self.settings(&mut command, name);
+        command
+    }
+
+    /// Adds the settings that all processes share, and the certificate of this name.
+    fn settings(&self, command: &mut Command, name: &str) {
         command.env_clear().arg("--config").arg(self.path("cluster.toml"));
         if self.tls {
             for (key, file) in
@@ -245,7 +310,6 @@ impl Cluster {
                 command.arg("--set").arg(format!("tls.{key}={}", self.path(&file).display()));
             }
         }
-        command
     }
 
     /// Starts a node, which may form groups.
@@ -474,12 +538,17 @@ impl Authority {
 
     /// Makes `<name>.pem` and `<name>.key`.
     pub fn certify_only(&self, dir: &Path, name: &str) {
+        self.certify_as(dir, name, &roles_of(name));
+    }
+
+    /// Makes `<name>.pem` and `<name>.key` with these roles.
+    pub fn certify_as(&self, dir: &Path, name: &str, roles: &[&str]) {
         let key = rcgen::KeyPair::generate().expect("a key");
         let hosts = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
         let mut params = rcgen::CertificateParams::new(hosts).expect("names of hosts");
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        let mut uris: Vec<String> = roles_of(name).iter().map(|role| format!("urn:coppice:role:{role}")).collect();
+        let mut uris: Vec<String> = roles.iter().map(|role| format!("urn:coppice:role:{role}")).collect();
         if name.contains('-') {
             uris.push(format!("urn:coppice:name:{name}"));
         }

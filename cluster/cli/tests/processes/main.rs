@@ -6,6 +6,7 @@ mod common;
 mod harness;
 mod peers;
 mod script;
+mod serve;
 mod telemetry;
 mod who;
 
@@ -218,7 +219,7 @@ fn a_new_authority_is_taken_up_without_a_restart_and_open_connections_end_with_t
     coordinator.says_times(4, words);
     let before = lines(&follower);
     cluster.until_it_commits("both=yes");
-    until("an earlier stream goes on while both are believed", || (lines(&follower) > before).then_some(()));
+    until("an earlier stream goes on while both are trusted", || (lines(&follower) > before).then_some(()));
     fs::write(cluster.path("ca.pem"), new.pem()).expect("a file can be written");
     // A process that starts now trusts only the new authority, and everyone must show a certificate
     // from it.
@@ -226,7 +227,7 @@ fn a_new_authority_is_taken_up_without_a_restart_and_open_connections_end_with_t
     nodes.insert(1, cluster.node(2));
     cluster.until_whole();
     cluster.until_it_commits("renewed=yes");
-    coordinator.says("an open connection ends: its other end is no longer believed");
+    coordinator.says("an open connection ends: its other end is no longer trusted");
     assert!(!follower.ends().success(), "its certificate is of the authority that went");
     drop((coordinator, nodes));
 }
@@ -291,7 +292,7 @@ fn a_process_with_a_foreign_certificate_is_not_let_in_and_nothing_is_spoken_in_t
 
     fs::write(cluster.path("theirs.pem"), theirs.pem()).expect("a file can be written");
     let stranger = common::run(cluster.coppice(&["head"]).env("COPPICE_CA", cluster.path("theirs.pem")));
-    assert_ne!(stranger.code, 0, "the client believes another authority");
+    assert_ne!(stranger.code, 0, "the client trusts another authority");
     let plain = cluster.coppice(&["head"]).env_remove("COPPICE_CA").output().expect("the command can be run");
     assert_eq!(plain.status.code(), Some(2), "https without an authority");
     coordinator.says("this coordinator leads");

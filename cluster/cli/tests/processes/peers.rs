@@ -103,7 +103,7 @@ fn an_impostor_at_the_address_of_a_node_that_is_down_gets_nothing() {
 }
 
 #[test]
-fn a_client_sends_nothing_to_a_server_that_is_no_coordinator_unless_told_to() {
+fn a_client_sends_nothing_to_a_server_that_is_not_a_coordinator_unless_told_to() {
     let cluster = Cluster::tls();
     for name in ["reader", "node-1", "nobody"] {
         let port = cluster.port_of(4);
@@ -243,7 +243,7 @@ fn a_withdrawn_certificate_ends_its_open_connections_and_is_let_in_no_more() {
     // The certificate of a node is withdrawn: the others go on without it, and it comes back with a
     // different certificate.
     write(&format!("{readers}serial {}\nend\n", serial_of(&cluster, "node-3")));
-    nodes[0].says("an open connection ends: its other end is no longer believed");
+    nodes[0].says("an open connection ends: its other end is no longer trusted");
     until("nobody speaks with it", || cluster.replicas().filter(|groups| voters_of(groups, "node-3") == 0).map(drop));
     cluster.until_it_commits("without=node-3");
     let authority = cluster.authority();

@@ -195,6 +195,10 @@ fn numbers_are_true(cluster: &Cluster) {
     assert_eq!(sum(&node, "coppice_replica_open", &[]), 3.0);
     assert_eq!(sum(&node, "coppice_replica_disk_full", &[]), 0.0);
     assert!(sum(&node, "coppice_raft_log_size_bytes", &[]) > 0.0);
+    // The root group answers the coordinator all the time, and stays awake.
+    let asleep = |group: &str| sum(&cluster.metrics(1), "coppice_replica_asleep", &[&format!("group=\"{group}\"")]);
+    until("a quiet shard sleeps", || (asleep("shard-1") == 1.0).then_some(()));
+    assert_eq!(asleep("root"), 0.0);
     // Shards learn a decision with the next request, or after a while.
     until("the record is decided", || (sum(&cluster.metrics(1), "coppice_engine_records", &[]) >= 1.0).then_some(()));
 }

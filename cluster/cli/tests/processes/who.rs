@@ -106,7 +106,7 @@ fn the_log_names_the_subject_even_through_another_coordinator_and_nobody_can_cla
         &[("coppice-forwarded", b"1"), ("coppice-caller-bin", b"CN=alice")],
     ] {
         for address in [&leading, &address] {
-            let refused = order("operator", entries, address).expect_err("it is no coordinator");
+            let refused = order("operator", entries, address).expect_err("it is not a coordinator");
             assert_eq!(refused.code(), Code::PermissionDenied, "{entries:?}: {refused}");
             assert_eq!(status::reason(&refused), Some(Reason::Denied));
         }

@@ -113,7 +113,7 @@ impl LogReader {
         if found == *keys && self.key_changes.len() == keys.changes().count() {
             return Ok(());
         }
-        Err(Error::Untrusted("the log has other key changes than the proof of its checkpoint").into())
+        Err(Error::Untrusted("the log has different key changes than the proof of its checkpoint").into())
     }
 
     fn push(&mut self, entry: Digest) {
@@ -140,7 +140,7 @@ impl LogReader {
             Body::Genesis(genesis) => {
                 let named = origin(&genesis.prefix, &header.cluster) == checkpoint.origin;
                 if !named || genesis.public_key != keys.first().public_key() {
-                    return Err(broken("genesis names another origin or key than the checkpoint's".to_owned()));
+                    return Err(broken("genesis names a different origin or key than the checkpoint's".to_owned()));
                 }
                 self.founding.get_or_insert_with(|| (genesis.params.clone(), genesis.shard_map.clone()));
             }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use coppice_proto::v1;
 use coppice_types::{Digest, ShardId, Version};
 use coppice_verify::{
-    audit::{self, Broken},
+    audit::{self, Author, Broken},
     hash::{self, RecordBody},
     journal::{self, Entry},
     merkle,
@@ -45,7 +45,7 @@ struct Pending {
     version: Version,
     /// For each shard, the batches that have an operation list there, in order: the batch's place
     /// in the journal, and the hash of its list.
-    wanted: BTreeMap<ShardId, Vec<(usize, Digest)>>,
+    wanted: BTreeMap<ShardId, Vec<(usize, Author, Digest)>>,
     /// Bytes of keys and values of each batch, in the lists that have come.
     bytes: BTreeMap<usize, u64>,
     merges: BTreeMap<ShardId, Merges>,
@@ -130,12 +130,12 @@ impl State {
 
     fn begin(&mut self, book: &Book, next: Version, message: v1::JournalResponse) -> Result<(), Stop> {
         if self.pending.is_some() {
-            return Err(Error::Malformed("a version of which a part is missing").into());
+            return Err(Error::Malformed("a version with a missing part").into());
         }
         let header = crate::header(&message.header)?;
         let version = header.stamp.version;
         if version > book.head() || hash::log_entry_hash(&message.header) != book.line(version).hash {
-            let moved = "versions were rolled back, or are shown otherwise, since the audit began: audit again";
+            let moved = "versions changed or were rolled back since the audit began: audit again";
             return Err(Error::Untrusted(moved).into());
         }
         // Only versions that stand are streamed, so neither admin entries nor rollbacks leave a
@@ -152,7 +152,7 @@ impl State {
         let entries = message.entries.iter().map(|entry| Entry::decode(entry));
         let entries = entries.collect::<Result<Vec<Entry>, _>>();
         let entries = entries.map_err(|_| differs(line, None, "a malformed journal entry"))?;
-        audit::check_entries(&book.shard_map, &entries).map_err(|broken| breaks(line, broken))?;
+        audit::check_entries(&book.params, &book.shard_map, &entries).map_err(|broken| breaks(line, broken))?;
         let mut pending = Pending {
             version,
             wanted: BTreeMap::new(),
@@ -161,15 +161,12 @@ impl State {
             lists: BTreeMap::new(),
         };
         for (at, entry) in entries.into_iter().enumerate() {
-            match entry {
-                Entry::Batch(batch) => {
-                    for (shard, hash) in batch.shards {
-                        pending.wanted.entry(shard).or_default().push((at, hash));
-                    }
-                }
-                Entry::Merge(merge) => {
-                    pending.merges.entry(merge.shard).or_default().push((merge.inputs, merge.output));
-                }
+            let author = Author::of(&entry);
+            for (shard, hash) in entry.writes().into_iter().flatten() {
+                pending.wanted.entry(*shard).or_default().push((at, author, *hash));
+            }
+            if let Entry::Merge(merge) = entry {
+                pending.merges.entry(merge.shard).or_default().push((merge.inputs, merge.output));
             }
         }
         self.pending = Some(pending);
@@ -190,7 +187,7 @@ impl State {
             return Err(differs(line, Some(shard), what));
         }
         let mut operations = Operations::new();
-        for (at, (list, (batch, wanted))) in message.lists.iter().zip(wanted).enumerate() {
+        for (at, (list, (entry, author, wanted))) in message.lists.iter().zip(wanted).enumerate() {
             let list = journal::decode_operations(list);
             let list = list.map_err(|_| differs(line, Some(shard), format!("operation list {at} is malformed")))?;
             let found = hash::operation_list_hash(list.iter().map(|(key, body)| (key.as_slice(), *body)));
@@ -201,11 +198,13 @@ impl State {
                     format!("operation list {at} is not the one that was committed"),
                 ));
             }
-            let bytes = audit::check_operations(&book.params, &book.shard_map, shard, &list);
+            let bytes = audit::check_operations(&book.params, &book.shard_map, shard, *author, &list);
             let bytes = bytes.map_err(|broken| breaks(line, broken))?;
-            let sum = pending.bytes.entry(*batch).or_default();
-            *sum += bytes;
-            audit::check_batch(&book.params, *sum).map_err(|broken| breaks(line, broken))?;
+            if *author == Author::Batch {
+                let sum = pending.bytes.entry(*entry).or_default();
+                *sum += bytes;
+                audit::check_batch(&book.params, *sum).map_err(|broken| breaks(line, broken))?;
+            }
             operations.extend(list);
         }
         pending.lists.insert(shard, operations);

@@ -98,5 +98,5 @@ fn every_rule_of_an_audit_is_checked() {
             (Err(Stop::Failed(error)), _) => panic!("{name}: {error}"),
         }
     }
-    assert_eq!(rules, (2..=15).collect(), "each rule finds something, but for that of a header alone");
+    assert_eq!(rules, (2..=15).collect(), "each rule finds something, except the one about a header alone");
 }

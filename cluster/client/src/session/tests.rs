@@ -45,7 +45,7 @@ async fn a_session_goes_on_after_its_highest_number() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_without_a_number_left_is_not_one_of_a_client() {
+async fn a_session_without_numbers_left_is_malformed() {
     let client = fake::client(&[&Fake::with_session(u64::MAX)], &Options::new(""));
     let result = client.open_session(SessionId([6; 16])).await;
     assert!(matches!(result, Err(Error::Malformed(_))), "{result:?}");

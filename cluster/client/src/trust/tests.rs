@@ -71,7 +71,7 @@ impl Scene {
         let at = v1::Stamp { epoch: 0, version };
         let options = v1::ReadOptions { at: Some(at), ..v1::ReadOptions::default() };
         let (question, proof) = (Asked::Keys(&keys), self.proof(proven.0, proven.1));
-        let read = Read { question, options: &options, records, read_at: Some(&at), proof: &proof, seen: 0 };
+        let read = Read { question, options: &options, records, read_at: Some(&at), file: &decoded(&proof)?, seen: 0 };
         check_read(&self.logs, &Keys::new(self.key.clone()), None, &read).map(drop)
     }
 
@@ -84,7 +84,7 @@ impl Scene {
         let records = [v1::Record { last_changed: Some(at), ..present(b"a", round, stamp.version.0) }];
         let keys = [Bytes::from_static(b"a")];
         let question = Asked::Keys(&keys);
-        let read = Read { question, options, records: &records, read_at: Some(&at), proof: &proof, seen };
+        let read = Read { question, options, records: &records, read_at: Some(&at), file: &decoded(&proof)?, seen };
         check_read(&self.logs, &Keys::new(self.key.clone()), None, &read).map(drop)
     }
 
@@ -100,7 +100,7 @@ impl Scene {
             self.ledger.prove_range(Stamp::new(0, 3), proven.0, Some(proven.1), true).encode().expect("a small file");
         let question = Asked::Range { low: asked.0, high: Some(asked.1), limit: asked.2, more };
         let options = v1::ReadOptions::default();
-        let read = Read { question, options: &options, records, read_at: Some(&at), proof: &proof, seen: 0 };
+        let read = Read { question, options: &options, records, read_at: Some(&at), file: &decoded(&proof)?, seen: 0 };
         check_read(&self.logs, &Keys::new(self.key.clone()), None, &read).map(drop)
     }
 }
@@ -263,7 +263,8 @@ fn a_false_genesis_header_is_not_kept() {
         ..v1::CommitResponse::default()
     };
     let trust = Trust::new(scene.key);
-    let check = |genesis: Option<&[u8]>| trust.check_receipt(&trust.keys(), None, genesis, &sent, &response);
+    let check =
+        |genesis: Option<&[u8]>| trust.check_receipt(&trust.keys(), None, genesis, &sent, &Receipted::new(&response)?);
     assert!(matches!(check(Some(&other.headers[0].encode())), Err(Error::Untrusted(_))));
     check(Some(&scene.ledger.headers[0].encode())).expect("the ledger's own");
     check(None).expect("it is known");
@@ -319,9 +320,39 @@ fn lies_about_keys_are_not_believed() {
     let other = SignerKey::from_seed(scene.key.name(), &[3; 32]).expect("the name is one");
     let keys = [bytes::Bytes::from_static(b"a")];
     let (question, options, proof) = (Asked::Keys(&keys), v1::ReadOptions::default(), scene.proof(3, &[b"a"]));
-    let read = Read { question, options: &options, records: &[honest], read_at: None, proof: &proof, seen: 0 };
+    let read = Read {
+        question,
+        options: &options,
+        records: &[honest],
+        read_at: None,
+        file: &decoded(&proof).expect("a proof file"),
+        seen: 0,
+    };
     let result = check_read(&ProvenLogs::default(), &Keys::new(other.verifier().clone()), None, &read);
     assert!(matches!(result, Err(Error::Unproven(_))), "another key");
+}
+
+#[test]
+fn a_value_that_the_record_leaves_out_is_that_of_the_proof() {
+    let scene = Scene::new();
+    let whole = [present(b"b", 2, 3), absent(b"none"), present(b"a", 2, 3), present(b"b", 2, 3)];
+    let keys: Vec<Bytes> = whole.iter().map(|record| record.key.clone()).collect();
+    let at = v1::Stamp { epoch: 0, version: 3 };
+    let options = v1::ReadOptions { values_in_proof: true, ..v1::ReadOptions::default() };
+    let read = |proof: &Bytes| {
+        let mut records = whole.clone().map(|record| v1::Record { value: Bytes::new(), ..record });
+        let file = decoded(proof).expect("a proof file");
+        take_values(&mut records, proof, &file);
+        let question = Asked::Keys(&keys);
+        let read = Read { question, options: &options, records: &records, read_at: Some(&at), file: &file, seen: 0 };
+        let checked = check_read(&scene.logs, &Keys::new(scene.key.clone()), None, &read);
+        (records, checked.is_ok())
+    };
+    let asked: [&[u8]; 3] = [b"a", b"b", b"none"];
+    assert_eq!(read(&scene.proof(3, &asked).into()), (whole.clone(), true));
+    let without = scene.ledger.prove_keys(Stamp::new(0, 3), &asked, false).encode().expect("a small file");
+    let (records, holds) = read(&without.into());
+    assert!(records.iter().all(|record| record.value.is_empty()) && !holds, "no one gave the values");
 }
 
 #[test]
@@ -402,7 +433,7 @@ fn a_receipt_is_of_the_version_that_was_answered_and_of_the_batch_that_was_sent(
             None,
             map,
             &Sent { session: commit.session, batch: &batch },
-            response,
+            &Receipted::new(response)?,
         )
     };
     let untrusted = |commit: &Commit, response: &v1::CommitResponse| {
@@ -428,7 +459,7 @@ fn a_receipt_is_of_the_version_that_was_answered_and_of_the_batch_that_was_sent(
         None,
         &other_map,
         &Sent { session: None, batch: &batch },
-        &response,
+        &Receipted::new(&response).expect("a proof file"),
     );
     assert!(matches!(result, Err(Error::Untrusted(_))), "a map that is not the ledger's");
     response.receipt = receipt(3, 0).into();
@@ -482,7 +513,7 @@ async fn a_client_follows_key_changes_and_leaves_the_old_key_behind() {
 }
 
 #[tokio::test]
-async fn another_key_change_than_the_known_one_is_a_fork() {
+async fn a_key_change_that_differs_from_the_known_one_is_a_fork() {
     let Scene { mut ledger, key, .. } = Scene::new();
     let trust = Trust::new(key);
     let before = trust.keys();

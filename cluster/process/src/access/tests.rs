@@ -129,7 +129,7 @@ async fn each_role_may_call_what_the_table_says_and_nothing_else() {
     let mut denied = 0;
     for role in Role::ALL {
         let shown = of_role(&scene.authority, role.name());
-        let channel = scene.connect(Some(&shown)).await.expect("its certificate is believed");
+        let channel = scene.connect(Some(&shown)).await.expect("its certificate is trusted");
         for (path, roles) in expected {
             assert_eq!(reaches(&channel, path).await, roles.contains(&role), "{role:?} {path}");
             denied += usize::from(!roles.contains(&role));
@@ -153,7 +153,7 @@ async fn only_a_coordinator_may_say_that_it_forwards_a_request() {
     let mut denied = 0;
     for role in Role::ALL {
         let shown = of_role(&scene.authority, role.name());
-        let channel = scene.connect(Some(&shown)).await.expect("its certificate is believed");
+        let channel = scene.connect(Some(&shown)).await.expect("its certificate is trusted");
         for header in [(FORWARDED, "1"), (FORWARDED, ""), (CALLER, "Q049YWxpY2U"), (CALLER, "not base64!")] {
             // Every role may call this method.
             let through = reaches_with(&channel, "/grpc.health.v1.Health/Check", header).await;
@@ -166,10 +166,10 @@ async fn only_a_coordinator_may_say_that_it_forwards_a_request() {
 }
 
 #[tokio::test]
-async fn several_roles_add_up_and_anything_else_in_a_certificate_is_no_role() {
+async fn several_roles_add_up_and_anything_else_in_a_certificate_is_not_a_role() {
     let scene = Scene::start().await;
     let both = certify(&scene.authority, &["urn:coppice:role:reader", "urn:coppice:role:operator"], |_| {});
-    let channel = scene.connect(Some(&both)).await.expect("its certificate is believed");
+    let channel = scene.connect(Some(&both)).await.expect("its certificate is trusted");
     for (path, may) in [("Get", true), ("Prune", true), ("Commit", false), ("Journal", false)] {
         assert_eq!(reaches(&channel, &format!("/coppice.v1.Ledger/{path}")).await, may, "{path}");
     }
@@ -185,7 +185,7 @@ async fn several_roles_add_up_and_anything_else_in_a_certificate_is_no_role() {
         params.distinguished_name.push(DnType::OrganizationalUnitName, "writer");
         params.subject_alt_names.push(SanType::DnsName("writer".try_into().expect("a name")));
     });
-    let channel = scene.connect(Some(&none)).await.expect("its certificate is believed");
+    let channel = scene.connect(Some(&none)).await.expect("its certificate is trusted");
     for path in ["/coppice.v1.Ledger/Commit", "/coppice.v1.Ledger/Head", "/grpc.health.v1.Health/Check"] {
         assert!(!reaches(&channel, path).await, "{path}");
     }
@@ -227,13 +227,13 @@ fn without_tls_only_loopback_addresses_are_listened_on_unless_plaintext_is_allow
     let access = Access::default();
     let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
     for near in ["127.0.0.1:1", "127.3.2.1:1", "[::1]:1"] {
-        access.check(at(near), false).expect("no other machine reaches it");
+        access.check("listen", at(near), false).expect("no other machine reaches it");
     }
     for far in ["0.0.0.0:1", "10.0.0.1:1", "[::]:1"] {
-        let refused = access.check(at(far), false).expect_err("others reach it");
+        let refused = access.check("listen", at(far), false).expect_err("others reach it");
         assert!(refused.to_string().contains("access.plaintext"), "{refused}");
-        access.check(at(far), true).expect("by TLS");
-        Access { plaintext: true, ..Access::default() }.check(at(far), false).expect("it is said");
+        access.check("listen", at(far), true).expect("by TLS");
+        Access { plaintext: true, ..Access::default() }.check("listen", at(far), false).expect("it is said");
     }
 }
 

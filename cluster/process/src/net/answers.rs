@@ -70,7 +70,7 @@ impl Answers {
     pub(super) fn new(stall_max: Duration, unsent: Budget) -> Self {
         let meter = global::meter(SCOPE);
         let cut_off = meter.u64_counter("coppice.calls.cut_off");
-        let cut_off = cut_off.with_description("Answers that were cut off because their callers took nothing of them");
+        let cut_off = cut_off.with_description("Answers that were cut off because their callers did not read them");
         let cut_off = cut_off.build();
         cut_off.add(0, &[]);
         let shared = Arc::new(Shared { stall_max, unsent, open: Mutex::default(), cut_off });
@@ -130,9 +130,8 @@ impl State {
     /// Ends a stalled answer. Returns its producer, to be dropped outside of the lock.
     fn cut_off(&mut self, stall_max: Duration) -> Option<(Body, Option<Taken>)> {
         let seconds = stall_max.as_secs_f64();
-        let message = format!(
-            "the answer was cut off: nothing of it was read for {seconds} s; ask again, and read it as it arrives"
-        );
+        let message =
+            format!("the answer was cut off: it was not read for {seconds} s; ask again, and read it as it arrives");
         self.end(status::refuse(Reason::ResourceExhausted, message))
     }
 

@@ -10,11 +10,14 @@ use coppice_types::Reason;
 use opentelemetry::{KeyValue, global};
 use tonic::Status;
 
-use crate::peer::Party;
+use crate::{parts::Parts, peer::Party};
 
 /// A caller may have at most this part of all places and bytes: 4 means a quarter. Processes of the
 /// cluster may have all, since they call for others.
 pub(super) const CALLER_SHARE: usize = 4;
+
+/// The budgets of this process.
+static BUDGETS: Parts<Shared> = Parts::new();
 
 /// A limited number of bytes. Clones share it.
 #[derive(Clone, Debug)]
@@ -46,15 +49,16 @@ impl Budget {
     /// A budget of `bytes_max` bytes.
     pub(super) fn new(what: &'static str, bytes_max: usize) -> Self {
         let shared = Arc::new(Shared { what, bytes_max, taken: Mutex::default() });
-        let seen = Arc::downgrade(&shared);
+        BUDGETS.add(&shared);
         let meter = global::meter(SCOPE);
         let gauge = meter.u64_observable_gauge("coppice.calls.held").with_unit("By");
         let gauge =
             gauge.with_description("Bytes of requests that are being received, and of answers that wait to be sent");
         gauge
             .with_callback(move |observer| {
-                if let Some(shared) = seen.upgrade() {
-                    observer.observe(shared.lock().total as u64, &[KeyValue::new("of", what)]);
+                let sum = BUDGETS.sum(|shared| (shared.what == what).then(|| shared.lock().total));
+                if let Some(bytes) = sum {
+                    observer.observe(bytes, &[KeyValue::new("of", what)]);
                 }
             })
             .build();

@@ -3,7 +3,7 @@
 //!
 //! **Invariants.** No kind of call uses up the places of another kind. No caller uses up all places
 //! or all bytes. A request that is not complete within [`Limits::receive_max`] is refused. An
-//! answer of which nothing is read for [`Limits::stall_max`] is cut off: its producer ends, and its
+//! answer that nobody reads for [`Limits::stall_max`] is cut off: its producer ends, and its
 //! memory is freed. A stream that has nothing to send is not cut off.
 
 use std::{

@@ -202,7 +202,7 @@ impl Accepted {
         let limit = self.bounds.write_timeout;
         let writing = self.writing.get_or_insert_with(|| Box::pin(sleep(limit)));
         ready!(writing.as_mut().poll(task));
-        Poll::Ready(Err(late("it reads nothing of what is written to it")))
+        Poll::Ready(Err(late("it does not read what is written to it")))
     }
 }
 

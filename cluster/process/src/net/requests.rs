@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_told_apart_however_their_bytes_come() {
+    fn messages_are_told_apart_however_their_bytes_arrive() {
         let bytes = [&[0, 0, 0, 0, 3, 7, 7, 7][..], &[0, 0, 0, 0, 0], &[1, 0, 0, 1, 0], &[9; 256]].concat();
         for step in 1..bytes.len() {
             let mut messages = Messages::default();

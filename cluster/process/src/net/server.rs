@@ -5,7 +5,8 @@ use tonic::transport::Server;
 use tower::layer::util::{Identity, Stack};
 
 use super::{
-    calls::{Bounded, Limits},
+    calls::Bounded,
+    front::Front,
     socket::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, WINDOW_BYTES},
 };
 
@@ -19,26 +20,29 @@ const ERROR_RESETS_MAX: usize = 256;
 /// client has them refused.
 pub const CALLS_PER_CONNECTION_MAX: u32 = 1024;
 
+impl Front {
+    /// A gRPC server behind this front.
+    #[must_use]
+    pub fn server(&self) -> Server<Stack<Bounded, Stack<Served, Identity>>> {
+        Server::builder()
+            .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
+            .concurrency_limit_per_connection(CALLS_PER_CONNECTION_MAX as usize)
+            .load_shed(true)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(2 * WINDOW_BYTES)
+            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+            .http2_max_header_list_size(HEADERS_BYTES_MAX)
+            .http2_max_pending_accept_reset_streams(Some(RESETS_PENDING_MAX))
+            .http2_max_local_error_reset_streams(Some(ERROR_RESETS_MAX))
+            .layer(self.served.clone())
+            .layer(self.bounded.clone())
+    }
+}
+
 /// A gRPC server with the limits that all processes share. It measures and traces its calls. Must
 /// be called within a tokio runtime.
 #[must_use]
 pub fn server() -> Server<Stack<Bounded, Stack<Served, Identity>>> {
-    server_within(Limits::default())
-}
-
-/// Like [`server`], with these limits on its calls.
-pub(super) fn server_within(limits: Limits) -> Server<Stack<Bounded, Stack<Served, Identity>>> {
-    Server::builder()
-        .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
-        .concurrency_limit_per_connection(CALLS_PER_CONNECTION_MAX as usize)
-        .load_shed(true)
-        .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(2 * WINDOW_BYTES)
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .http2_max_header_list_size(HEADERS_BYTES_MAX)
-        .http2_max_pending_accept_reset_streams(Some(RESETS_PENDING_MAX))
-        .http2_max_local_error_reset_streams(Some(ERROR_RESETS_MAX))
-        .layer(Served::new())
-        .layer(Bounded::new(limits))
+    Front::new().server()
 }

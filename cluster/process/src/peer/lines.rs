@@ -18,6 +18,7 @@ use opentelemetry::{KeyValue, global};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::party::Party;
+use crate::parts::Parts;
 
 /// The limits of a listener.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +53,9 @@ pub const GRPC: Bounds = Bounds {
     idle_max: Duration::from_secs(600),
     write_timeout: Duration::from_secs(30),
 };
+
+/// The listeners of this process.
+static LISTENERS: Parts<Lines> = Parts::new();
 
 /// The connections of a listener.
 #[derive(Debug)]
@@ -115,15 +119,15 @@ pub(crate) struct Full;
 impl Lines {
     pub(crate) fn new(bounds: Bounds) -> Arc<Self> {
         let lines = Arc::new(Self { bounds, open: Mutex::default() });
-        let seen = Arc::downgrade(&lines);
+        LISTENERS.add(&lines);
         let meter = global::meter(SCOPE);
         let gauge = meter.u64_observable_gauge("coppice.net.connections");
-        let gauge = gauge
-            .with_description("Open connections by what they are for, those whose handshake is under way among them");
+        let gauge = gauge.with_description("Open connections by purpose, including those whose handshake is under way");
         gauge
             .with_callback(move |observer| {
-                if let Some(lines) = seen.upgrade() {
-                    observer.observe(lines.count() as u64, &[KeyValue::new("of", lines.bounds.name)]);
+                let sum = LISTENERS.sum(|lines| (lines.bounds.name == bounds.name).then(|| lines.count()));
+                if let Some(connections) = sum {
+                    observer.observe(connections, &[KeyValue::new("of", bounds.name)]);
                 }
             })
             .build();

@@ -1,4 +1,4 @@
-//! The verifier of a listener's callers: an authority that is believed must have signed their
+//! The verifier of a listener's callers: an authority that is trusted must have signed their
 //! certificate, and it must not be withdrawn.
 
 use std::sync::Arc;

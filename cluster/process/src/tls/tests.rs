@@ -108,7 +108,7 @@ async fn connect_to(server: &Live<Accepting>, client: &Live<Dialing>, expected: 
     let mut near = Secured::new(near, watch);
     let (far, watch) = accepting.await.expect("it does not panic")?;
     let mut far = Secured::new(far, watch);
-    // A client learns that it is not believed when it reads.
+    // A client learns that it is not trusted when it reads.
     say(&mut far, &mut near).await?;
     Ok((near, far))
 }
@@ -133,7 +133,7 @@ async fn a_new_authority_counts_for_the_next_connection_and_open_ones_end_with_t
     let (mut server, mut client) = (server(here.path()), client(there.path()));
     let (mut near, mut far) = connect(&server.live, &client.live).await.expect("both are of one authority");
 
-    // First both authorities are believed, then new certificates are shown, then the old authority
+    // First both authorities are trusted, then new certificates are shown, then the old authority
     // is removed.
     let both = old.0.pem() + &new.0.pem();
     for dir in [&here, &there] {
@@ -143,13 +143,13 @@ async fn a_new_authority_counts_for_the_next_connection_and_open_ones_end_with_t
     client.files.look();
     new.certify(here.path());
     server.files.look();
-    let shown = connect(&server.live, &client.live).await.expect("old and new believe each other");
+    let shown = connect(&server.live, &client.live).await.expect("old and new trust each other");
     let leaf = fs::read(here.path().join("cert")).expect("it was made");
     let leaf = certificates(&here.path().join("cert"), &leaf).expect("a certificate");
     assert_eq!(shown.0.peer_certificates(), Some(&leaf[..]), "the new one is shown");
     new.certify(there.path());
     client.files.look();
-    say(&mut near, &mut far).await.expect("what was open stays open while both are believed");
+    say(&mut near, &mut far).await.expect("what was open stays open while both are trusted");
     say(&mut far, &mut near).await.expect("at both ends");
     for dir in [&here, &there] {
         write(dir.path(), "ca", &new.0.pem());
@@ -271,7 +271,7 @@ async fn an_impostor_learns_nothing_about_the_dialing_process() {
     let connector = Connector { live: client.live.clone(), demanding: true };
     let node = Expected::Process(Role::Node, "node-1".to_owned());
     let (accepted, connected) = tokio::join!(acceptor.accept(None, far), connector.connect(node, "host", near));
-    let refused = connected.expect_err("a reader is no node").to_string();
+    let refused = connected.expect_err("a reader is not a node").to_string();
     assert!(refused.contains("a node is expected") && refused.contains("reader"), "{refused}");
     let heard = accepted.expect_err("the handshake breaks off").to_string();
     assert!(heard.contains("alert"), "it got an alert, and no certificate: {heard}");

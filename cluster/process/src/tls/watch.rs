@@ -16,7 +16,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 /// been set.
 const JUDGE_EVERY: Duration = Duration::from_secs(3600);
 
-/// Ends when the peer of a connection is no longer believed, with the reason.
+/// Ends when the peer of a connection is no longer trusted, with the reason.
 pub struct Watch(Pin<Box<dyn Future<Output = String> + Send>>);
 
 impl fmt::Debug for Watch {
@@ -51,7 +51,7 @@ impl Watch {
         }))
     }
 
-    /// The reason, once the peer is no longer believed.
+    /// The reason, once the peer is no longer trusted.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<String> {
         self.0.as_mut().poll(cx)
     }

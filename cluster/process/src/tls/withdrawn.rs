@@ -134,7 +134,7 @@ mod tests {
             ("serial 000000000000000000000000000000000000000000\nend", "line 1"),
         ];
         for (text, words) in wrong {
-            let refused = Withdrawn::parse(text.as_bytes()).expect_err("it is no list");
+            let refused = Withdrawn::parse(text.as_bytes()).expect_err("it is not a list");
             assert!(refused.contains(words), "{text:?}: {refused}");
         }
         assert!(Withdrawn::parse(&[0xff, b'\n']).is_err());

@@ -37,7 +37,7 @@ pub fn check(history: &History, ledger: &Ledger) -> Result<Placed, Finding> {
         if let (Some((sequence, _)), Some(staged)) = (place, history.staged.get(&id)) {
             let header = &ledger.events[sequence].header;
             if header.stamp != staged.stamp || header.state_root != staged.state_root {
-                return Err(format!("commits: stage {id:x} was finalized as another version than was staged"));
+                return Err(format!("commits: stage {id:x} was finalized as a different version than was staged"));
             }
         }
     }

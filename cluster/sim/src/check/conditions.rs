@@ -36,7 +36,7 @@ pub fn check(batch: &Batch, id: BatchId, records: &Records, opens: Option<Stamp>
     if let Some(expected) = batch.batch.expected_head
         && opens != Some(stamp(expected))
     {
-        return Err(format!("commits: batch {id:x} was committed on another head than it expected"));
+        return Err(format!("commits: batch {id:x} was committed on a different head than it expected"));
     }
     if batch.batch.exclusive && !alone {
         return Err(format!("commits: exclusive batch {id:x} shares its version"));

@@ -8,7 +8,7 @@ use coppice_proto::v1::{self, operation::Change};
 use coppice_shard_node::{Replica, shard::decode_journal};
 use coppice_types::{Digest, GroupId, Params, Sequence, ShardId, Stamp, Version};
 use coppice_verify::{
-    audit::{self, Broken, Chain},
+    audit::{self, Author, Broken, Chain},
     epochs::Epochs,
     hash::{self, RecordBody},
     header::{Body, Header},
@@ -124,7 +124,7 @@ impl Journals {
         let kept =
             decode_operations(&list).map_err(|error| format!("audit: {shard} keeps no list of {stamp}: {error}"))?;
         if kept != sent {
-            return Err(format!("audit: {shard} keeps other operations of {stamp} than were sent"));
+            return Err(format!("audit: {shard} keeps operations of {stamp} that differ from those that were sent"));
         }
         Ok(kept)
     }
@@ -208,7 +208,7 @@ impl Ledger {
             match &header.body {
                 Body::Commit => {
                     let broken = |broken: Broken| format!("audit: {}: {}", header.stamp, broken.rule);
-                    audit::check_entries(&shape.map, &entries).map_err(broken)?;
+                    audit::check_entries(&shape.params, &shape.map, &entries).map_err(broken)?;
                     let before = ledger.events.last().map_or_else(Stamp::default, |before| before.header.stamp);
                     batches = model.apply(&header, before, &entries, &sent, kept.as_mut())?;
                 }
@@ -237,9 +237,9 @@ impl Ledger {
         for (&size, &root) in &history.checkpoints {
             let prefix = usize::try_from(size).ok().and_then(|size| self.leaves.get(..size));
             let prefix = prefix
-                .ok_or_else(|| format!("log: a checkpoint of {size} entries, there are {}", self.leaves.len()))?;
+                .ok_or_else(|| format!("log: a checkpoint of {size} entries, but there are {}", self.leaves.len()))?;
             if merkle::mth(prefix) != root {
-                return Err(format!("log: the checkpoint of {size} entries is of another log"));
+                return Err(format!("log: the checkpoint of {size} entries belongs to another log"));
             }
         }
         for (size, signer) in &history.signers {
@@ -278,12 +278,15 @@ impl Model {
                 Entry::Merge(merge) => {
                     touched.entry(merge.shard).or_default().1.push((merge.inputs.clone(), merge.output));
                 }
+                Entry::Append(_) | Entry::Head(_) => {
+                    return Err(format!("audit: {} has an entry of a ledger that nobody founded", header.stamp));
+                }
                 Entry::Batch(entry) => {
                     let (id, batch) = sent.find(entry, header.stamp)?;
                     let opens = batches.is_empty().then_some(before);
                     conditions::check(batch, id, &self.records, opens, alone)?;
                     for (shard, mut operations) in sent.operations(batch, entry, header.stamp)? {
-                        let fits = audit::check_operations(self.params(), sent.map, shard, &operations);
+                        let fits = audit::check_operations(self.params(), sent.map, shard, Author::Batch, &operations);
                         fits.map_err(|broken| format!("audit: {}: {}", header.stamp, broken.rule))?;
                         if let Some(kept) = &mut kept {
                             operations = kept.take(shard, header.stamp, operations)?;
@@ -384,7 +387,7 @@ impl<'a> Sent<'a> {
         let hashes: Vec<(ShardId, Digest)> =
             shards.iter().map(|(shard, operations)| (*shard, list(operations))).collect();
         if hashes != entry.shards {
-            return Err(format!("commits: {stamp} has a batch with other operations than were sent"));
+            return Err(format!("commits: {stamp} has a batch with different operations than were sent"));
         }
         Ok(shards)
     }

@@ -39,8 +39,8 @@ pub fn check(history: &History, ledger: &Ledger, placed: &Placed) -> Result<(), 
     }
     let uppers = uppers(&acts, ledger.events.len() - 1);
     acts.sort_by_key(|act| act.begin);
-    // For each end of acts, their newest entry. `heard` is the newest entry of all acts that ended
-    // before the current one began.
+    // The newest entry of the acts that ended at each moment. `heard` is the newest entry of all
+    // acts that ended before the current one began.
     let mut ended: BTreeMap<Moment, usize> = BTreeMap::new();
     let mut heard: (Moment, usize) = (0, 0);
     for act in &acts {

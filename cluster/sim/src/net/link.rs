@@ -105,7 +105,7 @@ impl Link {
             sleep(fate.hang).await;
             return Err(Status::unavailable(format!("{to} can't be reached")));
         };
-        self.net.spring(&self.from, &endpoint.life, &path, &bytes);
+        let late = self.net.spring(&self.from, &endpoint.life, &path, &bytes);
         if let Some(again) = fate.again {
             let (link, endpoint, request) = (self.clone(), endpoint.clone(), request_of(&head, bytes.clone()));
             let path = path.clone();
@@ -117,7 +117,13 @@ impl Link {
             });
         }
         let (answer, answered) = oneshot::channel();
-        tokio::spawn(serve(endpoint.clone(), request_of(&head, bytes), answer, fate.detached));
+        let (server, request) = (endpoint.clone(), request_of(&head, bytes));
+        tokio::spawn(async move {
+            if let Some(late) = late {
+                sleep(late).await;
+            }
+            serve(server, request, answer, fate.detached || late.is_some()).await;
+        });
         let answered = answered.await;
         self.bring_back(answered.ok(), &endpoint, fate, &path).await
     }

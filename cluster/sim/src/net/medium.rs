@@ -63,6 +63,8 @@ pub struct Ambush {
     pub messages: u64,
     /// As in [`Life::light_fuse`].
     pub turns: u64,
+    /// How late the call arrives; it arrives even if its sender is dead by then.
+    pub late: Duration,
 }
 
 /// Kinds of calls that an ambush waits for.
@@ -164,20 +166,21 @@ impl Net {
         self.lock().ambush = ambush;
     }
 
-    /// Handles the arrival of a call, which may be the one that the ambush waits for.
-    pub(super) fn spring(&self, from: &Life, to: &Life, path: &str, request: &[u8]) {
+    /// Handles the arrival of a call, which may be the one that the ambush waits for. Returns how
+    /// late that call is; `None` for other calls.
+    pub(super) fn spring(&self, from: &Life, to: &Life, path: &str, request: &[u8]) -> Option<Duration> {
         let mut state = self.lock();
         let met = state.ambush.take_if(|ambush| {
             let (call, command) = ambush.kind.split_once(' ').unwrap_or((ambush.kind, ""));
             path.ends_with(call) && (command.is_empty() || command_name(request) == Some(command))
         });
         drop(state);
-        if let Some(ambush) = met {
-            // Clients are spared, since a dead one would not be started again.
-            let victim = if ambush.sender && !path.contains("Ledger") { from } else { to };
-            event!(self.trace, "{} will die of {ambush:?}", victim.name());
-            victim.light_fuse(ambush.messages, ambush.turns);
-        }
+        let ambush = met?;
+        // Clients are spared, since a dead one would not be started again.
+        let victim = if ambush.sender && !path.contains("Ledger") { from } else { to };
+        event!(self.trace, "{} will die of {ambush:?}", victim.name());
+        victim.light_fuse(ambush.messages, ambush.turns);
+        Some(ambush.late).filter(|late| !late.is_zero())
     }
 
     pub(super) fn is_cut(&self, from: &str, to: &str) -> bool {

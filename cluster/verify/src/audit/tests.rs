@@ -2,12 +2,12 @@
 
 use alloc::{string::String, vec};
 
-use coppice_types::{Change, ClusterId, Epoch, Operation, SessionId};
+use coppice_types::{Change, ClusterId, Epoch, LedgerId, Operation, SessionId};
 
 use super::*;
 use crate::{
     header::{Prune, Rollback},
-    journal::{BatchEntry, MergeEntry},
+    journal::{AppendEntry, BatchEntry, HeadEntry, MergeEntry},
     keys::KeyChange,
     note::SignerKey,
     replay::{Commit, Ledger},
@@ -89,9 +89,9 @@ fn a_rollback_names_a_version_that_stands_and_its_state() {
     let to = |version| Stamp { epoch, version: Version(version) };
     // Version 2 has the stamp (0, 2).
     let named = broken(&ledger, to(2), rollback(Stamp::new(1, 2)), |_| ());
-    assert_eq!(named, "a rollback that names its target otherwise");
+    assert_eq!(named, "a rollback with another name for its target");
     let state = broken(&ledger, to(2), rollback(Stamp::new(0, 2)), |_| ());
-    assert_eq!(state, "a rollback to another state root than its target's");
+    assert_eq!(state, "a rollback to a different state root than its target's");
     let pruned = broken(&ledger, to(0), rollback(Stamp::new(0, 0)), |_| ());
     assert_eq!(pruned, "a rollback to below the boundary of a prune");
     let two = ledger.versions[&Stamp::new(0, 2)].header.state_root;
@@ -143,19 +143,56 @@ fn merge(shard: u32) -> Entry {
 #[test]
 fn entries_have_their_order_their_numbers_and_known_shards() {
     let session = |seed, number| Some((SessionId([seed; 16]), number));
-    let check = |entries: &[Entry]| check_entries(&map(), entries);
+    let check = |entries: &[Entry]| check_entries(&Params::default(), &map(), entries);
     let sound = [batch(None, 0), batch(session(1, 1), 1), batch(session(1, 2), 0), batch(session(2, 1), 0), merge(1)];
     assert_eq!(check(&sound), Ok(()));
     let rule = |entries: &[Entry]| check(entries).expect_err("a rule is broken");
     let whole = |rule| Broken { shard: None, rule };
-    assert_eq!(rule(&[merge(0), batch(None, 0)]), whole("its journal has an event before a batch"));
+    assert_eq!(rule(&[merge(0), batch(None, 0)]), whole("its journal has entries out of order"));
     assert_eq!(rule(&[batch(session(1, 0), 0)]), whole("a batch has number 0 of its session"));
     let twice = [batch(session(1, 1), 0), batch(session(1, 1), 1)];
-    assert_eq!(rule(&twice), whole("two batches have one number of a session"));
+    assert_eq!(rule(&twice), whole("two batches have the same session number"));
     for entry in [batch(None, 2), merge(2)] {
         let rule = rule(&[entry]);
         assert_eq!((rule.shard, rule.rule), (Some(ShardId(2)), "its journal names an unknown shard"));
     }
+}
+
+#[test]
+fn entries_of_ledgers_have_their_place_and_their_keys() {
+    let ledger = |seed| LedgerId([seed; 16]);
+    let append = || {
+        let (signed, shards) = (b"signed".to_vec(), vec![(ShardId(0), Digest::default())]);
+        let (signature, leaves_root) = ([0; 64], Digest::default());
+        Entry::Append(AppendEntry { ledger: ledger(1), signed, signature, first_jsn: 0, count: 1, leaves_root, shards })
+    };
+    let head = |seed| {
+        let (root, shards) = (Digest::default(), vec![(ShardId(0), Digest::default())]);
+        Entry::Head(HeadEntry { ledger: ledger(seed), size_before: 0, size: 1, root, shards })
+    };
+    let params = Params { ledgers: true, journals_kept: true, ..Params::default() };
+    let check = |entries: &[Entry]| check_entries(&params, &map(), entries).map_err(|broken| broken.rule);
+    assert_eq!(check(&[append(), batch(None, 0), append(), head(1), head(2), merge(1)]), Ok(()));
+    let order = Err("its journal has entries out of order");
+    assert_eq!(check(&[head(1), append()]), order);
+    assert_eq!(check(&[head(1), batch(None, 0)]), order);
+    assert_eq!(check(&[append(), merge(1), head(1)]), order);
+    let heads = Err("its journal has the heads of ledgers out of order");
+    assert_eq!(check(&[head(2), head(1)]), heads);
+    assert_eq!(check(&[head(1), head(1)]), heads);
+    let none = check_entries(&Params::default(), &map(), &[append()]).map_err(|broken| broken.rule);
+    assert_eq!(none, Err("its journal has an entry of a ledger, which genesis rules out"));
+
+    let writes = |params: &Params, author, key: &[u8]| {
+        let list = [(key.to_vec(), RecordBody::Tombstone)];
+        check_operations(params, &map(), ShardId(0), author, &list).map_err(|broken| broken.rule)
+    };
+    let reserved = Err("a batch writes a reserved key, or a ledger one that is not");
+    assert_eq!(writes(&params, Author::Batch, &[0, 255]), reserved);
+    assert_eq!(writes(&params, Author::Batch, &[1]), Ok(1));
+    assert_eq!(writes(&params, Author::Ledger, &[1]), reserved);
+    assert_eq!(writes(&params, Author::Ledger, &[0, 255]), Ok(2));
+    assert_eq!(writes(&Params::default(), Author::Batch, &[0, 255]), Ok(2), "no key is reserved in version 2");
 }
 
 #[test]
@@ -165,7 +202,8 @@ fn operations_keep_the_limits_of_genesis_and_the_range_of_their_shard() {
         let put = |&(key, value_len): &(&[u8], u32)| {
             (key.to_vec(), RecordBody::Put { value_len, value_hash: Digest::default() })
         };
-        check_operations(&params, &map(), ShardId(shard), &operations.iter().map(put).collect::<Vec<_>>())
+        let operations: Vec<_> = operations.iter().map(put).collect();
+        check_operations(&params, &map(), ShardId(shard), Author::Batch, &operations)
     };
     assert_eq!(check(0, &[(b"a", 9), (b"lzzz", 6)]), Ok(20));
     assert_eq!(check(1, &[(b"m", 0)]), Ok(1));
@@ -181,7 +219,7 @@ fn operations_keep_the_limits_of_genesis_and_the_range_of_their_shard() {
     refused(0, &[(b"a", 9), (b"b", 9), (b"c", 0)], "a batch is over the limit of genesis");
     refused(2, &[(b"a", 0)], "its journal names an unknown shard");
     let deleted = [(b"a".to_vec(), RecordBody::Tombstone)];
-    assert_eq!(check_operations(&params, &map(), ShardId(0), &deleted), Ok(1));
+    assert_eq!(check_operations(&params, &map(), ShardId(0), Author::Batch, &deleted), Ok(1));
     assert_eq!(check_batch(&params, 20), Ok(()));
     assert!(check_batch(&params, 21).is_err());
     let limit = usize::from(params.tree_limit);

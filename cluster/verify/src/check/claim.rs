@@ -3,9 +3,16 @@
 
 use alloc::{borrow::Cow, vec::Vec};
 
-use coppice_types::{ClusterId, Digest, Stamp};
+use coppice_types::{ClusterId, Digest, LedgerId, Stamp};
 
-use crate::{checkpoint::Checkpoint, epochs::Epochs, header::Header, journal::BatchEntry, keys::Keys};
+use crate::{
+    checkpoint::Checkpoint,
+    epochs::Epochs,
+    header::Header,
+    journal::BatchEntry,
+    keys::Keys,
+    ledgers::{Envelope, Leaf, Signed},
+};
 
 /// A verified proof file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +41,10 @@ pub enum Claim<'a> {
     Receipt(ReceiptClaim),
     /// The checkpoint extends an older one.
     Standing(StandingClaim),
+    /// A ledger held these journals.
+    Journals(JournalsClaim),
+    /// These were all journals with a clue, or the newest of them.
+    Lineage(LineageClaim),
 }
 
 /// The answer to a query at a version.
@@ -87,6 +98,53 @@ pub struct ReceiptClaim {
     pub batch: BatchEntry,
 }
 
+/// A journal of a ledger that was proven.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Journal {
+    /// The journal's leaf in the ledger's list.
+    pub leaf: Leaf,
+    /// The author's request; `None` if the file does not show it. The signature was verified
+    /// under the leaf's key.
+    pub signed: Option<Signed>,
+    /// Payload, clues and nonce; `None` if the file does not show them.
+    pub envelope: Option<Envelope>,
+}
+
+/// Journals that a ledger held in a version that stood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalsClaim {
+    /// Header of the version.
+    pub header: Header,
+    /// Id of the ledger.
+    pub ledger: LedgerId,
+    /// Number of its journals after the version.
+    pub size: u64,
+    /// Root of its list.
+    pub root: Digest,
+    /// An earlier size and root of which the list is a continuation; `None` if none was asked for.
+    pub known: Option<(u64, Digest)>,
+    /// The journals, in ascending order.
+    pub journals: Vec<Journal>,
+}
+
+/// The journals with a clue in a version that stood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LineageClaim {
+    /// Header of the version.
+    pub header: Header,
+    /// Id of the ledger.
+    pub ledger: LedgerId,
+    /// Hash of the clue.
+    pub clue: Digest,
+    /// Number of all journals with the clue.
+    pub count: u64,
+    /// Number of the oldest journals with the clue that were not asked for; 0 for a complete
+    /// lineage.
+    pub after: u64,
+    /// The journals, newest first.
+    pub journals: Vec<Journal>,
+}
+
 /// A checkpoint that extends an older one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StandingClaim {
@@ -106,6 +164,8 @@ impl Verified<'_> {
             Claim::Query(claim) => Some(&claim.header),
             Claim::Receipt(claim) => Some(&claim.header),
             Claim::Standing(_) => None,
+            Claim::Journals(claim) => Some(&claim.header),
+            Claim::Lineage(claim) => Some(&claim.header),
         }
     }
 }

@@ -30,8 +30,18 @@ pub enum Step {
     Query,
     /// The values are those of the records.
     Value,
-    /// The batch is in the version's journal.
+    /// The batch, or the head of the ledger, is in the version's journal.
     Journal,
+    /// The journals are in the ledger's list, and the list only grew.
+    List,
+    /// The leaves are of the ledger and of a version that is not later.
+    Leaf,
+    /// The leaf's key has signed the request that the leaf repeats.
+    Request,
+    /// The payload is the leaf's.
+    Envelope,
+    /// The journals are all those with the clue.
+    Lineage,
     /// The version stands at the newer checkpoint.
     Standing,
     /// Enough witnesses of the policy have cosigned the newest checkpoint that is shown.
@@ -54,6 +64,11 @@ impl Step {
         Self::Query,
         Self::Value,
         Self::Journal,
+        Self::List,
+        Self::Leaf,
+        Self::Request,
+        Self::Envelope,
+        Self::Lineage,
         Self::Standing,
         Self::Cosignatures,
         Self::Question,
@@ -74,6 +89,11 @@ impl Step {
             Self::Query => "query",
             Self::Value => "value",
             Self::Journal => "journal",
+            Self::List => "list",
+            Self::Leaf => "leaf",
+            Self::Request => "request",
+            Self::Envelope => "envelope",
+            Self::Lineage => "lineage",
             Self::Standing => "standing",
             Self::Cosignatures => "cosignatures",
             Self::Question => "question",

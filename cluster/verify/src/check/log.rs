@@ -51,8 +51,13 @@ impl Log {
     }
 
     /// Checks that a header names only known keys of the ledger. A key change must be among those
-    /// that are shown. Genesis must name the first key and the checkpoint's origin.
+    /// that are shown, and so must all that the header counts. Genesis must name the first key and
+    /// the checkpoint's origin.
     fn check_keys_in(&self, header: &Header, step: Step) -> Result<(), Failure> {
+        if let Some(count) = header.key_changes {
+            let known = self.keys.changes().filter(|(at, _)| *at <= header.sequence).count();
+            ensure(known as u64 == u64::from(count), step, "it counts other key changes than those that are shown")?;
+        }
         match &header.body {
             Body::Key(change) => {
                 let known =
@@ -62,7 +67,7 @@ impl Log {
             Body::Genesis(genesis) => {
                 let named = checkpoint::origin(&genesis.prefix, &header.cluster) == self.checkpoint.origin;
                 let first = genesis.public_key == self.keys.first().public_key();
-                ensure(named && first, step, "genesis names another origin or key than the checkpoint's")
+                ensure(named && first, step, "genesis names a different origin or key than the checkpoint's")
             }
             _ => Ok(()),
         }
@@ -98,7 +103,7 @@ impl Log {
     pub(super) fn check_newest_pair(&self, pair: &Pair, is_last: bool, step: Step) -> Result<(), Failure> {
         let Stamp { epoch, version } = self.newest.stamp;
         let fits = if is_last { pair.epoch == epoch } else { pair.epoch < epoch };
-        ensure(fits && pair.base <= version, step, "epoch pairs of another head than the newest header's")
+        ensure(fits && pair.base <= version, step, "epoch pairs of a different head than the newest header's")
     }
 
     /// Checks that a version that stands is not above the newest header.
@@ -148,7 +153,7 @@ fn follow(keys: &Keys, cluster: ClusterId, part: &LogPart<'_>) -> Result<Keys, F
 pub(super) fn successors(policy: &Policy, cluster: ClusterId, part: &LogPart<'_>) -> Policy {
     let mut extended = policy.clone();
     for log in policy.logs() {
-        // The key changes of one log do not follow on the key of another.
+        // The key changes of one log do not follow the key of another.
         if let Ok(keys) = follow(&Keys::new(log.clone()), cluster, part) {
             extended.believe_successor(keys.newest());
         }

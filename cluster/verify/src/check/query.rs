@@ -207,7 +207,7 @@ fn attach<'a>(answer: &mut Answer<'a>, values: &[Cow<'a, [u8]>]) -> Result<(), F
         Answer::Keys(keys) => keys.iter_mut().filter_map(|(_, record)| record.as_mut()).collect(),
         Answer::Range { records, .. } => records.iter_mut().collect(),
     };
-    ensure(records.len() == values.len(), Step::Value, "another number of values than of records")?;
+    ensure(records.len() == values.len(), Step::Value, "a different number of values than of records")?;
     for (record, value) in records.into_iter().zip(values) {
         ensure(value.len() as u64 == u64::from(record.value_len), Step::Value, "a value of another length")?;
         ensure(hash::sha256(value) == record.value_hash, Step::Value, "another value")?;

@@ -85,7 +85,7 @@ pub(super) fn check_count(tree: &Tree<'_>) -> Result<(), Failure> {
     };
     let (least, whole) = if empty { (0, true) } else { records_below(&tree.root) };
     let fits = if whole { tree.entries == least } else { tree.entries >= least };
-    ensure(fits, Step::Tree, "another number of records than a tree is said to have")
+    ensure(fits, Step::Tree, "a different number of records than a tree is said to have")
 }
 
 /// The least number of records below a node, and whether it is exact. Every hidden node has at

@@ -113,19 +113,19 @@ fn each_rule_of_the_log_is_checked() {
     assert_eq!(broken(1, &|header| header.epoch_pairs = 0), "epoch pairs");
     assert_eq!(broken(1, &|header| header.state_leaves = 3), "shards of a commit");
     assert_eq!(broken(3, &|header| header.state_root.0[0] ^= 1), "state of a prune");
-    assert_eq!(broken(3, &|header| header.journal_leaves = 1), "journal of a header that is no commit");
+    assert_eq!(broken(3, &|header| header.journal_leaves = 1), "journal of a header that is not a commit");
     assert_eq!(broken(3, &|header| header.admin_sequence = 0), "admin sequence");
     assert_eq!(broken(4, &|header| header.stamp.version.0 = 2), "target of a rollback");
     assert_eq!(broken(4, &|header| header.stamp.epoch.0 = 2), "epoch of a rollback");
     assert_eq!(broken(5, &|header| header.stamp.version.0 = 2), "state of an unknown kind");
     assert_eq!(broken(5, &|header| header.state_root.0[0] ^= 1), "state of an unknown kind");
     assert_eq!(broken(5, &|header| header.shard_map.0[0] ^= 1), "shards and epochs of an unknown kind");
-    assert_eq!(broken(5, &|header| header.journal_leaves = 1), "journal of a header that is no commit");
+    assert_eq!(broken(5, &|header| header.journal_leaves = 1), "journal of a header that is not a commit");
     assert_eq!(broken(6, &|header| header.stamp.version.0 = 2), "state of a key change");
     assert_eq!(broken(6, &|header| header.state_root.0[0] ^= 1), "state of a key change");
     assert_eq!(broken(6, &|header| header.state_leaves = 3), "shards and epochs of a key change");
     assert_eq!(broken(6, &|header| header.epochs_root.0[0] ^= 1), "shards and epochs of a key change");
-    assert_eq!(broken(6, &|header| header.journal_leaves = 1), "journal of a header that is no commit");
+    assert_eq!(broken(6, &|header| header.journal_leaves = 1), "journal of a header that is not a commit");
     assert_eq!(broken(6, &|header| header.admin_sequence += 1), "admin sequence");
     let change = |edit: &dyn Fn(&mut KeyChange)| {
         broken(6, &|header| match &mut header.body {

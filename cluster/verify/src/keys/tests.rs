@@ -100,7 +100,7 @@ fn changes_that_are_missing_or_out_of_order_are_refused() {
     assert_eq!(refused(&[first.clone(), first.clone()]), order);
     assert_eq!(refused(&[first.clone(), (Sequence(10), change(2, 2, 3))]), order);
     assert_eq!(refused(&[first.clone(), (Sequence(9), change(2, 2, 3))]), order);
-    let other = "a key change from another key than the one before";
+    let other = "a key change from a different key than the one before";
     assert_eq!(refused(&[first.clone(), (Sequence(20), change(2, 1, 3))]), other);
     let again = [first, (Sequence(20), change(2, 2, 1))];
     assert_eq!(refused(&again), "a key change to an earlier key");

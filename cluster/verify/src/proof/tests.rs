@@ -72,10 +72,11 @@ fn another_format_kind_or_beginning_is_refused() {
     };
     let (format, kind) = (MAGIC.len(), MAGIC.len() + 1);
     assert_eq!(changed(0, b'C'), Err(Error::Malformed("proof file: first bytes")));
-    for other in [0, 1, 2, 4, 255] {
-        assert!(matches!(changed(format, other), Err(Error::Malformed(what)) if what.contains("format 3")));
+    for other in [0, 1, 2, 5, 255] {
+        assert!(matches!(changed(format, other), Err(Error::Malformed(what)) if what.contains("formats 3 and 4")));
     }
     assert_eq!(changed(kind, 3), Err(Error::Malformed("proof file kind")));
+    assert_eq!(changed(format, 4), Err(Error::Malformed("proof file kind")), "a query of the format of ledgers");
     assert!(changed(kind, 1).is_err() && changed(kind, 2).is_err(), "a payload of another kind");
 }
 

@@ -107,7 +107,7 @@ fn check_header(before: &[Header], header: &Header) -> Rule<()> {
         Some(last) => {
             header.check_follows(last).map_err(|rule| (2, rule.0.to_string()))?;
             let same = (header.shard_map, header.state_leaves) == (last.shard_map, last.state_leaves);
-            need(same, 2, "other shards than those of genesis")?;
+            need(same, 2, "different shards than those of genesis")?;
         }
     }
     let mut pruned = before.iter().filter_map(|header| match &header.body {
@@ -120,7 +120,7 @@ fn check_header(before: &[Header], header: &Header) -> Rule<()> {
             let standing = versions(before);
             let target = standing.iter().find(|it| it.stamp.version == rollback.target.version);
             let target = target.ok_or((3, "a rollback to a version that does not stand".to_string()))?;
-            need(target.stamp == rollback.target, 3, "a rollback that names its target otherwise")?;
+            need(target.stamp == rollback.target, 3, "a rollback with another name for its target")?;
             need(target.state_root == header.state_root, 3, "a rollback to another state root")?;
             need(rollback.target.version >= boundary, 4, "a rollback to below the boundary of a prune")?;
         }
@@ -156,29 +156,34 @@ type Merges = Vec<(Vec<Digest>, Digest)>;
 fn check_version(genesis: &Genesis, forests: &mut [(Forest, Version)], header: &Header, audited: &Audited) -> Rule<()> {
     let hashes: Vec<Digest> = audited.journal.iter().map(|entry| hash::journal_leaf_hash(entry)).collect();
     let whole = hashes.len() == header.journal_leaves as usize && merkle::mth(&hashes) == header.journal_root;
-    need(whole, 7, "another journal than the header commits to")?;
+    need(whole, 7, "a different journal than the header commits to")?;
     let entries = audited.journal.iter().map(|entry| Entry::decode(entry)).collect::<Result<Vec<_>, _>>();
     let entries = entries.map_err(|error| (7, format!("{error}")))?;
     check_entries(genesis, &entries)?;
     let mut merges: BTreeMap<ShardId, Merges> = BTreeMap::new();
     let mut operations: BTreeMap<ShardId, Operations> = BTreeMap::new();
     for (at, entry) in entries.iter().enumerate() {
-        match entry {
-            Entry::Batch(batch) => {
+        match (entry, entry.writes()) {
+            (_, Some(shards)) => {
+                let of_ledger = !matches!(entry, Entry::Batch(_));
                 let mut bytes = 0;
-                for (shard, wanted) in &batch.shards {
+                for (shard, wanted) in shards {
                     let nth = entries[..at].iter().filter(|before| touches(before, *shard)).count();
                     let list = audited.lists.get(shard).and_then(|lists| lists.get(nth));
                     let list = list.ok_or((10, "an operation list that is not kept".to_string()))?;
                     let list = decode_operations(list).map_err(|error| (10, format!("{error}")))?;
                     let found = hash::operation_list_hash(list.iter().map(|(key, body)| (key.as_slice(), *body)));
-                    need(found == *wanted, 10, "another operation list than was committed")?;
-                    bytes += check_operations(genesis, *shard, &list)?;
+                    need(found == *wanted, 10, "a different operation list than was committed")?;
+                    bytes += check_operations(genesis, *shard, of_ledger, &list)?;
                     operations.entry(*shard).or_default().extend(list);
                 }
-                need(bytes <= u64::from(genesis.params.batch_bytes_max), 12, "a batch over the limit")?;
+                let fits = of_ledger || bytes <= u64::from(genesis.params.batch_bytes_max);
+                need(fits, 12, "a batch over the limit")?;
             }
-            Entry::Merge(merge) => merges.entry(merge.shard).or_default().push((merge.inputs.clone(), merge.output)),
+            (Entry::Merge(merge), _) => {
+                merges.entry(merge.shard).or_default().push((merge.inputs.clone(), merge.output))
+            }
+            _ => {}
         }
     }
     let mut leaves = Vec::new();
@@ -201,17 +206,17 @@ fn check_version(genesis: &Genesis, forests: &mut [(Forest, Version)], header: &
             digest: forest.digest(),
         });
     }
-    need(state_root(&leaves) == header.state_root, 15, "another state root than the batches give")
+    need(state_root(&leaves) == header.state_root, 15, "a different state root than the batches give")
 }
 
 fn touches(entry: &Entry, shard: ShardId) -> bool {
-    matches!(entry, Entry::Batch(batch) if batch.shards.iter().any(|(touched, _)| *touched == shard))
+    entry.writes().is_some_and(|shards| shards.iter().any(|(touched, _)| *touched == shard))
 }
 
 fn check_entries(genesis: &Genesis, entries: &[Entry]) -> Rule<()> {
-    let events = entries.iter().skip_while(|entry| matches!(entry, Entry::Batch(_)));
-    let ordered = events.clone().all(|entry| matches!(entry, Entry::Merge(_)));
-    need(ordered, 8, "an event before a batch")?;
+    need(entries.is_sorted_by_key(Entry::place), 8, "an event before a batch")?;
+    let heads = || entries.iter().filter_map(|it| if let Entry::Head(head) = it { Some(head.ledger) } else { None });
+    need(heads().is_sorted_by(|a, b| a < b), 8, "heads out of order")?;
     let mut numbers = BTreeSet::new();
     for entry in entries {
         let shards: Vec<ShardId> = match entry {
@@ -222,6 +227,10 @@ fn check_entries(genesis: &Genesis, entries: &[Entry]) -> Rule<()> {
                 batch.shards.iter().map(|(shard, _)| *shard).collect()
             }
             Entry::Merge(merge) => Vec::from([merge.shard]),
+            Entry::Append(_) | Entry::Head(_) => {
+                need(genesis.params.ledgers, 8, "an entry of a ledger")?;
+                entry.writes().into_iter().flatten().map(|(shard, _)| *shard).collect()
+            }
         };
         let known = |shard: &ShardId| genesis.shard_map.shards().iter().any(|known| known.id == *shard);
         need(shards.iter().all(known), 9, "an unknown shard")?;
@@ -230,11 +239,13 @@ fn check_entries(genesis: &Genesis, entries: &[Entry]) -> Rule<()> {
 }
 
 /// Checks one operation list. Returns the bytes of its keys and values together.
-fn check_operations(genesis: &Genesis, shard: ShardId, list: &Operations) -> Rule<u64> {
+fn check_operations(genesis: &Genesis, shard: ShardId, of_ledger: bool, list: &Operations) -> Rule<u64> {
     need(!list.is_empty(), 11, "an empty operation list")?;
     let mut bytes = 0;
     for (key, body) in list {
         need(genesis.shard_map.shard_of(key).id == shard, 11, "a key that is not in the range of its shard")?;
+        let own = !genesis.params.ledgers || (key.first() == Some(&0)) == of_ledger;
+        need(own, 11, "a reserved key of a batch, or another one of a ledger")?;
         let limits = 1..=genesis.params.key_bytes_max as usize;
         need(limits.contains(&key.len()), 12, "a key over the limit")?;
         let value = body.value_len().unwrap_or(0);

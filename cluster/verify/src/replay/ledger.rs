@@ -128,13 +128,29 @@ impl Ledger {
     /// # Errors
     /// If a merge does not apply, which would be a bug of the model.
     pub fn commit(&mut self, batches: &[Commit]) -> Result<Stamp, Error> {
+        let journal = batches.iter().map(|batch| self.journal_entry(batch)).collect();
+        let operations: Vec<&Operation> = batches.iter().flat_map(|batch| &batch.operations).collect();
+        self.write(journal, &operations)
+    }
+
+    /// The stamp of the next version.
+    #[must_use]
+    pub fn next_stamp(&self) -> Stamp {
+        Stamp { epoch: self.head().epoch, version: self.head().version.next() }
+    }
+
+    /// Commits a version with these entries and operations, and the merges behind them. Tests can
+    /// make versions by it that no ledger makes.
+    ///
+    /// # Errors
+    /// If a merge does not apply.
+    pub fn write(&mut self, mut journal: Vec<Entry>, operations: &[&Operation]) -> Result<Stamp, Error> {
         let before = self.head_version();
-        let stamp = Stamp { epoch: self.head().epoch, version: self.head().version.next() };
+        let stamp = self.next_stamp();
         let (mut forests, mut leaves) = (before.forests.clone(), before.leaves.clone());
-        let mut journal: Vec<Entry> = batches.iter().map(|batch| self.journal_entry(batch)).collect();
         for (index, forest) in forests.iter_mut().enumerate() {
             let merges: Vec<_> = forest.planned_merge().into_iter().collect();
-            let all = batches.iter().flat_map(|batch| &batch.operations);
+            let all = operations.iter().copied();
             let own: Vec<_> = all.filter(|operation| self.shard_map.index_of(&operation.key) == index).collect();
             if merges.is_empty() && own.is_empty() {
                 continue;
@@ -146,7 +162,7 @@ impl Ledger {
             let events = merges.into_iter().map(|(inputs, output)| Entry::Merge(MergeEntry { shard, inputs, output }));
             journal.extend(events);
         }
-        for operation in batches.iter().flat_map(|batch| &batch.operations) {
+        for operation in operations {
             if let Change::Put(value) = &operation.change {
                 self.values.insert(hash::sha256(value), value.to_vec());
             }
@@ -233,6 +249,7 @@ impl Ledger {
             epochs_root: self.epochs.root(),
             epoch_pairs: self.epochs.pairs().len() as u32,
             admin_sequence: before.admin_sequence + u64::from(admin),
+            key_changes: before.key_changes_until(&body),
             previous: before.hash(),
             body,
             ..before.clone()
@@ -240,13 +257,29 @@ impl Ledger {
     }
 
     fn journal_entry(&self, batch: &Commit) -> Entry {
+        let (session, metadata) = (batch.session, hash::metadata_hash(&batch.metadata));
+        Entry::Batch(BatchEntry { session, metadata, shards: self.lists(&batch.operations) })
+    }
+
+    /// The shards that operations touch, with the hash of the operations there.
+    #[must_use]
+    pub fn lists(&self, operations: &[Operation]) -> Vec<(ShardId, Digest)> {
         let mut shards: BTreeMap<ShardId, Vec<(&[u8], RecordBody)>> = BTreeMap::new();
-        for operation in &batch.operations {
+        for operation in operations {
             let own = shards.entry(self.shard_map.shard_of(&operation.key).id).or_default();
             own.push((&operation.key, RecordBody::of(&operation.change)));
         }
-        let shards = shards.into_iter().map(|(shard, own)| (shard, hash::operation_list_hash(own))).collect();
-        Entry::Batch(BatchEntry { session: batch.session, metadata: hash::metadata_hash(&batch.metadata), shards })
+        shards.into_iter().map(|(shard, own)| (shard, hash::operation_list_hash(own))).collect()
+    }
+
+    /// Value of a key in a version; `None` if it has none.
+    #[must_use]
+    pub fn value(&self, stamp: Stamp, key: &[u8]) -> Option<&[u8]> {
+        let forest = &self.versions[&stamp].forests[self.shard_map.index_of(key)];
+        match forest.get(key)?.body {
+            RecordBody::Put { value_hash, .. } => Some(&self.values[&value_hash]),
+            RecordBody::Tombstone => None,
+        }
     }
 
     fn entries(&self, size: u64) -> Vec<Digest> {

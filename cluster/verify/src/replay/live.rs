@@ -202,7 +202,7 @@ impl LiveTree {
         }
         let root = Node::of(level, root.ok_or(Error::Parts("without a root"))?)?;
         if root.records() != entries {
-            return Err(Error::Parts("with another number of records than a tree is said to have"));
+            return Err(Error::Parts("with a different number of records than a tree is said to have"));
         }
         Ok(Self { root, entries })
     }

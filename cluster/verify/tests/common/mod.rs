@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod attacks;
+pub mod grain;
 pub mod liar;
 pub mod lies;
 pub mod vectors;

@@ -4,7 +4,8 @@ import { readFileSync } from "node:fs";
 // The steps in the order of their numbers (`Step::ALL`; `tests/no_std.rs` compares them).
 const steps = [
   "format", "keys", "checkpoint", "newest_header", "header", "epoch", "state", "tree", "query",
-  "value", "journal", "standing", "cosignatures", "question",
+  "value", "journal", "list", "leaf", "request", "envelope", "lineage", "standing", "cosignatures",
+  "question",
 ];
 const [modulePath, vectorsPath] = process.argv.slice(2);
 const module = await WebAssembly.compile(readFileSync(modulePath));

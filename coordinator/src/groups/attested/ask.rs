@@ -75,7 +75,7 @@ impl Attested {
             match timeout_at(until, self.ask(question, None)).await {
                 Ok(Verdict::Has(frontier)) => return Ok(frontier),
                 Ok(Verdict::HasNot(other)) => {
-                    tracing::error!(size, shown = %root, majority = %other, "a replica of the root group showed another log than the majority has");
+                    tracing::error!(size, shown = %root, majority = %other, "a replica of the root group showed a different log than the majority has");
                     self.contradictions.fetch_add(1, Ordering::Relaxed);
                     return Err(unconfirmed(size));
                 }
@@ -215,7 +215,7 @@ impl Attested {
         for (node, other) in said.iter().filter(|(_, other)| **other != root) {
             tracing::error!(
                 node, size, %root, %other,
-                "a replica of the root group has another log than the majority: keep its directory, it is evidence"
+                "a replica of the root group has a different log than the majority: keep its directory, it is evidence"
             );
             self.contradictions.fetch_add(1, Ordering::Relaxed);
         }

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_told_size_is_a_canonical_decimal() {
+    fn a_reported_size_is_a_canonical_decimal() {
         assert_eq!(told_size(b"0\n"), Some(0));
         assert_eq!(told_size(b"12\n"), Some(12));
         assert_eq!(told_size(b"12"), Some(12));

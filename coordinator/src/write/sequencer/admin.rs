@@ -57,7 +57,10 @@ impl Sequencer {
         check_expected_head(request.expected_head, view.head())?;
         self.boundary = view.boundary;
         match request.wanted {
-            Wanted::Rollback(to) => self.roll_back(to, request).await,
+            Wanted::Rollback(to) => {
+                check_floor(view.ledger_floor, to)?;
+                self.roll_back(to, request).await
+            }
             Wanted::Prune(before) => {
                 check_pin(view.oldest_pin.as_ref(), before)?;
                 self.prune(before, request).await
@@ -135,7 +138,7 @@ impl Sequencer {
                        start them again one after the other, and repeat this";
         let new = keys.own(key).ok_or_else(|| Refusal::new(Reason::PreconditionFailed, missing.to_owned()))?;
         if keys.changes() >= KEY_CHANGES_MAX {
-            return Err(Refusal::invalid(format!("a ledger's key changes at most {KEY_CHANGES_MAX} times")).into());
+            return Err(Refusal::invalid(format!("a ledger's key can change at most {KEY_CHANGES_MAX} times")).into());
         }
         let number = u32::try_from(keys.changes() + 1).expect("key changes are few");
         let change = KeyChange {
@@ -309,12 +312,22 @@ fn check_pin(oldest: Option<&v1::VersionPin>, boundary: Version) -> Result<(), R
     }
 }
 
+/// Allows a rollback to the newest version that appended to a ledger of members, but not below it.
+fn check_floor(floor: Version, to: Version) -> Result<(), Refusal> {
+    if to >= floor {
+        return Ok(());
+    }
+    let message = format!("version {floor} appended to a ledger of members, and journals are never taken back");
+    Err(Refusal::new(Reason::LedgerFloor, message))
+}
+
 /// Checks the `expected_head` of a request.
 fn check_expected_head(expected: Option<v1::Stamp>, head: Stamp) -> Result<(), Refusal> {
     match expected.map(convert::from_stamp) {
-        Some(expected) if expected != head => {
-            Err(Refusal::new(Reason::PreconditionFailed, format!("expected head {expected}, it is {head}")))
-        }
+        Some(expected) if expected != head => Err(Refusal::new(
+            Reason::PreconditionFailed,
+            format!("head is expected to be {expected}, but it is {head}"),
+        )),
         _ => Ok(()),
     }
 }

@@ -4,9 +4,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
+use coppice_env::Laps;
 use coppice_proto::{status, v1};
 use coppice_types::{ErrorKind, Reason, SessionId, ShardId};
 use futures::future::join_all;
@@ -35,14 +37,25 @@ type Failures = BTreeMap<ShardId, Status>;
 
 impl Sequencer {
     /// Forms the next version of the waiting batches and prepares it. Hands it over once the
-    /// version before is decided.
+    /// previous version is decided.
     pub(super) async fn round(&mut self) -> Result<Progress, Exit> {
+        let (began, mut laps) = (Instant::now(), Laps::begin(Duration::ZERO));
+        let progress = self.make_version(&mut |part| laps.lap(part, began.elapsed())).await;
+        if let Some(row) = laps.long(began.elapsed()) {
+            tracing::debug!(target: Laps::TARGET, "forming {row}");
+        }
+        progress
+    }
+
+    async fn make_version(&mut self, lap: &mut (impl FnMut(&'static str) + Send)) -> Result<Progress, Exit> {
         let blocked = Blocked { full: self.full(), starting: self.links.with(Standing::Starting) };
         let requests = self.waiting.iter().map(|entry| entry.request.clone());
         let waiting = in_reach(requests, &blocked, self.resources.limits.batches_per_version_max);
         self.ask_sessions(&waiting).await;
+        lap("sessions");
         let (overlay, leaves) = (self.head.overlay(), self.head.tip().leaves.clone());
         let reads = self.read_keys(&waiting, &overlay, &leaves, &blocked).await?;
+        lap("reads");
         let draft = self.judge(&waiting, &overlay, &reads, &blocked);
         if draft.taken() == 0 {
             return self.answer_draft(draft).await;
@@ -53,10 +66,15 @@ impl Sequencer {
         let trace = trace::version(traces.into_iter(), stamp);
         let merges = self.links.merges(&leaves);
         let plan = Plan::new(stamp, batches, &leaves, &merges, self.params.journals_kept);
-        match self.prepare(&plan).with_context(trace.clone()).await? {
+        lap("judge");
+        let prepared = self.prepare(&plan).with_context(trace.clone()).await?;
+        lap("prepare");
+        match prepared {
             Ok(prepared) => {
                 self.resources.metrics.took(Phase::Prepare, began.elapsed());
-                self.hand_over(&plan, prepared, draft, (began, trace)).await
+                let handed = self.hand_over(&plan, prepared, draft, (began, trace)).await;
+                lap("hand over");
+                handed
             }
             Err(failures) => {
                 self.refuse_taken(&draft, &failures);
@@ -236,7 +254,7 @@ impl Sequencer {
         for (shard, error) in &failures {
             match status::kind(error) {
                 ErrorKind::Unavailable => self.set_down(*shard, error),
-                // The shard is in another state than this leader assumes.
+                // The shard is in a different state than this leader assumes.
                 ErrorKind::Fenced => return Err(Exit::Reset(format!("shard {shard} refused a prepare: {error}"))),
                 _ => tracing::warn!(%shard, %error, "a shard does not take a version"),
             }
@@ -282,8 +300,8 @@ impl Sequencer {
         }
     }
 
-    /// Makes the header of a prepared version, and starts to decide it once the version before is
-    /// decided.
+    /// Makes the header of a prepared version, and starts to decide it once the previous version
+    /// is decided.
     async fn hand_over(
         &mut self,
         plan: &Plan,

@@ -76,7 +76,7 @@ fn honest_answers_are_believed_and_counted() {
 
 /// A coordinator that lost its shards right after a commit makes no receipt.
 #[test]
-fn a_commit_without_a_receipt_is_unproven_and_no_lie() {
+fn a_commit_without_a_receipt_is_unproven_and_not_a_lie() {
     let ledger = ledger();
     let judge = judge(&ledger);
     let mut post = commit(&ledger);
@@ -140,7 +140,7 @@ fn an_answer_that_its_proof_does_not_cover_is_bad() {
 }
 
 #[test]
-fn two_roots_of_one_size_are_a_lie() {
+fn two_roots_of_the_same_size_are_a_lie() {
     let mut seen = Seen::default();
     let checkpoint = |size, root| Checkpoint { origin: "model".to_owned(), size, root: Digest([root; 32]) };
     seen.note(&checkpoint(5, 1)).expect("the first");

@@ -106,7 +106,7 @@ impl From<Stamp> for v1::Stamp {
 
 impl From<Read> for v1::ReadOptions {
     fn from(Read { at, any_epoch, stale_ok }: Read) -> Self {
-        Self { at: at.map(Into::into), any_epoch, want_proof: true, stale_ok, cosigned: false }
+        Self { at: at.map(Into::into), any_epoch, want_proof: true, stale_ok, ..Self::default() }
     }
 }
 

@@ -214,8 +214,8 @@ impl Shared {
     }
 }
 
-/// Random updates in small batches, and gets, for a few seconds. An operation counts as one during
-/// merging from a commit after which there was something to merge until the end of the next commit.
+/// Random updates in small batches, and gets, for a few seconds. After each commit, merging is
+/// either due or not. The operations up to the end of the next commit count as with or without it.
 ///
 /// # Errors
 /// If the engine fails, never merged, or always did.

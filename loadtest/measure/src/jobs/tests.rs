@@ -79,6 +79,15 @@ fn history_is_read_then_dropped_without_reading_a_page() {
 }
 
 #[test]
+fn versions_are_measured_as_they_grow() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let outcome = versions(store(dir.path(), Durability::Later, None), dir.path(), &scale(800)).expect("runs");
+    assert_eq!(outcome.series.iter().map(|series| series.lines.len()).collect::<Vec<_>>(), [1, 1, 1, 2]);
+    assert!(outcome.series.iter().all(|series| series.lines.values().all(|points| points.len() == 8)));
+    assert!(outcome.sample["version_disk_bytes"] > 100.0);
+}
+
+#[test]
 fn proofs_grow_with_the_number_of_trees() {
     let dir = tempfile::tempdir().expect("a directory");
     let sample = proofs_by_trees(store(dir.path(), Durability::Later, None), &scale(3000)).expect("runs").sample;

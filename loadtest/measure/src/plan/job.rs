@@ -24,11 +24,12 @@ pub enum Store {
     Fjall,
     Nomt,
     Qmdb,
+    Firewood,
 }
 
 impl Store {
     /// All stores, in the order of the tables.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Coppice,
         Self::CoppiceFlush,
         Self::RocksdbSynced,
@@ -37,6 +38,7 @@ impl Store {
         Self::Fjall,
         Self::Nomt,
         Self::Qmdb,
+        Self::Firewood,
     ];
 
     /// The id among the figures.
@@ -51,6 +53,7 @@ impl Store {
             Self::Fjall => "fjall",
             Self::Nomt => "nomt",
             Self::Qmdb => "qmdb",
+            Self::Firewood => "firewood",
         }
     }
 
@@ -97,6 +100,8 @@ pub enum Job {
     ProofsByTrees(Scale),
     /// [`jobs::history`]; our engine only.
     History(Scale),
+    /// [`jobs::versions`], with as many versions as records; our engine only.
+    Versions(Scale),
     /// [`jobs::plateau`]; our engine only.
     Plateau(PlateauScale),
     /// [`jobs::reads_per_get`]; our engine only.
@@ -125,6 +130,7 @@ impl Job {
             | Self::Proofs(scale)
             | Self::ProofsByTrees(scale)
             | Self::History(scale)
+            | Self::Versions(scale)
             | Self::Reads(scale)
             | Self::Growth(scale)
             | Self::GrowthAndReads(scale)
@@ -145,7 +151,7 @@ impl Job {
             Self::Point(scale, _) => jobs::point(system, dir, scale),
             Self::Proofs(scale) => jobs::proofs(system, scale),
             Self::Growth(scale) => jobs::growth(system, dir, scale),
-            _ => anyhow::bail!("{self:?} is for Coppice alone"),
+            _ => anyhow::bail!("{self:?} is only for Coppice"),
         }
     }
 
@@ -176,6 +182,7 @@ impl Job {
                 settings.retain = Some(1);
             }
             Self::Growth(_) | Self::GrowthAndReads(_) => settings.retain = Some(1),
+            Self::Versions(_) => settings.durability = Durability::Later,
             Self::BesideMerges(scale) => {
                 // Several merges have to begin and end in a short time.
                 settings.params = of_capacity(u32::try_from(scale.records / 10)?.clamp(64, capacity / 4));
@@ -193,6 +200,7 @@ impl Job {
         match self {
             Self::ProofsByTrees(scale) => jobs::proofs_by_trees(store, scale),
             Self::History(scale) => jobs::history(store, scale),
+            Self::Versions(scale) => jobs::versions(store, dir, scale),
             Self::Plateau(plateau) => jobs::plateau(store, dir, plateau),
             Self::Reads(scale) => jobs::reads_per_get(store, dir, scale),
             Self::Growth(scale) => jobs::growth_ours(store, dir, scale, false),

@@ -46,7 +46,7 @@ impl Step {
         let million = scale.records as f64 / 1e6;
         let rate = match self.store {
             Store::Coppice if scale.value_bytes >= 256 && scale.records >= FULL_RECORDS / 2 => 65e3,
-            Store::Redb | Store::Nomt => 80e3,
+            Store::Redb | Store::Nomt | Store::Firewood => 80e3,
             Store::Coppice | Store::Qmdb => 120e3,
             Store::CoppiceFlush | Store::RocksdbSynced | Store::RocksdbUnsynced | Store::Fjall => 180e3,
         };
@@ -56,6 +56,7 @@ impl Step {
             Job::Growth(_) => (5.0, 2.0),
             Job::GrowthAndReads(_) => (5.0, 30.0),
             Job::History(_) => (4.2, 7.0),
+            Job::Versions(_) => (0.0, 120.0 * million),
             Job::BesideMerges(_) | Job::BesideMoves(_) => (1.0, 1.0),
             Job::Load(_) | Job::Proofs(_) | Job::ProofsByTrees(_) => (0.0, 2.0),
             Job::Reads(_) => (0.0, 5.0),

@@ -133,7 +133,7 @@ async fn former_cluster() -> Processes {
 }
 
 #[tokio::test]
-async fn a_cluster_whose_etcd_believed_everybody_gets_an_authority_of_its_own_without_locking_anybody_out() {
+async fn a_cluster_whose_etcd_trusted_everybody_gets_an_authority_of_its_own_without_locking_anybody_out() {
     let mut processes = former_cluster().await;
     let reader = file(&processes.server, "ledger-reader-tls", "tls.crt");
     let members = |processes: &Processes| {
@@ -265,7 +265,7 @@ async fn another_authority_of_the_ledger_locks_nobody_out_and_waits_for_clients(
         }
         assert_eq!(ledger.stage(), json!(stage));
         let told = the_cluster(&ledger.server).status.clone().expect("it is written").conditions;
-        let told = told.into_iter().find(|condition| condition.type_ == "Progressing").expect("it is told").message;
+        let told = told.into_iter().find(|condition| condition.type_ == "Progressing").expect("it is reported").message;
         let command = format!("kubectl annotate --overwrite secret ledger-authority {}={stage}", authority::CLIENTS);
         assert!(told.ends_with(&command), "{told}");
         ledger.client = ledger.files("ledger-writer-tls");
@@ -290,7 +290,7 @@ async fn an_authority_that_ends_soon_is_followed_by_another_one_or_a_person_is_t
     run_pods(&server, "1");
     let progress = || {
         let told = the_cluster(&server).status.clone().expect("it is written").conditions;
-        told.into_iter().find(|condition| condition.type_ == "Progressing").expect("it is told").message
+        told.into_iter().find(|condition| condition.type_ == "Progressing").expect("it is reported").message
     };
     for (authority, certificate) in
         [("ledger-authority", "ledger-node-0-tls"), ("ledger-etcd-authority", "ledger-etcd-server-tls")]

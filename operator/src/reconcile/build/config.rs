@@ -26,6 +26,27 @@ pub(super) const COLD_DIR: &str = "/var/lib/coppice-cold";
 
 /// The settings of all nodes. A pod learns its own name from its environment.
 pub(super) fn nodes(facts: &Facts) -> Object {
+    immutable(facts, Role::Node, &node_settings(facts))
+}
+
+/// The settings of all coordinators.
+pub(super) fn coordinators(facts: &Facts) -> Object {
+    immutable(facts, Role::Coordinator, &coordinator_settings(facts))
+}
+
+/// The settings of the process that is a node and a coordinator. The coordinator's state lies
+/// beside the node's on the same volume, so it needs no etcd.
+pub(super) fn together(facts: &Facts) -> Object {
+    let mut settings = coordinator_settings(facts);
+    let clients = settings.remove("listen").expect("coordinators have the setting");
+    settings.insert("api_listen".to_owned(), clients);
+    settings.extend(node_settings(facts));
+    settings.insert("data_dir".to_owned(), json!(format!("{DATA_DIR}/node")));
+    settings.insert("metadata".to_owned(), json!({ "dir": format!("{DATA_DIR}/metadata") }));
+    immutable(facts, Role::Node, &settings)
+}
+
+fn node_settings(facts: &Facts) -> Map<String, Value> {
     let names = facts.pods(Role::Node);
     let mut settings = shared(facts);
     settings.insert("cluster_id".to_owned(), json!(facts.cluster_id));
@@ -44,11 +65,10 @@ pub(super) fn nodes(facts: &Facts) -> Object {
         })
         .collect();
     settings.insert("placement".to_owned(), Value::Object(placement));
-    immutable(facts, Role::Node, &settings)
+    settings
 }
 
-/// The settings of all coordinators.
-pub(super) fn coordinators(facts: &Facts) -> Object {
+fn coordinator_settings(facts: &Facts) -> Map<String, Value> {
     let spec = facts.spec();
     let mut settings = shared(facts);
     settings.insert("cluster_id".to_owned(), json!(facts.cluster_id));
@@ -67,7 +87,7 @@ pub(super) fn coordinators(facts: &Facts) -> Object {
             settings.insert("witness_quorum".to_owned(), json!(quorum));
         }
     }
-    immutable(facts, Role::Coordinator, &settings)
+    settings
 }
 
 /// Whether nodes may found the ledger. It is not part of the pods' template: it changes once, and

@@ -22,14 +22,20 @@ pub(super) fn services(facts: &Facts) -> Vec<Object> {
         }))
     };
     let clients = vec![port("grpc", CLIENT_PORT), port("http", HTTP_PORT)];
-    let mut services = vec![
-        headless(Role::Node, vec![port("raft", NODE_PORT)]),
-        headless(Role::Coordinator, clients.clone()),
+    let serving = facts.serving();
+    let mut of_nodes = vec![port("raft", NODE_PORT)];
+    let mut services = Vec::new();
+    match serving {
+        Role::Node => of_nodes.extend(clients.clone()),
+        _ => services.push(headless(serving, clients.clone())),
+    }
+    services.extend([
+        headless(Role::Node, of_nodes),
         Object::new::<Service>(json!({
-            "metadata": facts.metadata(&facts.name(), Some(Role::Coordinator)),
-            "spec": { "type": "ClusterIP", "selector": facts.selector(Role::Coordinator), "ports": clients },
+            "metadata": facts.metadata(&facts.name(), Some(serving)),
+            "spec": { "type": "ClusterIP", "selector": facts.selector(serving), "ports": clients },
         })),
-    ];
+    ]);
     if facts.count(Role::Etcd) > 0 {
         services.push(headless(Role::Etcd, vec![port("client", 2379), port("peer", 2380)]));
     }
@@ -58,12 +64,16 @@ pub(super) fn policies(facts: &Facts) -> Vec<Object> {
     };
     let ports =
         |numbers: &[u16]| numbers.iter().map(|number| json!({ "port": number, "protocol": "TCP" })).collect::<Vec<_>>();
+    let clients = ports(&[CLIENT_PORT, HTTP_PORT, HEALTH_PORT]);
+    if facts.spec().one_process {
+        // No other pod has a reason to call the node.
+        return vec![policy(Role::Node, json!([{ "ports": clients }]))];
+    }
     let nodes = json!([
         { "from": from(&[Role::Node, Role::Coordinator]), "ports": ports(&[NODE_PORT]) },
         { "ports": ports(&[HEALTH_PORT]) },
     ]);
-    let clients = json!([{ "ports": ports(&[CLIENT_PORT, HTTP_PORT, HEALTH_PORT]) }]);
-    let mut policies = vec![policy(Role::Node, nodes), policy(Role::Coordinator, clients)];
+    let mut policies = vec![policy(Role::Node, nodes), policy(Role::Coordinator, json!([{ "ports": clients }]))];
     if facts.count(Role::Etcd) > 0 {
         let members = json!([
             { "from": from(&[Role::Etcd, Role::Coordinator]), "ports": ports(&[2379]) },

@@ -99,6 +99,50 @@ fn the_processes_take_the_settings_that_are_built_for_them() {
 }
 
 #[test]
+fn one_process_is_one_pod_with_the_settings_of_both_roles() {
+    let facts = facts(json!({ "oneProcess": true, "nodes": { "count": 1 }, "retention": { "hours": 48 } }));
+    let objects = build(&facts);
+    let others = objects.iter().map(Object::name).filter(|name| name.contains("coordinator") || name.contains("etcd"));
+    assert_eq!(others.collect::<Vec<_>>(), [""; 0]);
+    let own =
+        [("node", "ledger-node-0"), ("bootstrap", "new"), ("advertise", "ledger-node-0.ledger-node.bank.svc:7411")];
+    let config: coppice::serve::Config = settings(&objects, "ledger-node-", "node.toml", &own);
+    assert_eq!((config.listen.port(), config.api_listen.port()), (NODE_PORT, CLIENT_PORT));
+    assert_eq!((config.retention.hours, config.node().formation().is_ok()), (Some(48), true));
+    let state = config.metadata.dir.expect("an embedded store");
+    assert!(!state.starts_with(&config.data_dir) && !config.data_dir.starts_with(&state));
+
+    let spec = template(&objects, "ledger-node").spec.expect("a template has a specification");
+    let [container] = spec.containers.as_slice() else { panic!("there is one container") };
+    assert_eq!(
+        container.command.as_ref().map(|command| &command[..2]),
+        Some(&["coppice", "serve"].map(str::to_owned)[..])
+    );
+    let mounts = container.volume_mounts.as_ref().expect("it has mounts");
+    let mounted = |path: &std::path::Path| {
+        mounts.iter().find(|mount| path.starts_with(&mount.mount_path)).map(|mount| (&*mount.name, mount.read_only))
+    };
+    assert_eq!([mounted(&state), mounted(&config.data_dir)], [Some(("data", None)); 2], "the volume outlives the pod");
+    assert_eq!(mounted(&config.signing_key_file), Some(("key", Some(true))));
+    let ports: Vec<i32> = container.ports.iter().flatten().map(|port| port.container_port).collect();
+    let wanted = [NODE_PORT, CLIENT_PORT, HTTP_PORT, HEALTH_PORT].map(i32::from);
+    assert_eq!(ports, wanted);
+
+    let clients = &find(&objects, "Service", "ledger").body["spec"];
+    assert_eq!(clients["selector"], facts.selector(Role::Node), "clients reach the process");
+    let policy = &find(&objects, "NetworkPolicy", "ledger-node").body["spec"]["ingress"];
+    assert_eq!(policy[0]["ports"].as_array().map(Vec::len), Some(3), "clients, the root log, health: {policy}");
+    let holders = facts.holders(Realm::Ledger);
+    let (_, process, _) = holders.iter().find(|(_, holder, _)| holder.is_process).expect("it has a certificate");
+    assert_eq!(process.roles, ["node", "coordinator"]);
+    for endpoint in [facts.endpoint(), facts.coordinators()] {
+        let host = endpoint.strip_prefix("https://").and_then(|rest| rest.split_once(':')).expect("it has a port").0;
+        assert!(process.hosts.contains(&host.to_owned()), "{:?} lack {host}", process.hosts);
+    }
+    assert_eq!(facts.authorities(), [Realm::Ledger], "there is no etcd to sign for");
+}
+
+#[test]
 fn nodes_and_coordinators_agree_on_the_ledger() {
     for spec in specifications() {
         let facts = facts(spec);

@@ -100,14 +100,14 @@ impl Standing {
     #[must_use]
     pub fn words(self) -> &'static str {
         match (self.of, self.stage) {
-            (Realm::Etcd, Stage::Believed) => "etcd and coordinators come to believe etcd's new authority",
-            (Realm::Etcd, Stage::Shown) => "etcd and coordinators come to show certificates of etcd's new authority",
-            (Realm::Etcd, Stage::Alone) => "etcd comes to believe its own authority alone",
-            (Realm::Ledger, Stage::Believed) => "nodes and coordinators come to believe the ledger's new authority",
+            (Realm::Etcd, Stage::Believed) => "etcd and coordinators start to trust etcd's new authority",
+            (Realm::Etcd, Stage::Shown) => "etcd and coordinators start to show certificates of etcd's new authority",
+            (Realm::Etcd, Stage::Alone) => "etcd starts to trust only its own authority",
+            (Realm::Ledger, Stage::Believed) => "nodes and coordinators start to trust the ledger's new authority",
             (Realm::Ledger, Stage::Shown) => {
-                "nodes and coordinators come to show certificates of the ledger's new authority"
+                "nodes and coordinators start to show certificates of the ledger's new authority"
             }
-            (Realm::Ledger, Stage::Alone) => "nodes and coordinators come to believe the ledger's new authority alone",
+            (Realm::Ledger, Stage::Alone) => "nodes and coordinators start to trust only the ledger's new authority",
         }
     }
 

@@ -60,12 +60,12 @@ fn report() -> Report {
 }
 
 fn condition<'a>(status: &'a LedgerClusterStatus, kind: &str) -> (&'a str, &'a str, &'a str) {
-    let condition = status.conditions.iter().find(|condition| condition.type_ == kind).expect("it is told");
+    let condition = status.conditions.iter().find(|condition| condition.type_ == kind).expect("it is reported");
     (&condition.status, &condition.reason, &condition.message)
 }
 
 #[test]
-fn a_cluster_that_is_whole_is_ready_and_tells_its_head() {
+fn a_cluster_that_is_whole_is_ready_and_reports_its_head() {
     let cluster = cluster();
     let (found, report) = (found(&cluster), report());
     let fleets = fleets(&found);
@@ -83,6 +83,17 @@ fn a_cluster_that_is_whole_is_ready_and_tells_its_head() {
     );
     assert_eq!(status.observed_generation, Some(7));
     assert_eq!(status.endpoint.as_deref(), Some("https://ledger.bank.svc:7411"));
+}
+
+#[test]
+fn one_process_counts_as_a_node_and_as_a_coordinator() {
+    let mut cluster = cluster();
+    (cluster.spec.one_process, cluster.spec.nodes.count) = (true, 1);
+    let (found, report) = (found(&cluster), report());
+    let fleets = fleets(&found);
+    let outcome = Outcome { found: &found, fleets: &fleets, report: Some(&report), progress: None };
+    let status = status(&cluster, &outcome, at(5));
+    assert_eq!((status.nodes.as_deref(), status.coordinators.as_deref()), (Some("1/1"), Some("1/1")));
 }
 
 #[test]
@@ -141,7 +152,7 @@ fn a_condition_has_the_time_of_its_last_change() {
     let fleets = fleets(&found);
     let outcome = |report| Outcome { found: &found, fleets: &fleets, report, progress: None };
     let since = |cluster: &LedgerCluster| {
-        let conditions = &cluster.status.as_ref().expect("it is told").conditions;
+        let conditions = &cluster.status.as_ref().expect("it is reported").conditions;
         conditions
             .iter()
             .find(|condition| condition.type_ == "Available")
@@ -156,7 +167,7 @@ fn a_condition_has_the_time_of_its_last_change() {
 }
 
 #[test]
-fn a_pause_is_told() {
+fn a_pause_is_reported() {
     let mut cluster = cluster();
     cluster.spec.paused = true;
     let (found, report) = (found(&cluster), report());

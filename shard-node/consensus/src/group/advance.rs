@@ -92,7 +92,7 @@ impl Group {
             if self.log().needs_sync() {
                 self.raw.mut_store().log.flush(beside)?;
             }
-            assert!(!self.log().needs_sync(), "messages speak of what is durable alone");
+            assert!(!self.log().needs_sync(), "messages speak only of what is durable");
             self.raw.on_persist_ready(number);
             if let Some(install) = output.install.as_ref().filter(|install| install.position.index > self.delivered()) {
                 let index = install.position.index;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use raft::{
-    SnapshotStatus,
+    Progress, ProgressState, SnapshotStatus, StateRole,
     eraftpb::{Entry, Message as RaftMessage, MessageType},
 };
 
@@ -11,6 +11,7 @@ use crate::{
     Position, RaftId,
     change::{self, Change},
     error::{Error, Result},
+    log::compact::{Cut, Garbage},
     output::ReadId,
 };
 
@@ -28,7 +29,7 @@ impl Group {
     pub fn propose(&mut self, data: Bytes) -> Result<Position> {
         self.only_leader()?;
         if data.is_empty() {
-            return Err(Error::Invalid("an entry is not empty"));
+            return Err(Error::Invalid("an entry must not be empty"));
         }
         if data.len() > self.options.entry_bytes_max {
             return Err(Error::TooLarge { bytes: data.len(), bytes_max: self.options.entry_bytes_max });
@@ -127,7 +128,7 @@ impl Group {
         let least = raft.raft_log.committed.saturating_sub(self.options.promote_lag_max);
         let caught_up = |id: RaftId| raft.prs().get(id.0).is_some_and(|peer| peer.matched >= least);
         if changes.iter().any(|change| matches!(change, Change::Promote(id) if !caught_up(*id))) {
-            return Err(Error::Unavailable("a learner is promoted once it has caught up"));
+            return Err(Error::Unavailable("a learner can be promoted only once it has caught up"));
         }
         let before = self.end();
         let outcome = self.raw.propose_conf_change(change::encode(changes), change::to_raft(changes));
@@ -142,7 +143,7 @@ impl Group {
     pub fn transfer_leader(&mut self, to: RaftId) -> Result<()> {
         self.only_leader()?;
         if !self.membership.voters.contains(&to) || to == self.options.id {
-            return Err(Error::Invalid("the leadership goes to another voter"));
+            return Err(Error::Invalid("leadership can only be transferred to another voter"));
         }
         self.raw.transfer_leader(to.0);
         Ok(())
@@ -157,7 +158,7 @@ impl Group {
     pub fn resign_to(&mut self, to: RaftId) -> Result<()> {
         self.only_leader()?;
         if !self.membership.voters.contains(&to) || to == self.options.id {
-            return Err(Error::Invalid("the leadership goes to another voter"));
+            return Err(Error::Invalid("leadership can only be transferred to another voter"));
         }
         let mut message = RaftMessage::default();
         message.set_msg_type(MessageType::MsgTimeoutNow);
@@ -185,6 +186,38 @@ impl Group {
         let outcome = self.raw.campaign();
         self.draw_timeout();
         outcome.map_err(|error| Error::Raft(error.to_string()))
+    }
+
+    /// Sends a heartbeat to every replica now, if this one leads.
+    pub fn ping(&mut self) {
+        self.raw.ping();
+    }
+
+    /// Whether nothing is under way that ticks would go on with: every entry is applied, and this
+    /// replica follows a leader, or leads and every other replica has all entries.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        let raft = &self.raw.raft;
+        let last = raft.raft_log.last_index();
+        let has_all =
+            |peer: &Progress| peer.matched == last && peer.state == ProgressState::Replicate && peer.recent_active;
+        let follows = raft.leader_id != 0 && raft.leader_id != raft.id && raft.state == StateRole::Follower;
+        let leads = self.is_leader()
+            && raft.commit_to_current_term()
+            && raft.lead_transferee.is_none()
+            && raft.prs().iter().all(|(id, peer)| *id == raft.id || has_all(peer));
+        (leads || follows)
+            && !self.has_ready()
+            && self.quarantined().is_none()
+            && self.membership.contains(self.options.id)
+            && !self.membership.is_joint()
+            && !raft.has_pending_conf()
+            && (raft.raft_log.committed, self.applied) == (last, last)
+            && raft.pending_read_count() == 0
+            && self.reads.is_empty()
+            && self.offer.is_none()
+            && !self.snapshot_requested
+            && self.snapshotting.is_empty()
     }
 
     /// Stops leading at once, without a successor.
@@ -257,17 +290,27 @@ impl Group {
         self.applied = index;
     }
 
-    /// Drops entries up to `to`, which the state machine must have durably. Only whole files are
-    /// dropped, and only entries that a snapshot being served covers.
+    /// Begins to drop entries up to `to`, which the state machine must have durably. Only whole
+    /// files are dropped, and only entries that no snapshot being served needs. `None` if there is
+    /// nothing to drop.
+    ///
+    /// The caller runs the cut, on any thread, and gives it to [`Self::end_cut`].
     ///
     /// # Errors
-    /// If the storage fails.
-    pub fn compact(&mut self, to: u64) -> Result<()> {
+    /// If the group has failed.
+    pub fn begin_cut(&mut self, to: u64) -> Result<Option<Cut>> {
         self.usable()?;
         assert!(to <= self.applied, "only applied entries are dropped");
         let store = self.raw.mut_store();
         let served = store.snapshot.as_ref().map_or(u64::MAX, |(position, ..)| position.index);
-        store.log.compact(to.min(served))
+        Ok(store.log.begin_cut(to.min(served)))
+    }
+
+    /// Ends a cut: drops the entries, if the cut was stored. The caller removes the files that are
+    /// left over.
+    #[must_use]
+    pub fn end_cut(&mut self, cut: Cut) -> Garbage {
+        self.raw.mut_store().log.end_cut(cut)
     }
 
     /// Offers a pinned snapshot of the state machine, applied up to `index`, to followers that need
@@ -279,12 +322,12 @@ impl Group {
     pub fn set_snapshot(&mut self, index: u64, manifest: Bytes) -> Result<()> {
         let log = self.log();
         if index > self.applied || manifest.len() > crate::message::MANIFEST_BYTES_MAX {
-            return Err(Error::Invalid("a snapshot is of an applied state"));
+            return Err(Error::Invalid("a snapshot must be of an applied state"));
         }
         let term = log.term(index).ok_or(Error::Invalid("the snapshot is older than the log"))?;
         let membership = log.membership_at(index).clone();
         if membership.is_empty() {
-            return Err(Error::Invalid("a replica that has not joined has no snapshot"));
+            return Err(Error::Invalid("a replica that has not joined can't offer a snapshot"));
         }
         let store = self.raw.mut_store();
         store.snapshot = Some((Position { index, term }, membership, manifest));

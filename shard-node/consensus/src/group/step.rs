@@ -23,6 +23,7 @@ impl Group {
     pub fn step(&mut self, message: Message) -> Result<()> {
         self.usable()?;
         self.check_message(&message)?;
+        self.note_heard(message.from());
         if message.is_snapshot() {
             return self.step_snapshot(message);
         }

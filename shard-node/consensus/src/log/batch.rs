@@ -61,7 +61,7 @@ impl HardState {
 }
 
 /// The bytes of an entry that are kept and sent. A change of membership is encoded in the entry's
-/// context; its data is used by raft alone, when it is proposed.
+/// context; only raft uses its data, when it is proposed.
 pub(crate) fn entry_data(entry: &Entry) -> &Bytes {
     match entry.get_entry_type() {
         EntryType::EntryNormal => &entry.data,

@@ -8,7 +8,7 @@ use coppice_env::{
     DirectBuffer, File, OpenMode, Storage,
     bug::{Bug, planted},
 };
-use coppice_types::codec::Reader;
+use coppice_types::{ErrorKind, codec::Reader};
 
 use super::{
     batch::BATCH_HEADER_BYTES,
@@ -131,6 +131,18 @@ impl Segment {
 
     fn corrupted(&self, block: u64, detail: &'static str) -> Error {
         Error::Corrupted { file: self.name.clone(), block, detail }
+    }
+
+    /// Extends the file to at least `blocks` blocks: to a multiple of `step`, or only as far as is
+    /// needed if the disk has no room for that.
+    pub(crate) fn fill_by(&mut self, blocks: u64, step: u64) -> Result<()> {
+        if blocks <= self.filled_blocks {
+            return Ok(());
+        }
+        match self.fill(blocks.next_multiple_of(step)) {
+            Err(error) if error.kind() == ErrorKind::Exhausted => self.fill(blocks),
+            filled => filled,
+        }
     }
 
     /// Extends the file to `blocks` blocks.

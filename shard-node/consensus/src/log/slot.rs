@@ -18,11 +18,11 @@ pub(crate) struct Slot {
 /// The location of an entry's data. The data leaves memory only after it became durable.
 #[derive(Debug)]
 pub(crate) enum Content {
-    /// In memory alone: the entry is not durable yet.
+    /// Only in memory: the entry is not durable yet.
     Volatile(Bytes),
     /// In memory and in a segment.
     Cached(Bytes, Place),
-    /// In a segment alone.
+    /// Only in a segment.
     Stored(Place),
 }
 

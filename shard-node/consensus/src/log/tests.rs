@@ -72,6 +72,13 @@ fn try_view(log: &Log) -> Result<View> {
     })
 }
 
+/// Drops the entries up to `to`, all at once.
+fn compact(log: &mut Log, to: u64) -> Result<()> {
+    let Some(mut cut) = log.begin_cut(to) else { return Ok(()) };
+    cut.run::<Error>(|| Ok(()))?;
+    log.end_cut(cut).remove()
+}
+
 fn view(log: &Log) -> View {
     try_view(log).expect("the log is sound")
 }
@@ -125,7 +132,7 @@ fn step(log: &mut Log, rng: &mut SimRng) -> Result<()> {
             flush(log)
         }
         70..80 => log.ensure_room(usize::try_from(rng.below(9000)).expect("small")),
-        80..92 => log.compact(hard_state.commit.saturating_sub(rng.below(10))),
+        80..92 => compact(log, hard_state.commit.saturating_sub(rng.below(10))),
         92..96 => {
             let commit = hard_state.commit + rng.below(20);
             let base = Position { index: commit, term: hard_state.term };
@@ -243,7 +250,7 @@ fn short_sample(disk: &SimStorage, rng: &mut SimRng) -> Log {
     while log.segments.len() < 3 {
         grow(&mut log, rng);
     }
-    log.compact(6).expect("compacts");
+    compact(&mut log, 6).expect("compacts");
     log
 }
 
@@ -252,7 +259,8 @@ fn sample() -> (SimStorage, View) {
     let disk = SimStorage::new();
     let mut rng = SimRng::new(77);
     let mut log = short_sample(&disk, &mut rng);
-    log.compact(log.last().index - 6).expect("compacts");
+    let to = log.last().index - 6;
+    compact(&mut log, to).expect("compacts");
     assert_eq!(log.dropped.len(), 1, "one is behind");
     let used = log.dropped[0].id;
     while !log.dropped.is_empty() {
@@ -362,7 +370,7 @@ fn a_log_of_another_format_is_refused_by_name_and_stays_as_it_is() {
         let before: Vec<_> = disk.files().iter().map(|name| content(&disk, name)).collect();
         for error in [open(&disk).expect_err("opens"), recover::inspect(&disk, &owner()).expect_err("inspects")] {
             assert!(matches!(error, Error::OtherFormat { found, known: 2 } if found == other), "{error}");
-            let text = format!("the raft log has format {other}, and this build reads format 2 alone");
+            let text = format!("the raft log has format {other}, and this build reads only format 2");
             assert!(error.to_string().starts_with(&text), "{error}");
         }
         create(&disk).expect_err("the directory holds a log");
@@ -470,6 +478,52 @@ fn segment_file_has_a_golden_form() {
 }
 
 #[test]
+fn other_changes_may_come_between_the_parts_of_a_cut() {
+    let (mut ended, mut forgotten) = (0, 0);
+    for seed in 0..60 {
+        let disk = SimStorage::new();
+        let mut rng = SimRng::new(seed);
+        let mut log = create(&disk).expect("creates");
+        while log.segments.len() < 4 {
+            grow(&mut log, &mut rng);
+        }
+        let Some(mut cut) = log.begin_cut(log.hard_state().commit) else { continue };
+        assert!(log.begin_cut(log.hard_state().commit).is_none(), "one cut at a time");
+        let runs_at = rng.below(6);
+        for at in 0..6 {
+            if at == runs_at {
+                cut.run::<Error>(|| Ok(())).expect("the disk works");
+            }
+            step(&mut log, &mut rng).expect("the disk works");
+            // A log that is opened before the end of the cut may begin later, and has all the rest.
+            let (now, crashed) = (view(&log), view(&open(&disk.power_loss(rng.next_u64())).expect("opens")));
+            let later = usize::try_from(crashed.base.index - now.base.index).expect("a log never begins earlier");
+            assert_eq!(crashed.entries, now.entries[later..], "seed {seed}, step {at}");
+            assert_eq!((crashed.hard_state, crashed.quarantine), (now.hard_state, now.quarantine));
+        }
+        let (before, is_valid) = (log.base(), log.cut.is_some());
+        log.end_cut(cut).remove().expect("the disk works");
+        assert_eq!(log.base() != before, is_valid, "seed {seed}: only a cut that still counts drops entries");
+        *(if is_valid { &mut ended } else { &mut forgotten }) += 1;
+        assert_eq!(view(&open(&disk.process_loss()).expect("opens")), view(&log), "seed {seed}");
+    }
+    assert!(ended > 5 && forgotten > 5, "{ended} cuts ended, {forgotten} were forgotten");
+}
+
+#[test]
+fn a_cut_whose_note_fails_leaves_the_log_as_it_was() {
+    let disk = SimStorage::new();
+    let mut log = short_sample(&disk, &mut SimRng::new(78));
+    let before = view(&log);
+    let mut cut = log.begin_cut(log.last().index - 6).expect("there is a whole segment to drop");
+    cut.run(|| Err(Error::Invalid("no note"))).expect_err("the note fails first");
+    assert_eq!(view(&open(&disk.process_loss()).expect("opens")), before, "meta was not stored");
+    assert!(log.end_cut(cut).is_empty(), "nothing is dropped");
+    assert_eq!(view(&log), before);
+    assert!(log.begin_cut(log.last().index - 6).is_some(), "a later cut may begin");
+}
+
+#[test]
 fn files_of_dropped_segments_are_used_again_and_not_believed() {
     let (mut reused, mut made) = (0, 0);
     for seed in 0..20 {
@@ -483,7 +537,8 @@ fn files_of_dropped_segments_are_used_again_and_not_believed() {
             reused += dropped - log.dropped.len();
             if round % 30 == 29 {
                 let segments = log.segments.len();
-                log.compact(log.hard_state().commit).expect("compacts");
+                let to = log.hard_state().commit;
+                compact(&mut log, to).expect("compacts");
                 let now = segments - log.segments.len();
                 assert!(
                     log.dropped.len() <= now.max(compacted),
@@ -585,4 +640,33 @@ fn only_proposed_commands_are_shown_while_they_are_written() {
     let mut shown = Vec::new();
     flush_beside(&mut log, Workers::Inline, &mut |writing| shown.extend_from_slice(writing.commands)).expect("flushes");
     assert_eq!(shown, [(3, data("a")), (5, data("c"))]);
+}
+
+#[test]
+fn the_log_of_a_quiet_group_stays_short_and_grows_faster_as_it_grows() {
+    let disk = SimStorage::new();
+    let mut log = Log::create(disk.storage(), LARGE, owner(), Position::START, voters()).expect("a new log");
+    let mut sizes = vec![log.disk_bytes()];
+    let data = Bytes::from(vec![7; 16 << 10]);
+    for index in 2..=400 {
+        log.ensure_room(data.len()).expect("there is room");
+        log.append(&[make_entry(EntryType::EntryNormal, Position { index, term: 1 }, data.clone())]);
+        flush(&mut log).expect("there is room");
+        if sizes.last() != Some(&log.disk_bytes()) {
+            sizes.push(log.disk_bytes());
+        }
+    }
+    let kib: Vec<u64> = sizes.iter().take(8).map(|bytes| bytes >> 10).collect();
+    assert_eq!(kib, [0, 128, 256, 512, 1024, 2048, 3072, 4096]);
+}
+
+#[test]
+fn an_almost_full_disk_has_room_for_what_an_entry_needs_without_a_whole_step() {
+    let disk = SimStorage::new();
+    let mut log = Log::create(disk.storage(), LARGE, owner(), Position::START, voters()).expect("a new log");
+    disk.set_capacity(Some(disk.used_bytes() + (96 << 10)));
+    log.ensure_room(1 << 10).expect("there is room for it");
+    assert!(log.ensure_room(64 << 10).is_err_and(|error| error.kind() == coppice_types::ErrorKind::Exhausted));
+    log.append(&[make_entry(EntryType::EntryNormal, Position { index: 2, term: 1 }, Bytes::from_static(b"x"))]);
+    flush(&mut log).expect("its room was made");
 }

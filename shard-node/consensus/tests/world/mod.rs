@@ -409,7 +409,7 @@ impl World {
         let Some(group) = node.group.as_mut() else { return };
         node.durable = node.machine.clone();
         let keep = node.durable.position.index.saturating_sub(8);
-        if let Err(error) = group.compact(keep) {
+        if let Err(error) = cut_log(group, keep) {
             assert!(node.disk.crashed(), "{id}: {error}");
             self.crash(id);
         }
@@ -463,4 +463,11 @@ impl World {
             assert_eq!(found.map(|(_, found)| found), Some(data), "the acknowledged entry at {index}");
         }
     }
+}
+
+/// Drops a group's entries up to `keep`.
+fn cut_log(group: &mut Group, keep: u64) -> Result<(), Error> {
+    let Some(mut cut) = group.begin_cut(keep)? else { return Ok(()) };
+    cut.run::<Error>(|| Ok(()))?;
+    group.end_cut(cut).remove()
 }

@@ -1,10 +1,10 @@
 //! Shortcuts: places of values by the hashes of their keys, so that a get finds a value without its
 //! leaf.
 //!
-//! A get reads a leaf only for the place of a value, which takes a small part of the leaf's memory.
-//! So a merge writes shortcuts next to its output. For each value-log record that carries its key,
-//! a page of shortcuts has an entry: 16 bits of the key's hash, and the record's place. A page
-//! holds as many entries as fit. All these places belong to the tree. So if the record there
+//! All that a get needs from a leaf is the place of a value, which takes a small part of the leaf's
+//! memory. So a merge writes shortcuts next to its output. For each value-log record that carries
+//! its key, a page of shortcuts has an entry: 16 bits of the key's hash, and the record's place. A
+//! page holds as many entries as fit. All these places belong to the tree. So if the record there
 //! carries the key, it is the tree's record of that key. Otherwise the shortcut says nothing about
 //! the key. `docs/format.md` section "Shortcuts" has the bytes.
 
@@ -24,8 +24,9 @@ const REMAINDER_BYTES: usize = 2;
 /// Limit on the bits of a place, which is read as eight bytes at any bit offset.
 const PLACE_BITS_MAX: u32 = 56;
 const SIZE_BITS_MAX: u32 = 4;
-/// With this limit, a get reads less than a kilobyte too much. Records that are much longer than
-/// the shortest have no shortcuts: compared with such a record, reading its leaf costs little.
+/// With this limit, a get reads less than a kilobyte more than the record. Records that are much
+/// longer than the shortest have no shortcuts: compared with such a record, reading its leaf costs
+/// little.
 const SIZE_SHIFT_MAX: u32 = 10;
 /// Larger trees have no shortcuts: the pages would not fit into one record of the value log.
 pub(crate) const RECORDS_MAX: u64 = 100_000_000;
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_one_remainder_and_pages_that_are_too_full_are_left_to_leaves() {
+    fn keys_with_the_same_remainder_and_pages_that_are_too_full_are_left_to_leaves() {
         let gather = |hashes: &[u64]| {
             let entry = |hash: &u64| (hash << 16 | 1050, ValueRef { segment: 0, offset: *hash as u32 });
             let keys: Vec<(u64, u64)> = hashes.iter().map(|hash| (hash << 16, 0)).collect();
@@ -426,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_with_a_flipped_bit_or_of_another_place_is_none() {
+    fn a_page_with_a_flipped_bit_or_of_another_place_is_refused() {
         let bodies: Vec<Body<'_>> =
             (0..100).map(|number| stored(ValueRef { segment: 0, offset: number * 1100 }, 1000, 30)).collect();
         let bytes = sealed(&bodies);

@@ -16,7 +16,7 @@ impl Checker<'_> {
         reached.unite(std::mem::take(&mut self.bases));
         let mut pages_of_patches = 0;
         for file in PageFile::ALL {
-            let space = self.meta.space(file);
+            let space = self.line.meta.space(file);
             // Used and unused pages must tile the file.
             let limbo = space.limbo.iter().map(|limbo| (limbo.start, limbo.len));
             let mut unused: Vec<(u64, u64)> = space.free.iter().chain(limbo).collect();
@@ -53,7 +53,7 @@ impl Checker<'_> {
             self.report.pages_free += free;
             self.report.pages_used += space.high.saturating_sub(free);
         }
-        let used = self.meta.patches().len();
+        let used = self.line.meta.patches().len();
         if pages_of_patches != used {
             let what = format!("{pages_of_patches} pages have patches that are reachable, not {used}");
             self.report.finding(PageFile::Patches.name(), None, what);
@@ -61,7 +61,7 @@ impl Checker<'_> {
     }
 
     fn check_patches(&mut self, page: u64, found: u64) {
-        let used = self.meta.patches().get(&page).copied().unwrap_or(0);
+        let used = self.line.meta.patches().get(&page).copied().unwrap_or(0);
         if found != u64::from(used) {
             let what = format!("{found} patches of it are reachable, not {used}");
             self.report.finding(PageFile::Patches.name(), Some(page), what);
@@ -73,7 +73,7 @@ impl Checker<'_> {
         for (at, len) in &self.blobs {
             *live.entry(at.segment).or_default() += record_bytes(*len);
         }
-        for (id, segment) in &self.meta.segments {
+        for (id, segment) in &self.line.meta.segments {
             let found = live.remove(id).unwrap_or(0);
             if found != segment.live {
                 let what = format!("{} bytes are live, not {}", found, segment.live);

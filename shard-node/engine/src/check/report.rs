@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_on_a_missing_disk_is_unchecked_and_no_finding() {
+    fn what_lies_on_a_missing_disk_is_unchecked_and_not_a_finding() {
         let mut report = Report::default();
         report.error(Error::ColdMissing { file: "values-3".to_owned() });
         assert!(report.is_clean());

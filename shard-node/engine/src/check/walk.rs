@@ -22,7 +22,7 @@ use crate::{
         page::{PageFile, Pid, PidSet},
         refs::{BlobRef, ValueRef, record_bytes},
     },
-    store::{Store, filters::decode_filter},
+    store::{Store, filters::decode_filter, line::Line},
 };
 
 /// Limit on the number of nodes and values that a pass should remember, in about 60 MB.
@@ -128,8 +128,7 @@ fn unbounded(child: &Child) -> Unsound {
 }
 
 pub(super) struct Checker<'c> {
-    pub(super) meta: &'c Meta,
-    store: &'c Store,
+    pub(super) line: Line<'c>,
     pub(super) report: &'c mut Report,
     /// Limit on the number of nodes and values that a pass should remember.
     places_max: u64,
@@ -139,6 +138,8 @@ pub(super) struct Checker<'c> {
     values: HashMap<ValueRef, Fingerprint>,
     /// Nodes that are not sound.
     unsound: HashSet<Pid>,
+    /// Whether rows could not be read.
+    rows_lost: bool,
     pub(super) reached: PidSet,
     /// Bases of nodes that are stored as patches.
     pub(super) bases: PidSet,
@@ -153,13 +154,13 @@ pub(super) struct Checker<'c> {
 impl<'c> Checker<'c> {
     pub(super) fn new(meta: &'c Meta, store: &'c Store, report: &'c mut Report, places_max: u64) -> Self {
         Self {
-            meta,
-            store,
+            line: Line { meta, store },
             report,
             places_max,
             nodes: HashMap::new(),
             values: HashMap::new(),
             unsound: HashSet::new(),
+            rows_lost: false,
             reached: PidSet::default(),
             bases: PidSet::default(),
             blobs: HashMap::new(),
@@ -169,35 +170,65 @@ impl<'c> Checker<'c> {
     }
 
     pub(super) fn check(mut self) {
-        let versions = self.meta.versions.values().flat_map(|version| version.trees.iter().enumerate());
-        let outputs = self.meta.merges.values().map(|merge| (&merge.output, true));
-        let trees: Vec<(&Tree, bool)> = versions.map(|(at, tree)| (tree, at > 0)).chain(outputs).collect();
-        let mut entries = vec![Some(0); trees.len()];
+        self.check_rows();
+        let mut entries: Vec<Option<u64>> = Vec::new();
         let cuts = self.cuts();
-        for pass in passes(&cuts) {
-            for ((tree, _), sum) in trees.iter().zip(&mut entries) {
-                *sum = sum.and_then(|before: u64| before.checked_add(self.walk_tree(tree, pass)?));
-            }
+        for (number, pass) in passes(&cuts).enumerate() {
+            let mut at = 0;
+            self.each_tree(|checker, tree, _| {
+                if number == 0 {
+                    entries.push(Some(0));
+                }
+                // A block that could not be read in the first pass has no sums.
+                if let Some(sum) = entries.get_mut(at) {
+                    *sum = sum.and_then(|before: u64| before.checked_add(checker.walk_tree(tree, pass)?));
+                }
+                at += 1;
+            });
             (self.nodes, self.values) = Default::default();
         }
-        for ((tree, frozen), entries) in trees.into_iter().zip(entries) {
-            if let Some(entries) = entries {
-                self.check_tree(tree, frozen, entries);
+        let mut entries = entries.into_iter();
+        self.each_tree(|checker, tree, frozen| {
+            if let Some(entries) = entries.next().flatten() {
+                checker.check_tree(tree, frozen, entries);
             }
+        });
+        self.check_journals();
+        // The pages below an unsound node are unknown, and so are those of unread rows.
+        if self.unsound.is_empty() && !self.rows_lost {
+            self.check_pages();
+            self.check_segments();
         }
-        for version in self.meta.versions.values() {
+    }
+
+    /// Checks the digest of each version, and that every block of rows can be read.
+    fn check_rows(&mut self) {
+        for version in self.line.from(0) {
+            let version = match version {
+                Ok(version) => version,
+                Err(error) => {
+                    self.rows_lost = true;
+                    self.report.error(error);
+                    continue;
+                }
+            };
             self.report.versions += 1;
             let digests: Vec<Digest> = version.trees.iter().map(|tree| tree.digest).collect();
             if hash::shard_digest(&digests) != version.digest {
                 self.report.finding("meta", None, format!("digest of version {}", version.stamp));
             }
         }
-        self.check_journals();
-        // The pages below an unsound node are unknown.
-        if self.unsound.is_empty() {
-            self.check_pages();
-            self.check_segments();
+        let blocks = &self.line.meta.blocks;
+        blocks.values().for_each(|block| self.note_blob(block.at));
+    }
+
+    /// Calls a function with every tree of every version that can be read, and with the outputs of
+    /// merges, always in the same order. Tells it whether the tree should be frozen.
+    fn each_tree(&mut self, mut act: impl FnMut(&mut Self, &Tree, bool)) {
+        for version in self.line.from(0).flatten() {
+            version.trees.iter().enumerate().for_each(|(at, tree)| act(self, tree, at > 0));
         }
+        self.line.meta.merges.values().for_each(|merge| act(self, &merge.output, true));
     }
 
     /// Hashes by a map's random key, which the author of a forged directory cannot know.
@@ -208,10 +239,10 @@ impl<'c> Checker<'c> {
     /// The keys between passes, chosen so that each pass remembers about `places_max` nodes and
     /// values.
     fn cuts(&self) -> Vec<Vec<u8>> {
-        let patches = self.meta.patches().values().map(|used| u64::from(*used)).sum();
-        let value_bytes_min = record_bytes(self.meta.params.inline_bytes);
-        let value_bytes = self.meta.segments.values().map(|segment| segment.live).fold(0, u64::saturating_add);
-        let used = |file| self.meta.space(file).used_pages();
+        let patches = self.line.meta.patches().values().map(|used| u64::from(*used)).sum();
+        let value_bytes_min = record_bytes(self.line.meta.params.inline_bytes);
+        let value_bytes = self.line.meta.segments.values().map(|segment| segment.live).fold(0, u64::saturating_add);
+        let used = |file| self.line.meta.space(file).used_pages();
         let places = [used(PageFile::Index), used(PageFile::Data), patches, value_bytes / value_bytes_min];
         let places = places.into_iter().fold(0, u64::saturating_add);
         let passes = places.div_ceil(self.places_max).clamp(1, PASSES_MAX) as usize;
@@ -220,11 +251,14 @@ impl<'c> Checker<'c> {
         }
         // Keys come and go, so the largest trees of several versions count, and so do the outputs
         // of merges that are not installed.
-        let largest = |version: &'c VersionRecord| version.trees.iter().max_by_key(|tree| tree.entries);
-        let versions = self.meta.versions.values().step_by(self.meta.versions.len().div_ceil(CUT_TREES_MAX));
-        let trees = versions.chain([self.meta.tip()]).filter_map(largest);
-        let trees = trees.chain(self.meta.merges.values().map(|merge| &merge.output).take(CUT_TREES_MAX));
-        let mut separators: Vec<Vec<u8>> = trees.flat_map(|tree| self.separators(tree, 8 * passes)).collect();
+        let largest = |version: &VersionRecord| version.trees.iter().max_by_key(|tree| tree.entries).cloned();
+        let meta = self.line.meta;
+        let held = meta.versions.values().step_by(meta.versions.len().div_ceil(CUT_TREES_MAX)).chain([meta.tip()]);
+        let folded = meta.blocks.values().step_by(meta.blocks.len().div_ceil(CUT_TREES_MAX).max(1));
+        let folded = folded.filter_map(|block| largest(self.line.store.rows(block).ok()?.first()?));
+        let trees = held.filter_map(largest).chain(folded);
+        let trees = trees.chain(meta.merges.values().map(|merge| merge.output.clone()).take(CUT_TREES_MAX));
+        let mut separators: Vec<Vec<u8>> = trees.flat_map(|tree| self.separators(&tree, 8 * passes)).collect();
         separators.sort_unstable();
         let at = |pass: usize| separators.get(pass * separators.len() / passes).cloned();
         let mut cuts: Vec<Vec<u8>> = (1..passes).filter_map(at).collect();
@@ -238,7 +272,8 @@ impl<'c> Checker<'c> {
         let mut nodes: Vec<(Vec<u8>, Child)> = tree.root.map(|root| (Vec::new(), root)).into_iter().collect();
         let mut level = tree.level;
         while level > 0 && nodes.len() < count {
-            let known = nodes.iter().filter_map(|(low, child)| Some((low, self.store.read_node(child, level).ok()?)));
+            let known =
+                nodes.iter().filter_map(|(low, child)| Some((low, self.line.store.read_node(child, level).ok()?)));
             let below = known.flat_map(|(low, node)| {
                 let separator = |index| if index == 0 { low.clone() } else { node.key(index).to_vec() };
                 (0..node.len()).map(|index| (separator(index), node.child(index))).collect::<Vec<_>>()
@@ -249,15 +284,16 @@ impl<'c> Checker<'c> {
     }
 
     fn check_journals(&mut self) {
-        for ((version, id), blob) in &self.meta.journals {
+        let meta = self.line.meta;
+        for ((version, id), blob) in &meta.journals {
             self.note_blob(*blob);
-            if let Err(error) = self.store.values.read(RecordKind::Journal, *blob) {
+            if let Err(error) = self.line.store.values.read(RecordKind::Journal, *blob) {
                 self.report.error(error);
             }
             self.report.journals += 1;
-            let known = self.meta.versions.get(id).is_none_or(|record| record.stamp.version == *version);
+            let known = meta.versions.get(id).is_none_or(|record| record.stamp.version == *version);
             if !known {
-                self.report.finding("meta", None, format!("the journal of version {version} is of another one"));
+                self.report.finding("meta", None, format!("the journal of version {version} belongs to another one"));
             }
         }
     }
@@ -302,7 +338,7 @@ impl<'c> Checker<'c> {
                 return None;
             }
             Some(known) if known.keys == of_keys => return Some(known.entries),
-            Some(known) => check_ends(self.store, child, level, keys, &mut known.ends).map(|()| {
+            Some(known) => check_ends(self.line.store, child, level, keys, &mut known.ends).map(|()| {
                 known.keys = of_keys;
                 known.entries
             }),
@@ -322,7 +358,7 @@ impl<'c> Checker<'c> {
 
     /// Reads and checks a node. Returns the number of its records in the pass.
     fn read_node(&mut self, child: &Child, level: u8, keys: Keys<'_>, pass: Keys<'_>) -> Checked<u64> {
-        let node = self.store.read_node(child, level)?;
+        let node = self.line.store.read_node(child, level)?;
         if node.hash() != child.hash {
             let (file, page) = (child.pid.file().name(), Some(child.pid.first()));
             return Err(Error::corrupted(file, page, "its hash is not what its parent says").into());
@@ -381,13 +417,13 @@ impl<'c> Checker<'c> {
                             *self.live.entry(blob.at.segment).or_default() += record_bytes(blob.len);
                         }
                     }
-                    (hash, self.store.values.read_of(StoredValue { len, blob }, record.key, record.stamp))
+                    (hash, self.line.store.values.read_of(StoredValue { len, blob }, record.key, record.stamp))
                 }
             };
             match value {
                 (hash, Ok(value)) if hash::sha256(&value) == hash => {}
                 (_, Ok(_)) => {
-                    let what = format!("record {index} has another value than its hash says");
+                    let what = format!("record {index} has a different value than its hash says");
                     self.report.finding(pid.file().name(), Some(pid.first()), what);
                 }
                 (_, Err(error)) => self.report.error(error),
@@ -399,13 +435,13 @@ impl<'c> Checker<'c> {
 
     /// Computes a frozen tree's filter and shortcuts again, and compares them.
     fn check_blobs(&mut self, tree: &Tree) -> Result<()> {
-        let mut filter = Filter::new(&self.meta.params, tree.entries);
+        let mut filter = Filter::new(&self.line.meta.params, tree.entries);
         // The check takes as much memory as the merge that made them.
         let room = tree.shortcuts.map_or(0, |_| tree.entries.min(shortcuts::RECORDS_MAX)) as usize;
         let (mut gathered, mut filter_hashes) = (Gathered::with_room(room), Vec::with_capacity(room));
         let mut open: Vec<(Child, u8)> = tree.root.map(|root| (root, tree.level)).into_iter().collect();
         while let Some((child, level)) = open.pop() {
-            let node = self.store.read_node(&child, level)?;
+            let node = self.line.store.read_node(&child, level)?;
             for index in 0..node.len() {
                 match level.checked_sub(1) {
                     None => {
@@ -424,13 +460,13 @@ impl<'c> Checker<'c> {
             self.report.finding(values::file_name(blob.at.segment), Some(u64::from(blob.at.offset)), what);
         };
         if let Some(blob) = tree.filter {
-            let bytes = self.store.values.read(RecordKind::Filter, blob)?;
+            let bytes = self.line.store.values.read(RecordKind::Filter, blob)?;
             if decode_filter(&bytes).as_ref() != Some(&filter) {
                 stranger(blob, "the filter is not that of its tree");
             }
         }
         if let Some(blob) = tree.shortcuts {
-            let bytes = self.store.values.read(RecordKind::Shortcuts, blob)?;
+            let bytes = self.line.store.values.read(RecordKind::Shortcuts, blob)?;
             let mut expected = gathered.pages(&filter_hashes).unwrap_or_default();
             if bytes.len() == expected.len() {
                 shortcuts::seal(&mut expected, blob.at);
@@ -590,7 +626,7 @@ mod tests {
 
     /// A child whose neighbours have changed is checked against its new bounds.
     #[test]
-    fn a_node_that_stands_under_other_keys_is_looked_at_again() {
+    fn a_node_under_other_keys_is_checked_again() {
         let sim = with_much(1, false);
         let storage = sim.storage();
         let file = storage.open(superblock::FILE, OpenMode::Existing).expect("a directory");
@@ -663,7 +699,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_of_another_number_or_digest_than_its_records_give_is_found() {
+    fn a_tree_whose_number_or_digest_does_not_fit_its_records_is_found() {
         type Breaks = fn(&mut Tree);
         let breaks: [Breaks; 4] = [
             |tree| tree.entries += 1,
@@ -698,7 +734,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_with_another_hash_than_its_node_is_found() {
+    fn a_reference_whose_hash_is_not_its_nodes_is_found() {
         let mut engine = forest();
         tip(&mut engine).trees[1].root.as_mut().expect("it has records").hash = Digest([9; 32]);
         assert_found(&engine, "its parents disagree about it");
@@ -725,7 +761,7 @@ mod tests {
         let sound = Body::Inline { hash: hash::sha256(b"abc"), value: b"abc" };
         let forged = Body::Inline { hash: hash::sha256(b"abd"), value: b"abc" };
         let engine = with_root(Draft::all_new(Version(3), 0, &[record(b"a", sound), record(b"b", forged)]), 2);
-        assert_found(&engine, "record 1 has another value than its hash says");
+        assert_found(&engine, "record 1 has a different value than its hash says");
     }
 
     #[test]
@@ -752,7 +788,7 @@ mod tests {
     #[test]
     fn a_journal_of_another_version_or_kind_is_found() {
         for (kind, what) in
-            [(RecordKind::Journal, "the journal of version 9 is of another one"), (RecordKind::Value, "values-")]
+            [(RecordKind::Journal, "the journal of version 9 belongs to another one"), (RecordKind::Value, "values-")]
         {
             let mut engine = forest();
             let id = engine.meta.tip().id;

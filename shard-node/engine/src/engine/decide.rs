@@ -7,7 +7,11 @@ use coppice_types::{Epoch, Version};
 
 use crate::{
     Engine, Error, PrepareId, Result, ShardState,
-    meta::{MetaOp, NUMBER_MAX, VersionId},
+    files::values::RecordKind,
+    meta::{
+        Delta, MetaOp, NUMBER_MAX, VersionId,
+        rows::{self, Block},
+    },
 };
 
 impl Engine {
@@ -17,12 +21,12 @@ impl Engine {
     /// # Errors
     /// `StateMissing`.
     pub fn settle(&mut self, state: &ShardState) -> Result<()> {
-        let record = self.find(state)?;
-        if record.decided {
+        let row = self.find(state)?;
+        if row.decided {
             return Ok(());
         }
-        let mut line = vec![record.id];
-        let mut parent = record.parent;
+        let mut line = vec![row.id];
+        let mut parent = row.parent;
         while !self.meta.versions[&parent].decided {
             line.push(parent);
             parent = self.meta.versions[&parent].parent;
@@ -115,15 +119,18 @@ impl Engine {
     /// frozen tree that was active there is active again, since versions list their trees.
     ///
     /// # Errors
-    /// `Pruned` below the boundary, `Invalid` for numbers above the limit, or `Poisoned`; nothing
-    /// is dropped then.
+    /// `Pruned` below the boundary, `Invalid` for numbers above the limit, `Poisoned`, `Corrupted`,
+    /// or a failure of the storage; nothing is dropped then.
     pub fn rollback(&mut self, to: Version, epoch: Epoch) -> Result<ShardState> {
         self.check_usable()?;
         check_number(to.0.max(epoch.0))?;
         let target = self.decided_at(to)?;
+        let blocks = self.take_back_blocks(to)?;
         let decided = self.meta.decided.range(to.next()..).map(|(_, id)| *id);
         let dropped = self.meta.staged.iter().copied().chain(decided).collect();
         self.drop_versions(dropped);
+        blocks.into_iter().for_each(|drop| self.apply_one_of_many(drop));
+        self.forget_dropped();
         self.apply(MetaOp::SetEpoch(epoch.max(self.meta.epoch)));
         assert!(self.meta.staged.is_empty(), "a rollback leaves no staged version");
         assert!(self.meta.epoch >= epoch, "epochs ascend");
@@ -134,15 +141,65 @@ impl Engine {
     /// Drops the decided versions below the newest one at or below `before`. Staged versions stay.
     ///
     /// # Errors
-    /// `Invalid` for a number above the limit, or `Poisoned` after a failed superblock write.
+    /// `Invalid` for a number above the limit, `Poisoned` after a failed superblock write,
+    /// `Corrupted`, or a failure of the storage; nothing is dropped then.
     pub fn prune(&mut self, before: Version) -> Result<()> {
         self.check_usable()?;
         check_number(before.0)?;
         if before > self.meta.boundary {
+            self.prune_blocks(before)?;
             self.apply(MetaOp::Prune(before));
             assert_eq!(self.meta.boundary, before, "a prune moves the boundary to its version");
         }
         Ok(())
+    }
+}
+
+impl Engine {
+    /// Unfolds the block that a rollback ends within. Returns the operations that drop the blocks
+    /// above, which follow the drops of younger versions. All blocks are read before anything is
+    /// changed.
+    fn take_back_blocks(&mut self, to: Version) -> Result<Vec<MetaOp>> {
+        let (whole, within) = self.meta.blocks_to_roll_back(to);
+        let drop = |block: &Block| {
+            let rows = self.store.read_rows(block)?;
+            Ok(MetaOp::DropBlock(block.first.version, rows::sum_of(&rows, false)))
+        };
+        let drops = whole.into_iter().map(drop).collect::<Result<_>>()?;
+        if let Some(within) = within {
+            let rows = self.store.read_rows(within)?;
+            self.apply_one_of_many(MetaOp::Unfold(rows));
+        }
+        Ok(drops)
+    }
+
+    /// Drops the blocks below a boundary, and unfolds the one that the boundary is in. All blocks
+    /// are read before anything is changed.
+    fn prune_blocks(&mut self, before: Version) -> Result<()> {
+        let (whole, within) = self.meta.blocks_to_prune(before);
+        let prune = |block: &Block| {
+            let rows = self.store.read_rows(block)?;
+            Ok(MetaOp::PruneBlock(block.first.version, rows::sum_of(&rows, true)))
+        };
+        let mut operations = whole.into_iter().map(prune).collect::<Result<Vec<_>>>()?;
+        if let Some(within) = within {
+            operations.push(MetaOp::Unfold(self.store.read_rows(within)?));
+        }
+        operations.into_iter().for_each(|operation| self.apply_one_of_many(operation));
+        Ok(())
+    }
+
+    /// Folds rows of old versions while more than enough are in the table. A flush does this before
+    /// it takes what it writes, so blocks and the operations that name them are durable together.
+    pub(super) fn fold_rows(&mut self) {
+        let kept = self.options.rows_held_min;
+        let count = rows::BLOCK_ROWS_MAX.min(kept);
+        while let Some(rows) = self.meta.rows_to_fold(kept, count) {
+            let (first, last) = (rows[0].id, rows[rows.len() - 1].id);
+            let content = rows::encode_rows(&rows);
+            let at = self.store.add_blob(&mut self.meta, &mut Delta::default(), RecordKind::Rows, &content);
+            self.apply_one_of_many(MetaOp::Fold { first, last, at });
+        }
     }
 }
 
@@ -180,7 +237,7 @@ mod tests {
         engine.settle(&child).expect("it is staged");
         assert_eq!(engine.decided(), child);
         assert_eq!(engine.decided_at(Version(2)).expect("it is kept"), parent);
-        assert!(staged(&engine).is_empty() && !engine.has(&sibling));
+        assert!(staged(&engine).is_empty() && !engine.has(&sibling).expect("readable"));
     }
 
     #[test]
@@ -218,7 +275,7 @@ mod tests {
         let (mut engine, [_, parent, child, sibling]) = family();
         assert_eq!(engine.abort(Version(2), prepare_id(20)), 2);
         assert_eq!(staged(&engine), [sibling]);
-        assert!(!engine.has(&parent) && !engine.has(&child));
+        assert!(!engine.has(&parent).expect("readable") && !engine.has(&child).expect("readable"));
     }
 
     #[test]
@@ -304,7 +361,7 @@ mod tests {
         let staged = stage_on(&mut engine, tip, 3, 1, &[put("a", 100)]).expect("it follows");
         engine.prune(Version(2)).expect("usable");
         assert_eq!(used(&engine).1, 2 * one.1, "the tip's value and the staged one's");
-        assert!(engine.has(&staged));
+        assert!(engine.has(&staged).expect("readable"));
         engine.abort_all_staged();
         assert_eq!(used(&engine), one);
     }

@@ -83,6 +83,7 @@ impl Engine {
         }
         self.assert_no_writes();
         self.drop_lost_merges();
+        self.fold_rows();
         assert!(position.index >= self.superblock.position.index, "raft positions never go back");
         assert_eq!(self.meta.generation, self.superblock.generation, "the table is that of the newest superblock");
         assert_eq!(self.log.number, self.superblock.meta_file, "the log is that of the newest superblock");

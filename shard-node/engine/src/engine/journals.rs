@@ -11,7 +11,7 @@ use coppice_types::Version;
 use crate::{
     Engine, Error, PrepareId, Result, ShardState,
     files::values::RecordKind,
-    meta::{Delta, MetaOp, VersionId},
+    meta::{Delta, MetaOp, VersionId, VersionRecord},
     place::refs::record_bytes,
 };
 
@@ -60,7 +60,8 @@ impl Engine {
     ) -> Result<Vec<KeptJournal>> {
         // The line below the state is decided, except for its staged versions.
         let mut line = BTreeSet::new();
-        let mut record = self.find(state)?;
+        let newest = self.find(state)?;
+        let mut record: &VersionRecord = &newest;
         while !record.decided {
             line.insert(record.id);
             record = &self.meta.versions[&record.parent];
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_shows_the_journals_of_its_own_line_alone() {
+    fn a_state_shows_only_the_journals_of_its_own_line() {
         let mut engine = keeping(&SimStorage::new());
         commit_with(&mut engine, 1, 10);
         let base = engine.decided();

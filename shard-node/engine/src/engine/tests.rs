@@ -121,7 +121,7 @@ fn a_failed_open_lets_the_directory_go() {
 fn a_state_that_is_not_here_has_neither_shape_nor_view() {
     let engine = create(&SimStorage::new(), small());
     let unknown = ShardState { digest: Digest([9; 32]), ..engine.decided() };
-    assert!(!engine.has(&unknown));
+    assert!(!engine.has(&unknown).expect("readable"));
     assert!(matches!(engine.shape(&unknown), Err(Error::StateMissing(state)) if state == unknown));
     assert!(matches!(engine.view(&unknown), Err(Error::StateMissing(state)) if state == unknown));
 }

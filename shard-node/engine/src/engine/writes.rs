@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn of_failed_writes_ahead_only_a_full_disk_is_reported_and_the_flush_writes_again() {
+    fn a_failed_write_ahead_reports_only_a_full_disk_and_the_flush_writes_again() {
         for (kind, reported) in [(io::ErrorKind::StorageFull, true), (io::ErrorKind::TimedOut, false)] {
             let sim = SimStorage::new();
             let mut engine = engine(&sim);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_put_is_in_its_leaf_and_never_behind_alone() {
+    fn a_short_put_lies_in_its_leaf_and_is_not_behind() {
         let mut engine = create(&SimStorage::new(), small());
         commit(&mut engine, 1, vec![put("a", 8)]);
         assert_eq!(engine.behind_bytes(), 0);

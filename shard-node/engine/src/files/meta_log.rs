@@ -1,7 +1,7 @@
 //! The durable form of the Meta table: a snapshot, followed by one block of operations for each
 //! flush.
 //!
-//! Each block's checksum is seeded with the one before. A superblock names file, length and last
+//! Each block's checksum is seeded with the previous one. A superblock names file, length and last
 //! checksum. Bytes beyond that length come from a crashed flush; they are ignored and overwritten.
 //! When the operations outgrow the snapshot, the next flush begins a new file. The old file stays
 //! until both superblocks name newer ones.

@@ -1,10 +1,10 @@
 //! The two superblocks, where recovery begins.
 //!
 //! Generation g is written to slot g mod 2, so writing one never touches the other. A torn write
-//! leaves a slot with a wrong checksum next to the valid one of the generation before; recovery
+//! leaves a slot with a wrong checksum next to the valid one of the previous generation; recovery
 //! takes the newest valid one. Once a superblock is durable, a copy of it may take the other slot;
-//! then nothing of the generation before is needed any more. The file is written under another name
-//! and renamed, so its presence shows that the directory is complete.
+//! then nothing of the previous generation is needed any more. The file is written under another
+//! name and renamed, so its presence shows that the directory is complete.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) const SLOT_BYTES: usize = 72 << 10;
 pub const MACHINE_STATE_BYTES_MAX: usize = 64 << 10;
 const MAGIC: &[u8; 8] = b"coppiceS";
 /// The format of protocol version 2. Protocol version 1 had formats 1 to 4.
-const FORMAT: u32 = 5;
+const FORMAT: u32 = 6;
 const FIXED_BYTES: usize = 8 + 8 + 4 + 6 * 8 + 4;
 const _: () = assert!(FIXED_BYTES + MACHINE_STATE_BYTES_MAX <= SLOT_BYTES);
 
@@ -126,7 +126,7 @@ pub(crate) fn write_slot(file: &dyn File, superblock: &Superblock) -> std::io::R
     file.write_all_at(&superblock.encode(), (superblock.generation % 2) * SLOT_BYTES as u64)
 }
 
-/// Writes a copy of a superblock over the generation before. The original must be durable in its
+/// Writes a copy of a superblock over the previous generation. The original must be durable in its
 /// own slot; the copy is durable only after a sync. A torn copy leaves the original.
 pub(crate) fn write_copy(file: &dyn File, superblock: &Superblock) -> std::io::Result<()> {
     file.write_all_at(&superblock.encode(), ((superblock.generation + 1) % 2) * SLOT_BYTES as u64)
@@ -161,7 +161,7 @@ pub(crate) fn read_slots(file: &dyn File) -> Result<[Slot; 2]> {
     Ok([read(0)?, read(1)?])
 }
 
-/// The newest valid superblock and the one before. The latter is `None` if the other slot is
+/// The newest valid superblock and the previous one. The latter is `None` if the other slot is
 /// invalid or holds a copy.
 pub(crate) fn newest(slots: [Slot; 2]) -> Result<(Superblock, Option<Superblock>)> {
     match slots {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_leaves_the_slot_of_the_generation_before_and_a_copy_replaces_it() {
+    fn a_write_leaves_the_slot_of_the_previous_generation_and_a_copy_replaces_it() {
         let sim = SimStorage::new();
         publish(&sim, &superblock(1)).expect("room");
         assert_eq!(slots(&sim), [Slot::Blank, Slot::Valid(superblock(1))]);

@@ -1,5 +1,5 @@
-//! The value log: values too long for their leaf, filters, shortcuts and kept journals, in
-//! append-only segments.
+//! The value log: values too long for their leaf, filters, shortcuts, kept journals and
+//! rows of the Meta table, in append-only segments.
 //!
 //! A record is written once and never moved. A merge may append a live value again and put the old
 //! record on a pending list. The Meta table counts the live bytes of each segment. A segment
@@ -82,6 +82,8 @@ pub(crate) struct ValueLog {
     /// Journals are kept for ever, so they have their own segments: a journal would keep its whole
     /// segment from being freed.
     journals: Option<Head>,
+    /// Rows of the Meta table are dropped in their order, long after the values beside them.
+    rows: Option<Head>,
     tails: BTreeMap<u32, Tail>,
     files: Mutex<PlaceMap<u32, Arc<dyn File>>>,
     names_changed: bool,
@@ -94,17 +96,18 @@ impl Head {
 }
 
 impl ValueLog {
-    /// Opens the log. New records go to the last segment, unless it is dead or holds a journal.
+    /// Opens the log. New records go to the last segment, unless it is dead or holds journals
+    /// or rows.
     pub(crate) fn new(
         storage: Arc<dyn Storage>,
         segment_bytes_max: u32,
         segments: &BTreeMap<u32, Segment>,
-        mut with_journals: impl Iterator<Item = u32>,
+        mut apart: impl Iterator<Item = u32>,
     ) -> Self {
         let active = match segments.last_key_value() {
             None => Head { segment: 0, end: 0 },
             Some((id, segment)) => {
-                let is_closed = segment.dead_at.is_some() || with_journals.any(|with_journal| with_journal == *id);
+                let is_closed = segment.dead_at.is_some() || apart.any(|apart| apart == *id);
                 if is_closed { Head { segment: id + 1, end: 0 } } else { Head { segment: *id, end: segment.end } }
             }
         };
@@ -116,6 +119,7 @@ impl ValueLog {
             bytes: 0,
             active,
             journals: None,
+            rows: None,
             tails: BTreeMap::new(),
             files: Mutex::default(),
             names_changed: false,
@@ -164,14 +168,14 @@ impl ValueLog {
     }
 
     fn new_segment(&self) -> Head {
-        let [active, journals] = self.taking();
-        Head { segment: active.max(journals) + 1, end: 0 }
+        let [active, journals, rows] = self.taking();
+        Head { segment: active.max(journals).max(rows) + 1, end: 0 }
     }
 
-    /// The segments that take new records: one for everything except journals, and one for
-    /// journals. They are the same while journals have no segment.
-    pub(crate) fn taking(&self) -> [u32; 2] {
-        [self.active, self.journals.unwrap_or(self.active)].map(|head| head.segment)
+    /// The segments that take new records: one for journals, one for rows, and one for everything
+    /// else. They are the same while journals and rows have no segment.
+    pub(crate) fn taking(&self) -> [u32; 3] {
+        [Some(self.active), self.journals, self.rows].map(|head| head.unwrap_or(self.active).segment)
     }
 
     /// Returns the head, or that of a new segment if a record with this many bytes does not fit.
@@ -180,7 +184,7 @@ impl ValueLog {
         if is_full { self.new_segment() } else { head }
     }
 
-    /// The place of the next record that is not a journal, if it holds this many bytes.
+    /// The place of the next value, if it holds this many bytes.
     pub(crate) fn next_place(&mut self, len: u32) -> ValueRef {
         self.active = self.with_room(self.active, len);
         self.active.place()
@@ -203,10 +207,15 @@ impl ValueLog {
     fn append_parts(&mut self, kind: RecordKind, parts: &[&[u8]]) -> BlobRef {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         let len = to_u32(bytes as u64);
-        let head = match (kind, self.journals) {
-            (RecordKind::Journal, None) => self.new_segment(),
-            (RecordKind::Journal, Some(journals)) => self.with_room(journals, len),
-            _ => self.with_room(self.active, len),
+        let apart = match kind {
+            RecordKind::Journal => Some(self.journals),
+            RecordKind::Rows => Some(self.rows),
+            _ => None,
+        };
+        let head = match apart {
+            Some(None) => self.new_segment(),
+            Some(Some(head)) => self.with_room(head, len),
+            None => self.with_room(self.active, len),
         };
         let at = head.place();
         let tail = self.tails.entry(head.segment).or_insert_with(|| Tail::new(head.end));
@@ -229,6 +238,7 @@ impl ValueLog {
         let after = Head { end: head.end + record_bytes(len), ..head };
         match kind {
             RecordKind::Journal => self.journals = Some(after),
+            RecordKind::Rows => self.rows = Some(after),
             _ => self.active = after,
         }
         self.bytes = self.bytes.saturating_add(record_bytes(len));
@@ -266,7 +276,7 @@ impl ValueLog {
     pub(crate) fn read_of(&self, value: StoredValue, key: &[u8], stamp: Stamp) -> Result<Vec<u8>> {
         let held = self.read(value.kind(), value.blob)?;
         if value.kind() == RecordKind::Named && split_name(&held) != Some((stamp, key, value.len as usize)) {
-            return Err(corrupted(value.blob.at, "the value has another name than its record in the leaf"));
+            return Err(corrupted(value.blob.at, "the value has a different name than its record in the leaf"));
         }
         Ok(value.taken_from(held))
     }
@@ -627,12 +637,12 @@ mod tests {
     #[test]
     fn journals_have_segments_of_their_own() {
         let mut log = empty_log(&SimStorage::new(), 100);
-        assert_eq!(log.taking(), [0, 0]);
+        assert_eq!(log.taking(), [0, 0, 0]);
         let kinds = [RecordKind::Value, RecordKind::Journal, RecordKind::Filter, RecordKind::Journal];
         let segments = |log: &mut ValueLog| kinds.map(|kind| log.append(kind, &[0; 30]).at.segment);
         assert_eq!(segments(&mut log), [0, 1, 0, 1]);
         assert_eq!(segments(&mut log), [2, 3, 2, 3], "both segments were full");
-        assert_eq!(log.taking(), [2, 3]);
+        assert_eq!(log.taking(), [2, 3, 2]);
     }
 
     #[test]
@@ -688,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_with_another_name_than_its_leaf_says_is_damage() {
+    fn a_value_whose_name_is_not_what_its_leaf_says_is_damage() {
         let mut log = empty_log(&SimStorage::new(), 1000);
         let stamp = Stamp::new(1, 2);
         let value = |blob, len| StoredValue { len, blob };

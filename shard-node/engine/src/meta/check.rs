@@ -1,30 +1,26 @@
 //! The check of a table that came from a disk or a peer.
 
 use coppice_types::Version;
-use coppice_verify::proof::LEVEL_MAX;
 
-use super::{Inconsistent, Meta, NUMBER_MAX, Tree, VersionId};
-use crate::{
-    cache::shortcuts,
-    place::refs::{BlobRef, Segment},
+use super::{
+    Inconsistent, Meta, NUMBER_MAX, VersionId,
+    rows::{Block, frozen, sound_row},
 };
+use crate::place::refs::{BlobRef, Segment};
 
 const SEGMENTS_MAX: u32 = 1 << 31;
 /// The last record of a segment begins below 4 GiB.
 const SEGMENT_END_MAX: u64 = 1 << 34;
+/// A block's rows are few, but each has what a version of any size allocated.
+const ROWS_BYTES_MAX: u32 = 1 << 30;
 
 impl Meta {
     /// Checks the facts that the engine relies on, after the replay of a log from a disk or a peer.
     pub(crate) fn check(&self) -> Result<(), Inconsistent> {
-        let frozen =
-            |tree: &Tree| tree.filter.is_some() && tree.shortcuts.is_none_or(shortcuts::is_sound) && sound(tree);
         let tip = self.tip().id;
-        let mut numbers = vec![self.generation, self.next_id, self.epoch.0, self.boundary.0];
+        let numbers = [self.generation, self.next_id, self.epoch.0, self.boundary.0];
         for version in self.versions.values() {
-            let (active, others) = version.trees.split_first().ok_or(Inconsistent("a version has no tree"))?;
-            if active.blobs().next().is_some() || !sound(active) || others.len() >= 255 || !others.iter().all(frozen) {
-                return Err(Inconsistent("a version's trees"));
-            }
+            sound_row(version).map_err(Inconsistent)?;
             let parent = self.versions.get(&version.parent);
             let follows =
                 parent.is_some_and(|parent| parent.id < version.id && parent.stamp.version < version.stamp.version);
@@ -34,8 +30,8 @@ impl Meta {
             if version.id >= self.next_id {
                 return Err(Inconsistent("a number is to be used twice"));
             }
-            numbers.extend([version.freezes, version.stamp.version.0, version.stamp.epoch.0]);
         }
+        self.check_blocks()?;
         let named = |(version, id): (&Version, &VersionId)| {
             self.versions.get(id).is_some_and(|record| record.decided && record.stamp.version == *version)
         };
@@ -69,20 +65,36 @@ impl Meta {
     }
 }
 
-/// Whether a tree can be walked and proven.
-fn sound(tree: &Tree) -> bool {
-    tree.level <= LEVEL_MAX && tree.root.is_some() == (tree.entries > 0) && (tree.root.is_some() || tree.level == 0)
+impl Meta {
+    /// Checks where blocks lie, and their order with rows in the table.
+    fn check_blocks(&self) -> Result<(), Inconsistent> {
+        let kept =
+            |blob: &BlobRef| self.segments.get(&blob.at.segment).is_some_and(|segment| segment.dead_at.is_none());
+        let mut before: Option<&Block> = None;
+        for block in self.blocks.values() {
+            let follows = before.replace(block).is_none_or(|before| before.follows(block));
+            let within = self.decided.range(block.first.version..=block.last.version).next().is_some();
+            if !follows || within || block.last.id >= self.next_id || block.last.version >= self.tip().stamp.version {
+                return Err(Inconsistent("a block out of order"));
+            }
+            if !kept(&block.at) || block.at.len > ROWS_BYTES_MAX {
+                return Err(Inconsistent("a block without its segment"));
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use coppice_env::SimStorage;
     use coppice_types::Stamp;
+    use coppice_verify::proof::LEVEL_MAX;
 
     use super::*;
     use crate::{
         Engine,
-        meta::{Delta, MergeRecord, VersionRecord},
+        meta::{Delta, MergeRecord, Tree, VersionRecord},
         place::refs::ValueRef,
         testing::{commit, create, puts, small, stage},
     };
@@ -150,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_staged_version_follows_on_the_tip_or_on_a_staged_one() {
+    fn a_staged_version_follows_the_tip_or_a_staged_one() {
         fn staged(meta: &mut Meta) -> &mut VersionRecord {
             let id = *meta.staged.first().expect("one is staged");
             meta.versions.get_mut(&id).expect("it is there")

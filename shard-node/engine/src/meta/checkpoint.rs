@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_checkpoint_leaves_no_trace_but_what_was_freed_beside_it_waits() {
+    fn a_cancelled_checkpoint_leaves_no_trace_but_what_was_freed_meanwhile_waits() {
         let (mut meta, first) = staged();
         let (second, _) = with_pages(&mut meta, 3);
         let (third, _) = with_pages(&mut meta, 2);

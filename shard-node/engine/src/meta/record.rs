@@ -16,6 +16,9 @@ use crate::{
     place::{bytes::to_u32, page::Pid, refs::BlobRef},
 };
 
+/// Limit on numbers. No counter reaches it by itself, but a number from a peer may.
+pub(crate) const NUMBER_MAX: u64 = 1 << 62;
+
 /// One tree of a forest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tree {
@@ -156,6 +159,18 @@ pub(crate) enum MetaOp {
     /// Keeps the journal of a staged version. Dropping the version drops the journal, pruning it
     /// does not.
     KeepJournal(VersionId, BlobRef),
+    /// Rows of decided versions, from the first number to the last, move to the value log.
+    Fold {
+        first: VersionId,
+        last: VersionId,
+        at: BlobRef,
+    },
+    /// The rows of a block are in the table again.
+    Unfold(Vec<VersionRecord>),
+    /// The block that begins with this version is pruned, with what its versions pended.
+    PruneBlock(Version, Delta),
+    /// The block that begins with this version is rolled back, with what its versions allocated.
+    DropBlock(Version, Delta),
     /// Both slots hold the newest superblock, so pages that only the previous superblock needed are
     /// free.
     Copied,
@@ -292,6 +307,11 @@ impl Delta {
 
 impl VersionRecord {
     pub(crate) fn encode(&self, out: &mut Writer) {
+        self.encode_parts(&self.trees, out);
+    }
+
+    /// Encodes the version with only these trees.
+    pub(super) fn encode_parts(&self, trees: &[Tree], out: &mut Writer) {
         out.u64(self.id);
         out.u64(self.parent);
         out.flag(self.decided);
@@ -299,7 +319,7 @@ impl VersionRecord {
         out.u64(self.prepare_id.term.0);
         out.u64(self.prepare_id.attempt);
         out.digest(&self.digest);
-        encode_list(&self.trees, out, Tree::encode);
+        encode_list(trees, out, Tree::encode);
         out.u64(self.freezes);
         encode_list(&self.installs, out, |id, out| out.u64(*id));
         self.delta.encode(out);
@@ -392,6 +412,26 @@ impl MetaOp {
                 blob.encode(out);
             }
             Self::Copied => out.u8(10),
+            Self::Fold { first, last, at } => {
+                out.u8(11);
+                out.u64(*first);
+                out.u64(*last);
+                at.encode(out);
+            }
+            Self::Unfold(rows) => {
+                out.u8(12);
+                encode_list(rows, out, VersionRecord::encode);
+            }
+            Self::PruneBlock(first, pended) => {
+                out.u8(13);
+                out.u64(first.0);
+                pended.encode(out);
+            }
+            Self::DropBlock(first, allocated) => {
+                out.u8(14);
+                out.u64(first.0);
+                allocated.encode(out);
+            }
         }
     }
 
@@ -411,6 +451,10 @@ impl MetaOp {
             },
             9 => Self::KeepJournal(input.u64()?, BlobRef::decode(input)?),
             10 => Self::Copied,
+            11 => Self::Fold { first: input.u64()?, last: input.u64()?, at: BlobRef::decode(input)? },
+            12 => Self::Unfold(decode_list(input, VersionRecord::decode)?),
+            13 => Self::PruneBlock(Version(input.u64()?), Delta::decode(input)?),
+            14 => Self::DropBlock(Version(input.u64()?), Delta::decode(input)?),
             _ => return Err(Error::Malformed("meta operation")),
         })
     }
@@ -458,7 +502,12 @@ mod tests {
             delta: version.delta.clone(),
             installed_by: 0,
         };
+        let at = BlobRef { at: ValueRef { segment: 1, offset: 2 }, len: 3 };
         let operations = [
+            MetaOp::Fold { first: 1, last: 2, at },
+            MetaOp::Unfold(vec![version.clone(); 2]),
+            MetaOp::PruneBlock(Version(1), version.delta.clone()),
+            MetaOp::DropBlock(Version(1), version.delta.clone()),
             MetaOp::AddVersion(version),
             MetaOp::DropVersion(1),
             MetaOp::Settle(2),
@@ -466,7 +515,7 @@ mod tests {
             MetaOp::SetEpoch(Epoch(4)),
             MetaOp::AddMerge(merge),
             MetaOp::DropMerge(5),
-            MetaOp::KeepJournal(6, BlobRef { at: ValueRef { segment: 1, offset: 2 }, len: 3 }),
+            MetaOp::KeepJournal(6, at),
             MetaOp::Copied,
             MetaOp::Checkpoint { generation: 6, segment_ends: vec![(0, 100)], dead_segments: vec![3] },
         ];
@@ -489,7 +538,7 @@ mod tests {
 
     #[test]
     fn an_operation_of_an_unknown_kind_is_refused() {
-        for kind in [0, 11, 255] {
+        for kind in [0, 15, 255] {
             assert_eq!(refusal(&[kind; 64]), Error::Malformed("meta operation"));
         }
     }

@@ -9,6 +9,7 @@ use coppice_types::{
 use super::{
     MergeRecord, Meta, VersionRecord,
     record::{decode_list, encode_list},
+    rows::Block,
 };
 use crate::place::{
     page::PageFile,
@@ -60,6 +61,7 @@ impl Meta {
         });
         encode_list(&self.merges.values().collect::<Vec<_>>(), out, |merge, out| merge.encode(out));
         encode_list(&self.versions.values().collect::<Vec<_>>(), out, |version, out| version.encode(out));
+        encode_list(&self.blocks.values().collect::<Vec<_>>(), out, |block, out| block.encode(out));
         if self.params.journals_kept {
             encode_list(&self.journals.iter().collect::<Vec<_>>(), out, |((version, id), blob), out| {
                 out.u64(version.0);
@@ -114,6 +116,16 @@ impl Meta {
                 meta.staged.insert(version.id);
             }
             meta.versions.insert(version.id, version);
+        }
+        for block in decode_list(input, Block::decode)? {
+            let follows = meta.blocks.last_key_value().is_none_or(|(_, last)| last.follows(&block));
+            if !follows {
+                return Err(CodecError::Malformed("order of blocks"));
+            }
+            for merge in &block.installs {
+                meta.merges.get_mut(merge).ok_or(CodecError::Malformed("installed merge"))?.installed_by += 1;
+            }
+            meta.blocks.insert(block.first.version, block);
         }
         if meta.decided.is_empty() {
             return Err(CodecError::Malformed("no decided version"));

@@ -128,7 +128,7 @@ fn merge_record(id: MergeId) -> MergeRecord {
 }
 
 #[test]
-fn a_version_follows_on_the_tip_or_a_staged_one_with_a_new_number() {
+fn a_version_follows_the_tip_or_a_staged_one_with_a_new_number() {
     let mut meta = with_staged(&SimStorage::new()).meta;
     let (tip, staged) = (meta.tip().id, *meta.staged.first().expect("one"));
     for parent in [0, tip, staged] {

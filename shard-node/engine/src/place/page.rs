@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_no_place_are_refused() {
+    fn numbers_that_are_not_places_are_refused() {
         for number in [0, 1 << 56, 1 << 56 | 5 << 48, 4 << 56 | 1 << 48] {
             assert_eq!(Pid::from_u64(number), None);
         }

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_freed_beside_a_failed_superblock_wait_for_its_next_attempt() {
+    fn pages_freed_during_a_failed_superblock_wait_for_its_next_attempt() {
         let mut space = Space::default();
         assert_eq!(space.allocate(3), 0);
         space.retire(0, 1, 5);

@@ -27,12 +27,12 @@ impl View<'_> {
         for tree in self.trees() {
             let mut open: Vec<(Child, u8)> = tree.root.map(|root| (root, tree.level)).into_iter().collect();
             while let Some((child, level)) = open.pop() {
-                let node = self.store.node(&child, level, tree.class())?;
+                let node = self.store().node(&child, level, tree.class())?;
                 match node.base() {
                     None => drop(footprint.spans.insert(child.pid.to_u64(), node.whole_bytes() as u64)),
                     Some(base) => {
                         footprint.spans.insert(child.pid.to_u64(), u64::from(base.patch_bytes));
-                        let whole = self.store.node(&base.child(), level, tree.class())?;
+                        let whole = self.store().node(&base.child(), level, tree.class())?;
                         footprint.spans.insert(base.pid.to_u64(), whole.whole_bytes() as u64);
                     }
                 }
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn values_in_leaves_are_no_stored_values() {
+    fn values_in_leaves_are_not_stored_values() {
         let mut engine = create(&SimStorage::new(), small());
         commit(&mut engine, 1, vec![put("a", 8), put("b", 9)]);
         let footprint = footprint(&engine, 1);

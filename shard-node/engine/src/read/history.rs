@@ -12,7 +12,7 @@ use coppice_types::{Stamp, Version};
 use crate::{
     Error, Result,
     cache::Class,
-    meta::{Tree, VersionRecord},
+    meta::{Tree, VersionRecord, rows::Row},
     node::{Child, Node},
     read::view::{Record, View},
     store::Store,
@@ -71,16 +71,19 @@ impl<'e> View<'e> {
     ) -> Result<HistoryPage> {
         let mut page = HistoryPage::default();
         let mut room = Room { changes: limit, bytes: bytes_max };
-        let mut view = below.map_or(Some(*self), |below| self.before(below));
+        let mut view = match below {
+            Some(below) => self.before(below)?,
+            None => Some(self.clone()),
+        };
         // The oldest of the versions without a record of the key that the walk is passing.
         let mut absent_from: Option<Stamp> = None;
         while let Some(at) = view {
-            let found = tree::get(at.store, at.trees(), at.active_keys(), key)?;
+            let found = tree::get(at.store(), at.trees(), at.active_keys(), key)?;
             let change = match found {
                 None => {
                     let since = at.unchanged_since(key)?;
-                    let before = at.before(since);
-                    absent_from = Some(at.first_from(since));
+                    let before = at.before(since)?;
+                    absent_from = Some(at.first_from(since)?);
                     view = before;
                     continue;
                 }
@@ -94,7 +97,7 @@ impl<'e> View<'e> {
                     KeyChange { stamp: found.stamp, record: at.live(found, room.is_left())? }
                 }
             };
-            view = at.before(change.stamp.version);
+            view = at.before(change.stamp.version)?;
             // A delete in the oldest version cannot be recognized once earlier versions are pruned.
             let untold = change.record.is_none() && view.is_none();
             if !untold && !page.push(change, key, &mut room) {
@@ -106,7 +109,7 @@ impl<'e> View<'e> {
 
     /// A version, at most this one, since which the key has not changed in the active tree.
     fn unchanged_since(&self, key: &[u8]) -> Result<Version> {
-        let path = self.trees()[0].path(self.store, key)?;
+        let path = self.trees()[0].path(self.store(), key)?;
         // A node with keys on both sides has covered this key since it was made. If the key's
         // record had been removed since, the node would have been replaced.
         let holds = |node: &&Node| match node.search(key) {
@@ -115,38 +118,43 @@ impl<'e> View<'e> {
             Err(above) => above > usize::from(node.level() > 0) && above < node.len(),
         };
         let node = path.iter().rev().find(holds);
-        Ok(node.map_or_else(|| self.same_tree_since(), Node::made_at).min(self.record.stamp.version))
+        let since = match node {
+            Some(node) => node.made_at(),
+            None => self.same_tree_since()?,
+        };
+        Ok(since.min(self.row.stamp.version))
     }
 
     /// The oldest version on this view's line with the same active tree. The root's version does
     /// not show that, since an old node becomes the root when its siblings are removed.
-    fn same_tree_since(&self) -> Version {
-        let mut since = *self;
-        while let Some(before) = since.before(since.record.stamp.version) {
+    fn same_tree_since(&self) -> Result<Version> {
+        let mut since = self.clone();
+        while let Some(before) = since.before(since.row.stamp.version)? {
             if before.trees()[0].id() != self.trees()[0].id() {
                 break;
             }
             since = before;
         }
-        since.record.stamp.version
+        Ok(since.row.stamp.version)
     }
 
     /// Stamp of the oldest version on this view's line that is not below `version`. `version` is
     /// not above this view's version.
-    fn first_from(&self, version: Version) -> Stamp {
-        let meta = self.meta;
-        let decided = meta.decided.range(version..).next().map(|(_, id)| &meta.versions[id]);
-        if let Some(first) = decided.filter(|first| first.stamp.version <= self.record.stamp.version) {
-            return first.stamp;
+    fn first_from(&self, version: Version) -> Result<Stamp> {
+        let decided = self.line.decided_from(version)?;
+        if let Some(first) = decided.filter(|first| first.stamp.version <= self.row.stamp.version) {
+            return Ok(first.stamp);
         }
-        let mut first = self.record;
-        while let Some(parent) = meta.versions.get(&first.parent).filter(|parent| parent.stamp.version >= version) {
+        // The staged versions of the line, which are in the table.
+        let mut first: &VersionRecord = &self.row;
+        let versions = &self.line.meta.versions;
+        while let Some(parent) = versions.get(&first.parent).filter(|parent| parent.stamp.version >= version) {
             if parent.id == first.id {
                 break;
             }
             first = parent;
         }
-        first.stamp
+        Ok(first.stamp)
     }
 
     /// The differences between an older version of the same line and this one, for `low <= key <
@@ -205,9 +213,9 @@ impl<'e> View<'e> {
         high: Option<&[u8]>,
         limit: usize,
     ) -> Result<TouchedKeys> {
-        assert!(limit > 0, "a part has a key at least");
+        assert!(limit > 0, "a part has at least one key");
         let found = TouchedKeys { keys: BTreeSet::new(), next: None };
-        let mut compare = Compare { store: self.store, low, high, limit, found };
+        let mut compare = Compare { store: self.store(), low, high, limit, found };
         for (before, after) in self.lifetimes(from)? {
             compare.trees(&before, &after)?;
         }
@@ -217,17 +225,17 @@ impl<'e> View<'e> {
     /// The active trees between two versions, each as it was in the older version (or empty) and
     /// when it was last active.
     fn lifetimes(&self, from: &View<'_>) -> Result<Vec<(Tree, Tree)>> {
-        let (older, newer) = (from.record, self.record);
-        let mut newest_of: Vec<&VersionRecord> = vec![newer];
-        let mut at = *self;
-        while at.record.id != older.id {
+        let (older, newer) = (&from.row, &self.row);
+        let mut newest_of: Vec<Row<'_>> = vec![newer.clone()];
+        let mut at = self.clone();
+        while at.row.id != older.id {
             let not_ancestor = Error::NotAncestor { from: older.stamp.version, to: newer.stamp.version };
-            at = at.before(at.record.stamp.version).ok_or(not_ancestor.clone())?;
-            if at.record.stamp.version < older.stamp.version {
+            at = at.before(at.row.stamp.version)?.ok_or(not_ancestor.clone())?;
+            if at.row.stamp.version < older.stamp.version {
                 return Err(not_ancestor);
             }
-            if newest_of.last().is_none_or(|last| last.freezes != at.record.freezes) {
-                newest_of.push(at.record);
+            if newest_of.last().is_none_or(|last| last.freezes != at.row.freezes) {
+                newest_of.push(at.row.clone());
             }
         }
         let before = |record: &VersionRecord| {

@@ -24,7 +24,7 @@ impl View<'_> {
     /// `Invalid` keys, `Corrupted`, or a failure of the storage.
     pub fn prove_keys(&self, keys: &[&[u8]]) -> Result<Vec<u8>> {
         if keys.is_empty() || !keys.is_sorted_by(|a, b| a < b) {
-            return Err(Error::Invalid("keys to prove ascend"));
+            return Err(Error::Invalid("keys to prove must ascend"));
         }
         let mut open: Vec<&[u8]> = keys.to_vec();
         let mut trees = Vec::with_capacity(self.trees().len());
@@ -50,7 +50,7 @@ impl View<'_> {
     /// An `Invalid` range, `Corrupted`, or a failure of the storage.
     pub fn prove_range(&self, low: &[u8], high: Option<&[u8]>) -> Result<Vec<u8>> {
         if high.is_some_and(|high| low >= high) {
-            return Err(Error::Invalid("a range ends above its start"));
+            return Err(Error::Invalid("a range must end above its start"));
         }
         let mut trees = Vec::with_capacity(self.trees().len());
         for tree in self.trees() {
@@ -64,7 +64,7 @@ impl View<'_> {
     }
 
     fn walk(&self, tree: &Tree) -> Walk<'_> {
-        Walk { store: self.store, class: tree.class() }
+        Walk { store: self.store(), class: tree.class() }
     }
 }
 

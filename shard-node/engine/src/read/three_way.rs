@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_follow_on_each_other() {
+    fn parts_follow_each_other() {
         let right = [put("a", 6), put("b", 6), put("d", 6)];
         let (engine, states) = sides(&[], &right);
         let (mut low, mut taken, mut parts) = (Vec::new(), Vec::new(), 0);

@@ -6,8 +6,8 @@ use coppice_verify::{hash, rules::Filter};
 use crate::{
     Result, ShardState,
     files::values::StoredValue,
-    meta::{Meta, Tree, VersionRecord},
-    store::Store,
+    meta::{Tree, rows::Row},
+    store::{Store, line::Line},
     tree::{
         self,
         active::ActiveKeys,
@@ -17,12 +17,11 @@ use crate::{
 };
 
 /// One state, decided or staged. It reads pages on demand and checks each one.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct View<'e> {
-    pub(crate) meta: &'e Meta,
-    pub(crate) store: &'e Store,
+    pub(crate) line: Line<'e>,
     pub(crate) active: &'e ActiveKeys,
-    pub(crate) record: &'e VersionRecord,
+    pub(crate) row: Row<'e>,
 }
 
 /// A key that has a value.
@@ -92,22 +91,26 @@ impl<'e> View<'e> {
     /// The state that the view reads.
     #[must_use]
     pub fn state(&self) -> ShardState {
-        self.record.state()
+        self.row.state()
     }
 
     /// Epoch and version of the state.
     #[must_use]
     pub fn stamp(&self) -> Stamp {
-        self.record.stamp
+        self.row.stamp
     }
 
-    pub(crate) fn trees(&self) -> &'e [Tree] {
-        &self.record.trees
+    pub(crate) fn trees(&self) -> &[Tree] {
+        &self.row.trees
+    }
+
+    pub(crate) fn store(&self) -> &'e Store {
+        self.line.store
     }
 
     /// A Bloom filter that covers every key of the active tree.
     pub(crate) fn active_keys(&self) -> Option<&'e Filter> {
-        self.active.filter(self.record)
+        self.active.filter(&self.row)
     }
 
     /// The record of a key that has a value.
@@ -116,7 +119,7 @@ impl<'e> View<'e> {
     /// `Corrupted`, or a failure of the storage.
     pub fn get(&self, key: &[u8], want_value: bool) -> Result<Option<Record>> {
         let get = if want_value { tree::get_with_value } else { tree::get };
-        let found = get(self.store, self.trees(), self.active_keys(), key)?;
+        let found = get(self.store(), self.trees(), self.active_keys(), key)?;
         found.map_or(Ok(None), |found| self.live(found, want_value))
     }
 
@@ -141,7 +144,7 @@ impl<'e> View<'e> {
         bytes_max: usize,
         want_values: bool,
     ) -> Result<RangePage> {
-        let store = self.store;
+        let store = self.store();
         let mut cursor = ForestCursor::seek(store, self.trees(), low)?;
         let mut page = RangePage::default();
         let mut bytes = 0_usize;
@@ -171,7 +174,7 @@ impl<'e> View<'e> {
         let Some((mut record, elsewhere)) = shown(found) else { return Ok(None) };
         record.value = match elsewhere {
             _ if !want_value => None,
-            Some(stored) => Some(self.store.value(stored)?),
+            Some(stored) => Some(self.store().value(stored)?),
             None => record.value,
         };
         Ok(Some(record))
@@ -179,17 +182,21 @@ impl<'e> View<'e> {
 
     /// The newest version below `version` on the line of this view: its staged ancestors, then the
     /// decided versions.
-    pub(crate) fn before(&self, version: Version) -> Option<View<'e>> {
-        let meta = self.meta;
-        let mut record = self.record;
-        while record.stamp.version >= version && !record.decided {
-            record = &meta.versions[&record.parent];
+    ///
+    /// # Errors
+    /// `Corrupted`, or a failure of the storage.
+    pub(crate) fn before(&self, version: Version) -> Result<Option<Self>> {
+        let mut row = self.row.clone();
+        while row.stamp.version >= version && !row.decided {
+            // A staged version and its base are in the table.
+            row = Row::Held(&self.line.meta.versions[&row.parent]);
         }
-        if record.decided {
-            let below = version.0.checked_sub(1)?;
-            record = meta.decided_at(Version(below.min(record.stamp.version.0)))?;
+        if row.decided {
+            let Some(below) = version.0.checked_sub(1) else { return Ok(None) };
+            let Some(found) = self.line.decided_at(Version(below.min(row.stamp.version.0)))? else { return Ok(None) };
+            row = found;
         }
-        Some(Self { record, ..*self })
+        Ok(Some(Self { row, ..self.clone() }))
     }
 }
 
@@ -272,7 +279,7 @@ mod tests {
             keys(&page.expect("sound pages"))
         };
         assert_eq!(range("0002", Some("0006")), numbered(2..6));
-        assert_eq!(range("00015", Some("00055")), numbered(2..6), "bounds that are no keys");
+        assert_eq!(range("00015", Some("00055")), numbered(2..6), "bounds that are not keys");
         assert_eq!(range("0008", None), numbered(8..10));
         assert_eq!(range("0002", Some("0002")), numbered(0..0));
         assert_eq!(range("0006", Some("0002")), numbered(0..0));
@@ -322,14 +329,16 @@ mod tests {
     }
 
     #[test]
-    fn the_version_before_is_on_the_own_line_of_the_view() {
+    fn the_previous_version_is_on_the_views_own_line() {
         let mut engine = engine();
         let base = engine.decided();
         let child = stage_on(&mut engine, base, 5, 1, &[put("a", 5)]).expect("it follows");
         let sibling = stage_on(&mut engine, base, 6, 2, &[put("b", 5)]).expect("it follows");
         let grandchild = stage_on(&mut engine, child, 8, 3, &[put("c", 5)]).expect("it follows");
-        let before =
-            |state, version| engine.view(state).expect("here").before(Version(version)).map(|it| it.stamp().version.0);
+        let before = |state, version| {
+            let before = engine.view(state).expect("here").before(Version(version)).expect("readable");
+            before.map(|it| it.stamp().version.0)
+        };
         assert_eq!(
             [9, 8, 6, 5, 2].map(|version| before(&grandchild, version)),
             [Some(8), Some(5), Some(5), Some(2), Some(1)]
@@ -342,7 +351,7 @@ mod tests {
     fn there_is_no_version_before_the_oldest_that_is_kept() {
         let mut engine = engine();
         engine.prune(Version(2)).expect("usable");
-        assert!(view(&engine).before(Version(2)).is_none());
+        assert!(view(&engine).before(Version(2)).expect("readable").is_none());
     }
 
     #[test]

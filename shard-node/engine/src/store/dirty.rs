@@ -70,7 +70,7 @@ impl DirtyBytes {
         *behind -= bytes as u64;
     }
 
-    /// Notes that a page is dirty no more; `ahead` if it was written ahead.
+    /// Notes that a page is no longer dirty; `ahead` if it was written ahead.
     fn remove(&mut self, class: Class, ahead: bool, bytes: usize) {
         if !ahead {
             self.write_ahead(class, bytes);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn of_nodes_freed_while_they_are_written_ahead_nothing_is_left_to_count() {
+    fn nodes_freed_while_they_are_written_ahead_are_not_counted() {
         let mut engine = engine(&SimStorage::new());
         stage(&mut engine, 2, puts(0..1000, 8));
         let content = engine.store.begin_ahead(true);

@@ -120,7 +120,7 @@ impl Store {
         }
         let mut bytes = vec![0; PAGE_BYTES];
         match self.values.read_part(at, &mut bytes) {
-            // The leaves may lie on another disk than the value log.
+            // The leaves may lie on a different disk than the value log.
             Err(Error::Io { .. }) => return Ok(Shortcut::Unknown),
             read => read?,
         }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_whole_blocks_are_no_filter() {
+    fn bytes_that_are_not_whole_blocks_are_not_a_filter() {
         assert!(decode_filter(&[0; 64]).is_some());
         assert!([0, 1, 63, 65].into_iter().all(|len| decode_filter(&vec![0; len]).is_none()));
     }

@@ -49,7 +49,7 @@ impl<'a> TreeChange<'a> {
     fn new_record(&self) -> &HashedRecord<'a> {
         match self {
             Self::Upsert(new) => new,
-            Self::Remove(_) => unreachable!("a removed record is no source"),
+            Self::Remove(_) => unreachable!("a removed record is not a source"),
         }
     }
 }

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_keys_the_youngest_tree_is_first() {
+    fn among_equal_keys_that_of_the_youngest_tree_is_first() {
         let first = |keys: &[Option<&'static str>]| youngest(keys.iter().map(|key| key.map(str::as_bytes)));
         assert_eq!(first(&[Some("b"), Some("a"), Some("a")]), Some(1));
         assert_eq!(first(&[None, Some("b"), Some("ab")]), Some(2));

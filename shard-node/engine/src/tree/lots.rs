@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn lots_follow_on_each_other_from_the_first_key_to_the_last() {
+    fn lots_follow_each_other_from_the_first_key_to_the_last() {
         let engine = engine();
         for leaves in [1, 2, 5, 1000] {
             let lots = lots(&engine, &engine.meta.tip().trees, leaves);

@@ -71,7 +71,7 @@ impl MergeTask {
     ) -> Result<Self> {
         let (inputs, older) = trees[at..].split_at(count);
         assert!(inputs.len() >= 2, "a merge has at least two inputs");
-        assert!(at > 0, "the active tree is no input of a merge");
+        assert!(at > 0, "the active tree is not an input of a merge");
         let records: u64 = inputs.iter().map(|tree| tree.entries).sum();
         let with_shortcuts = store.wants_shortcuts(records);
         // A sound tree has at most this many. An unsound one is detected when it is read.

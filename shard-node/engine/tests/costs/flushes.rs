@@ -57,7 +57,7 @@ fn nodes_that_were_written_ahead_are_not_written_again() {
 }
 
 #[test]
-fn of_the_active_tree_nothing_is_written_ahead_that_a_prune_may_take() {
+fn nodes_of_the_active_tree_that_a_prune_may_free_are_not_written_ahead() {
     let params = Params { capacity: 1000, ..Params::default() };
     let mut shard = Shard::new(params, Options::default());
     for round in 0..8 {
@@ -107,7 +107,7 @@ fn where_no_version_is_pruned_the_active_tree_is_written_ahead_too() {
 }
 
 #[test]
-fn what_changes_beside_a_flush_comes_with_the_next_one_alone() {
+fn changes_during_a_flush_are_written_by_the_next_one() {
     let mut shard = Shard::loaded();
     shard.commit((0..RECORDS).map(|number| put(number, b"next")).collect());
     let before = shard.engine.unflushed_bytes();
@@ -172,7 +172,7 @@ fn shard_of_small_segments(sim: &SimStorage) -> Shard {
 }
 
 #[test]
-fn a_snapshot_that_is_pinned_beside_a_flush_has_what_the_flush_gives_up() {
+fn a_snapshot_that_is_pinned_during_a_flush_has_what_the_flush_gives_up() {
     let sim = SimStorage::new();
     let mut shard = shard_of_small_segments(&sim);
     let puts = |round: u8| (0..500).map(|number| put(number, &[round; 256])).collect();

@@ -4,6 +4,7 @@
 mod flushes;
 mod merges;
 mod reads;
+mod versions;
 
 use coppice_engine::{Counters, Engine, Options, Position, PrepareId, StageRequest, Writes};
 use coppice_env::SimStorage;
@@ -46,7 +47,7 @@ impl Shard {
             merges: &merges,
             operations,
         };
-        self.engine.stage(&request).expect("it follows on the decided state").state
+        self.engine.stage(&request).expect("it follows the decided state").state
     }
 
     fn commit(&mut self, operations: Vec<Operation>) {

@@ -175,8 +175,8 @@ fn reads_of_merged_tree(old_cache_bytes: usize, keys: impl Fn(u64) -> u64) -> (C
 
 /// Records of the merged tree, the oldest of three.
 const MERGED: u64 = 40_000;
-/// More than all filters but that of the merged tree, which has 50 KB: those of its inputs, of the
-/// younger tree, and of the active tree's keys.
+/// The filters of the merge's inputs, of the younger tree and of the active tree's keys take fewer
+/// bytes together. With the filter of the merged tree, of 50 KB, they take more.
 const FILTERS_BYTES: u64 = 200_000;
 
 #[test]

@@ -215,7 +215,7 @@ fn a_segment_that_dies_on_its_way_is_gone_from_both() {
         if !run_first {
             step.run();
         }
-        replica.engine_mut().end_cold_step(step).expect("what died is no failure");
+        replica.engine_mut().end_cold_step(step).expect("what died is not a failure");
         assert_eq!(names(&replica.sim, COLD), Vec::<String>::new(), "after {steps} steps");
         assert_eq!(replica.engine().counters().cold_failures, 0);
         check_all(replica.engine(), &model);

@@ -197,7 +197,7 @@ impl Workload {
     fn recover(&self, sim: &SimStorage, (sure, maybe): (usize, usize)) {
         if !Engine::exists(&*dir(sim)).expect("asks") {
             assert_eq!(sure, 0, "a flushed directory exists");
-            drop(Engine::create(dir(sim), SHARD, self.params.clone(), self.options.clone()).expect("is made anew"));
+            drop(Engine::create(dir(sim), SHARD, self.params.clone(), self.options.clone()).expect("is created again"));
         } else {
             check_directory(sim);
         }
@@ -388,8 +388,8 @@ fn a_failed_call_leaves_the_state_intact() {
 }
 
 #[test]
-fn a_crash_while_a_snapshot_is_received_leaves_nothing_half() {
-    for_each_seed("a_crash_while_a_snapshot_is_received_leaves_nothing_half", 3, |seed| {
+fn a_crash_while_a_snapshot_is_received_leaves_nothing_half_done() {
+    for_each_seed("a_crash_while_a_snapshot_is_received_leaves_nothing_half_done", 3, |seed| {
         let workload = Workload::record(seed + 300, 60);
         let sim = SimStorage::new();
         let mut engine = Engine::create(dir(&sim), SHARD, workload.params.clone(), workload.options.clone())

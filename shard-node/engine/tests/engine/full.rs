@@ -99,7 +99,7 @@ pub fn commit(replica: &mut Replica, model: &mut Model, operations: Vec<Operatio
     });
     let expected = model.apply(&stage);
     assert_eq!(replica.apply(&stage), expected);
-    let Outcome::State(state) = expected else { panic!("the stage follows on the tip") };
+    let Outcome::State(state) = expected else { panic!("the stage follows the tip") };
     model.apply(&Command::Settle(state));
     assert_eq!(replica.apply(&Command::Settle(state)), Outcome::Done);
 }
@@ -151,7 +151,7 @@ fn a_prune_frees_what_a_full_disk_lacks() {
 }
 
 #[test]
-fn a_meta_log_that_has_no_room_to_be_written_anew_is_appended_to() {
+fn a_meta_log_without_room_for_a_rewrite_is_appended_to() {
     let params = Params { capacity: 1000, ..Params::default() };
     let options = Options { meta_compaction_bytes_min: 0, ..Options::default() };
     let (mut model, mut replica) = (Model::new(&params), Replica::new(&params, options));
@@ -169,7 +169,7 @@ fn a_meta_log_that_has_no_room_to_be_written_anew_is_appended_to() {
         replica.flush().expect("there is room for a small change");
         appended = if meta_files(&replica) == before { appended + 1 } else { 0 };
     }
-    assert!(appended > 100, "the log was written anew {appended} flushes ago");
+    assert!(appended > 100, "the log was rewritten {appended} flushes ago");
     replica.check_directory();
     // When there is room again, the log becomes short.
     replica.sim.set_capacity(None);
@@ -178,7 +178,7 @@ fn a_meta_log_that_has_no_room_to_be_written_anew_is_appended_to() {
         commit(&mut replica, &mut model, vec![put(0, 9)]);
         replica.flush().expect("there is room");
     }
-    assert!(meta_files(&replica).iter().all(|name| !before.contains(name)), "it was written anew");
+    assert!(meta_files(&replica).iter().all(|name| !before.contains(name)), "it was rewritten");
     check_all(replica.engine(), &model);
     replica.check_directory();
 }

@@ -63,7 +63,7 @@ impl Run {
             merges.push(coppice_engine::MergeName { inputs, output: forest.frozen()[0] });
         }
         let stage = self.generator.stage_on(&self.model, &tip, merges, operations);
-        let Outcome::State(state) = self.apply(&stage) else { panic!("the stage follows on the tip") };
+        let Outcome::State(state) = self.apply(&stage) else { panic!("the stage follows the tip") };
         self.apply(&Command::Settle(state));
     }
 

@@ -2,7 +2,7 @@
 
 use crate::common::{Model, check::check, check::check_view, for_each_seed, options};
 use coppice_env::{Fault, Operation, Rng, SimStorage};
-use coppice_root::{Error, Root, fsck};
+use coppice_root::{Error, Position, Root, fsck};
 use coppice_types::Reason;
 
 /// A sound disk and a model. The ledger has `headers` entries, all flushed.
@@ -19,15 +19,25 @@ fn base(seed: u64, headers: u64) -> (SimStorage, Model) {
 }
 
 /// Replays the raft log beyond the durable position, and flushes every few entries, until the end
-/// or the crash.
+/// or the crash. Every other flush ends only after further entries.
 fn go_on(root: &mut Root, model: &Model) -> Result<(), Error> {
     let from = root.applied_index();
-    for (index, bytes, outcome) in model.raft.iter().filter(|(index, ..)| *index > from) {
+    let mut begun = None;
+    for (at, (index, bytes, outcome)) in model.raft.iter().filter(|(index, ..)| *index > from).enumerate() {
         assert_eq!(&root.apply(*index, bytes)?, outcome);
-        if index % 4 == 0 {
-            root.flush(coppice_root::Position { index: *index, term: 1 })?;
+        let position = Position { index: *index, term: 1 };
+        match at % 8 {
+            0 => root.flush(position)?,
+            4 => {
+                let mut flush = root.begin_flush(position)?;
+                flush.run();
+                begun = Some(flush);
+            }
+            6 => begun.take().map_or(Ok(()), |flush| root.end_flush(flush))?,
+            _ => {}
         }
     }
+    begun.map_or(Ok(()), |flush| root.end_flush(flush))?;
     root.flush(model.position())
 }
 
@@ -164,6 +174,41 @@ fn a_full_disk_fails_the_flush_and_loses_nothing() {
     let mut recovered = Root::open_with(disk.power_loss(1).storage(), options()).expect("recovers");
     model.replay(&mut recovered);
     check(&recovered, &mut model);
+}
+
+#[test]
+fn entries_applied_during_a_flush_stay_readable_whether_it_succeeds_or_fails() {
+    for room in [Some(30_000), None] {
+        let (disk, mut model) = base(45, 250);
+        let mut root = Root::open_with(disk.storage(), options()).expect("opens");
+        let accept_many = |root: &mut Root, model: &mut Model| {
+            for _ in 0..40 {
+                let command = model.any();
+                model.accept(root, &command);
+            }
+        };
+        accept_many(&mut root, &mut model);
+        let (before, begun) = (root.durable_position(), model.position());
+        disk.set_capacity(room.map(|room| disk.used_bytes() + room));
+        let mut flush = root.begin_flush(begun).expect("begins");
+        accept_many(&mut root, &mut model);
+        flush.run();
+        check(&root, &mut model);
+        accept_many(&mut root, &mut model);
+        assert_eq!(root.end_flush(flush).is_err(), room.is_some(), "only a full disk fails the flush");
+        assert_eq!(root.durable_position(), if room.is_some() { before } else { begun });
+        assert!(root.unflushed_bytes() > 0, "later entries wait for the next flush");
+        check(&root, &mut model);
+        disk.set_capacity(None);
+        root.flush(model.position()).expect("flushes");
+        assert_eq!(root.unflushed_bytes(), 0);
+        check(&root, &mut model);
+        drop(root);
+        assert_clean(&disk.power_loss(1));
+        let recovered = Root::open_with(disk.power_loss(1).storage(), options()).expect("recovers");
+        assert_eq!(recovered.durable_position(), model.position());
+        check(&recovered, &mut model);
+    }
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn a_directory_of_another_protocol_is_refused_and_stays_as_it_is() {
     let disk = disk_of(OLDER);
     let refused = Root::open_with(disk.storage(), options()).map(|_| ()).expect_err("another protocol");
     let words = coppice_types::chain(&refused);
-    assert!(words.contains("protocol version: this build follows version 2 alone"), "{words}");
+    assert!(words.contains("protocol version: this build follows only versions 2 and 3"), "{words}");
     let report = fsck::fsck(&disk.storage()).expect("runs");
     assert!(report.findings.iter().any(|finding| finding.what.contains("protocol version")), "{report:?}");
     for (name, bytes) in OLDER {

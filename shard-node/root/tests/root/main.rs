@@ -7,6 +7,7 @@ mod damage;
 mod decode;
 mod format;
 mod keys;
+mod ledgers;
 mod model;
 mod pins;
 mod refusals;

@@ -31,7 +31,7 @@ fn prune_at(model: &mut Model, before: u64, timestamp_ms: u64) -> Command {
 }
 
 #[test]
-fn a_living_pin_forbids_to_prune_its_version_and_is_named() {
+fn a_living_pin_keeps_its_version_from_being_pruned_and_is_named() {
     let (mut root, mut model) = ten(&SimStorage::new());
     let now_ms = model.newest().timestamp_ms;
     let set = pin(&model, 1, 4, 100);

@@ -286,7 +286,7 @@ fn what_no_root_shows_is_checked_too() {
     let refusal = model.refuse(&mut root, &Command::AppendHeader(alias));
     assert_eq!(refusal, Refusal::Content("name of the target"));
     model.accept(&mut root, &Command::AppendHeader(good));
-    // The state root covers a leaf that claims another version than the one that changed it.
+    // The state root covers a leaf that claims a different version than the one that changed it.
     let good = full_commit(&mut model);
     for wrong in [Version(0), model.head().version, model.head().version.next().next()] {
         let mut bad = good.clone();
@@ -400,7 +400,7 @@ fn what_this_code_does_not_know_stops_the_replica() {
     assert_eq!(of(root.apply(index, &with(0, 2))), CommandError::UnknownVersion(2));
     assert_eq!(of(root.apply(index, &with(1, 5))), CommandError::UnknownKind(5));
     // Version, kind, term, length of the header, then the header's format and kind.
-    assert_eq!(of(root.apply(index, &with(12, 2))), CommandError::UnknownHeader { format: 2, kind: 1 });
+    assert_eq!(of(root.apply(index, &with(12, 3))), CommandError::UnknownHeader { format: 3, kind: 1 });
     assert_eq!(of(root.apply(index, &with(13, 5))), CommandError::UnknownHeader { format: 1, kind: 5 });
     assert!(matches!(of(root.apply(index, &bytes[..bytes.len() - 1])), CommandError::Malformed(_)));
     assert!(matches!(root.apply(model.index, &bytes), Err(Error::OutOfOrder { .. })));

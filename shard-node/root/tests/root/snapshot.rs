@@ -69,7 +69,7 @@ fn an_installed_snapshot_equals_its_sender_as_of_the_pin() {
         let disk = SimStorage::new();
         fetch_all(&root, disk.storage(), &manifest).expect("fetches");
         let of_sender = root.check_of_snapshot(manifest.id).expect("it is pinned");
-        of_sender().expect("what goes on beside a pin does not damage it");
+        of_sender().expect("what goes on during a pin does not damage it");
         root.unpin_snapshot(manifest.id);
         let report = fsck::fsck(&disk.storage()).expect("runs");
         assert!(report.is_clean() && report.notes.is_empty(), "{report:?}");

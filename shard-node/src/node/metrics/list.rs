@@ -22,13 +22,18 @@ pub(super) fn replicas(it: &Instruments) {
         &[("", |look| Some(look.is_open.into()))],
     );
     it.gauges(
+        ("coppice.replica.asleep", "", ""),
+        "1 if the replica sleeps: its group is quiet, and nodes send one beat for all such groups",
+        &[("", |look| Some(look.is_asleep.into()))],
+    );
+    it.gauges(
         ("coppice.replica.disk_full", "", ""),
         "1 if the replica takes no new versions for want of space",
         &[("", |look| Some(look.status.full.into()))],
     );
     it.counters(
         ("coppice.replica.quarantines", "", ""),
-        "Times that the replica stopped to trust itself",
+        "Times that the replica stopped trusting itself",
         &[("", |look| Some(look.counted.quarantines))],
     );
     it.gauges(
@@ -131,7 +136,7 @@ fn engine_state(it: &Instruments) {
     );
     it.gauges(
         ("coppice.engine.records", "", ""),
-        "Records in the trees of the newest decided version, those that newer ones hide among them",
+        "Records in the trees of the newest decided version, including those that newer ones hide",
         &[("", |look| Some(look.shard.as_ref()?.records))],
     );
     it.gauges(
@@ -146,7 +151,7 @@ fn engine_state(it: &Instruments) {
     );
     it.gauges(
         ("coppice.engine.unflushed", "By", ""),
-        "What no flush has made durable yet",
+        "Bytes that no flush has made durable yet",
         &[("", |look| Some(look.shard.as_ref()?.unflushed_bytes))],
     );
     it.gauges(
@@ -243,7 +248,7 @@ fn engine_writes(it: &Instruments) {
     );
     it.counters(
         ("coppice.engine.cold.failures", "", ""),
-        "Moves to the cold directory that failed, of which each is tried again",
+        "Failed moves to the cold directory; each is tried again",
         &[("", |look| look.counter(|counters| counters.cold_failures))],
     );
     it.counters(

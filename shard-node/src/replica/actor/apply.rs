@@ -82,13 +82,13 @@ impl<M: StateMachine> Actor<M> {
 
     /// Begins a flush if one is due, and ends or begins writes ahead of flushes.
     pub(super) fn flush_if_due(&mut self) -> Result<(), Error> {
-        let failed = self.flushing.go_on(&self.home, &mut self.group, self.applied)?;
+        let failed = self.flushing.go_on(&self.home, &mut self.group, self.applied, &mut self.laps)?;
         failed.map_or(Ok(()), |error| self.failed(error))
     }
 
     /// Makes the applied entries durable.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
-        let failed = self.flushing.flush(&self.home, &mut self.group, self.applied)?;
+        let failed = self.flushing.flush(&self.home, &mut self.group, self.applied, &mut self.laps)?;
         failed.map_or(Ok(()), |error| self.failed(error))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! An unfit leader hands over to a voter that is active and fit. If there is none, it keeps leading
 //! as well as it can. An unfit replica votes, but campaigns later than the others. A quarantined
-//! replica is unfit, too: it leads only until another replica has the end of the log, too.
+//! replica is unfit, too: it leads only until another replica also has the end of the log.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ impl<M: StateMachine> Actor<M> {
         if !self.leading {
             self.fitness.waits_for = None;
         } else if self.fitness.waits_too_long(&raft, now) && self.others_are_enough(&raft) {
-            tracing::warn!(group = %self.config.identity.group, "no entry was committed for long: the links are slow");
+            tracing::warn!(group = %self.config.identity.group, "no entry was committed for a long time: the links are slow");
             self.fitness.slow_until = now + SLOW_KEPT;
             // No other replica has caught up, and a transfer would wait for that.
             self.fitness.tried = true;

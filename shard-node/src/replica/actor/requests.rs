@@ -41,7 +41,7 @@ impl<M: StateMachine> Actor<M> {
                 Ok(message) if message.from() == from && message.to() == self.config.identity.raft_id => {
                     self.raft_message(message)?;
                 }
-                Ok(_) => tracing::warn!(from = from.0, node, "a message between other replicas than its envelope says"),
+                Ok(_) => tracing::warn!(from = from.0, node, "a message whose envelope names other replicas"),
                 Err(error) => tracing::warn!(from = from.0, node, %error, "a message that cannot be read"),
             },
             // Reports on the group's state count only if they are from members.
@@ -65,6 +65,9 @@ impl<M: StateMachine> Actor<M> {
                     machine.note_built(from, built.filter_map(|merge| convert::merge(merge).ok()).collect());
                 }
             }
+            Some(Body::Sleep(sleep)) => self.rest_with(from, sleep),
+            // The node took it.
+            Some(Body::Beat(_)) => {}
             Some(Body::Refused(refused)) => self.refused(from, refused.snapshot_id),
             None => {}
         }
@@ -76,12 +79,17 @@ impl<M: StateMachine> Actor<M> {
     fn raft_message(&mut self, message: Message) -> Result<(), Error> {
         let (group, from) = (self.config.identity.group, message.from());
         let makes_room = message.proposals().any(|command| !M::grows(command));
+        let bytes: usize = message.proposals().map(<[u8]>::len).sum();
+        if bytes > 0 && !makes_room && !self.flushing.covers(bytes as u64)? {
+            tracing::debug!(%group, %from, "entries are refused, because the reserve does not cover them");
+            return Ok(());
+        }
         let again = makes_room.then(|| message.clone());
         let mut stepped = self.group.step(message);
         if let Some(short_of) = stepped.as_ref().err().and_then(shortage) {
             self.flushing.note_shortage(short_of);
             if let (Shortage::Space, Some(message)) = (short_of, again) {
-                self.home.release_reserve()?;
+                self.flushing.release_reserve()?;
                 stepped = self.group.step(message);
             }
         }
@@ -115,6 +123,9 @@ impl<M: StateMachine> Actor<M> {
             return Ok(());
         }
         let grows = M::grows(&command);
+        if grows && self.leading && self.flushing.short_of().is_none() {
+            self.flushing.covers(command.len() as u64)?;
+        }
         let short_of = self.flushing.short_of().filter(|_| grows);
         let admitted = match self.shared.read_machine().as_ref() {
             _ if !self.leading || self.retiring.is_some() => Err(self.not_leader()),
@@ -134,7 +145,7 @@ impl<M: StateMachine> Actor<M> {
             if let Some(short_of) = proposed.as_ref().err().and_then(shortage) {
                 self.flushing.note_shortage(short_of);
                 if !grows && short_of == Shortage::Space {
-                    self.home.release_reserve()?;
+                    self.flushing.release_reserve()?;
                     proposed = self.group.propose(command);
                 }
             }

@@ -60,7 +60,7 @@ impl<M: StateMachine> Actor<M> {
         self.home.install_incoming(&incoming, quarantined)?;
         let machine = M::open(self.home.state()?, &self.config.machine)?;
         if machine.durable() != position {
-            return Err(Error::Damaged { file: "current", what: "the snapshot is of another entry".to_owned() });
+            return Err(Error::Damaged { file: "current", what: "the snapshot is for another entry".to_owned() });
         }
         *self.shared.wait_for_machine() = Some(machine);
         if quarantined {

@@ -10,6 +10,7 @@ use crate::{
     replica::{
         machine::StateMachine,
         maintain::{Backlog, Maintain, catch_up},
+        tuning::Tuning,
     },
 };
 
@@ -23,6 +24,12 @@ const CATCH_UP_PART: u32 = 4;
 /// Urgent work runs for this long though inputs wait. Without it, a steady stream of commands would
 /// delay the work more and more, until the commands have to wait for all of it.
 const CATCH_UP_MIN: Duration = Duration::from_millis(1);
+
+/// The shortest time between the ends of two checks of everything. A small state would otherwise be
+/// read over and over.
+const SCRUB_ROUND_MIN: Duration = Duration::from_secs(10);
+/// A sleeping replica checks the share of this many ticks at a time.
+const SCRUB_TICKS_ASLEEP: u32 = 20;
 
 impl<M: StateMachine> Actor<M> {
     /// Does background work of the state machine if the replica is idle or the work is behind.
@@ -76,12 +83,40 @@ impl<M: StateMachine> Actor<M> {
     pub(super) fn scrub(&mut self) -> Result<(), Error> {
         let tuning = &self.config.site.tuning;
         let bytes = u128::from(tuning.scrub_bytes_per_s) * tuning.tick.as_millis() / 1000;
-        let scrubbed = match self.shared.machine.try_write() {
-            Some(mut machine) if bytes > 0 => {
-                machine.as_mut().map_or(Ok(()), |machine| machine.scrub(u64::try_from(bytes).unwrap_or(u64::MAX)))
-            }
-            _ => Ok(()),
+        if bytes == 0 || self.now() < self.scrub_from {
+            return Ok(());
+        }
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let scrubbed = match self.shared.machine.try_write().as_mut().and_then(|machine| machine.as_mut()) {
+            Some(machine) => machine.scrub(bytes),
+            None => return Ok(()),
         };
-        scrubbed.or_else(|error| self.failed(error))
+        match scrubbed {
+            Err(error) => self.failed(error),
+            Ok(is_round) => {
+                if is_round {
+                    self.scrub_from = self.now() + SCRUB_ROUND_MIN;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Checks several ticks' share of the durable state while the replica sleeps.
+    pub(super) fn scrub_asleep(&mut self) -> Result<(), Error> {
+        if self.now() >= self.scrub_at {
+            for _ in 0..SCRUB_TICKS_ASLEEP {
+                self.scrub()?;
+            }
+            self.pace_scrub();
+        }
+        Ok(())
+    }
+
+    /// Sets the time at which a sleeping replica continues to check its state.
+    pub(super) fn pace_scrub(&mut self) {
+        let Tuning { tick, scrub_bytes_per_s, .. } = self.config.site.tuning;
+        let next = self.scrub_from.max(self.now() + tick * SCRUB_TICKS_ASLEEP);
+        self.scrub_at = if scrub_bytes_per_s == 0 { Duration::MAX } else { next };
     }
 }

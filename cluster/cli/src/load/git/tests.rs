@@ -121,7 +121,7 @@ fn files_that_become_directories_and_back_keep_no_old_value() {
 }
 
 #[test]
-fn paths_that_no_key_can_be_are_left_out() {
+fn paths_that_cannot_be_keys_are_left_out() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     git(dir.path(), &["init", "-q"]);
     write(dir.path(), "1234567", b"just fits");
@@ -139,7 +139,7 @@ fn paths_that_no_key_can_be_are_left_out() {
 }
 
 #[test]
-fn what_is_no_repository_is_refused() {
+fn a_directory_without_a_repository_is_refused() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let failure = Commits::open(dir.path(), &Params::default()).err().expect("no repository");
     assert_eq!((failure.code, failure.message.contains("no git repository")), (Code::Usage, true), "{failure:?}");
@@ -278,7 +278,7 @@ fn replacements_and_grafts_change_nothing() {
 /// Objects are found by name, so in a forged repository a history can be a loop, and a tree can
 /// contain itself.
 #[test]
-fn histories_and_trees_that_go_round_end() {
+fn histories_and_trees_with_cycles_come_to_an_end() {
     let dir = repository();
     let path = |id: &str| dir.path().join(".git/objects").join(&id[..2]).join(&id[2..]);
     let forge = |id: &str, kind: &str, content: &[u8]| {

@@ -17,7 +17,7 @@ use tonic::{
 use tower::ServiceExt;
 
 use super::*;
-use crate::net::server::server_within;
+use crate::net::Front;
 
 const RANGE: &str = "/coppice.v1.Ledger/Range";
 const GET: &str = "/coppice.v1.Ledger/Get";
@@ -52,7 +52,7 @@ impl Scene {
         };
         let routes = Router::new().route(RANGE, axum::routing::any(stream)).fallback(async || "answered");
         let (incoming, connections) = mpsc::channel(8);
-        let server = server_within(limits).add_routes(Routes::from(routes));
+        let server = Front::within(limits).server().add_routes(Routes::from(routes));
         tokio::spawn(server.serve_with_incoming(ReceiverStream::new(connections)));
         Self { running, incoming }
     }

@@ -27,7 +27,7 @@ fn a_base_that_is_neither_decided_last_nor_staged_is_refused() {
 }
 
 #[test]
-fn a_stamp_follows_on_the_base_the_boundary_and_the_last_rollback() {
+fn a_stamp_follows_the_base_the_boundary_and_the_last_rollback() {
     let mut engine = create(&SimStorage::new(), small());
     commit(&mut engine, 3, vec![put("a", 5)]);
     engine.rollback(Version(3), Epoch(2)).expect("it is kept");
@@ -112,7 +112,7 @@ fn a_delete_leaves_a_tombstone_only_over_a_record_of_a_frozen_tree() {
     commit(&mut engine, 3, vec![delete("absent")]);
     assert_eq!(entries(&engine), [1, 8], "an absent key");
     commit(&mut engine, 4, vec![delete("z")]);
-    assert_eq!(entries(&engine), [0, 8], "a key of the active tree alone");
+    assert_eq!(entries(&engine), [0, 8], "a key of only the active tree");
     commit(&mut engine, 5, vec![delete(&key(3))]);
     assert_eq!(entries(&engine), [1, 8], "a key of the frozen tree");
     commit(&mut engine, 6, vec![delete(&key(3))]);

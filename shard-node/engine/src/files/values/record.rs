@@ -15,6 +15,8 @@ pub(crate) enum RecordKind {
     /// A value that follows its stamp and key.
     Named = 4,
     Shortcuts = 5,
+    /// A block of the Meta table's rows.
+    Rows = 6,
 }
 
 /// A value in the log: the last `len` bytes of a record's content.

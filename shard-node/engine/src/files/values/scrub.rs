@@ -45,7 +45,7 @@ impl BegunRecord {
     fn new(at: ValueRef, header: &[u8; RECORD_HEADER_BYTES]) -> Option<Self> {
         let word = |at: usize| header[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
         let (checksum, len, kind, zeroes) = (word(0), word(8) as u32, header[12], &header[13..]);
-        let sound = (RecordKind::Value as u8..=RecordKind::Shortcuts as u8).contains(&kind) && zeroes == [0; 3];
+        let sound = (RecordKind::Value as u8..=RecordKind::Rows as u8).contains(&kind) && zeroes == [0; 3];
         let hash = XxHash3_64::with_seed(seed(at));
         sound.then_some(Self { checksum, size: record_bytes(len), read: CHECKSUM_BYTES as u64, hash })
     }
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(scrub(&log, END, 1 << 20).expect("sound"), 1);
         for bytes in [1, 16, 17, 100, 500] {
             let steps = scrub(&log, END, bytes).expect("sound");
-            // A step takes a header at least, and may leave a part of one to the next.
+            // A step takes at least a header, and may leave a part of one to the next.
             assert!((END / bytes.max(16)..=END / bytes.max(16) * 3).contains(&steps), "{steps} steps of {bytes}");
         }
     }

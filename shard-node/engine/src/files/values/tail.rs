@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_buffers_follow_on_each_other_without_gaps() {
+    fn closed_buffers_follow_each_other_without_gaps() {
         let tail = tail();
         let places: Vec<(u64, u64)> = tail.sealed.iter().map(|part| (part.start, part.end())).collect();
         assert_eq!((places, tail.open, tail.end()), (vec![(100, 110), (110, 120)], 120, 130));

@@ -15,7 +15,7 @@ fn commit(engine: &mut Engine, version: u64, changes: &[(u8, Option<usize>)]) {
 }
 
 #[test]
-fn parts_end_by_their_bytes_and_come_to_the_whole() {
+fn parts_end_by_their_bytes_and_add_up_to_the_whole() {
     let sim = SimStorage::new();
     let mut engine =
         Engine::create(sim.storage(), ShardId(0), Params::default(), Options::default()).expect("an empty directory");
@@ -35,7 +35,7 @@ fn parts_end_by_their_bytes_and_come_to_the_whole() {
     assert_eq!((keys.as_slice(), page.more), (&[1, 2, 3, 4][..], true), "the next value is too much");
     assert_eq!(engine.counters().value_reads - read, 2, "and is not read");
     let page = newer.range_part(&[5], None, 100, 10, true).expect("sound pages");
-    assert_eq!((page.records.len(), page.more), (1, true), "one at least");
+    assert_eq!((page.records.len(), page.more), (1, true), "at least one");
     let page = newer.range_part(b"", None, 100, 6, false).expect("sound pages");
     assert_eq!((page.records.len(), page.more), (6, false), "values that are not wanted do not count");
 
@@ -140,7 +140,7 @@ fn a_staged_version_has_the_history_of_its_own_line() {
 fn diff(engine: &Engine, from: u64, to: u64, low: &[u8], high: Option<&[u8]>) -> Vec<(u8, [Option<u32>; 2])> {
     let [older, newer] = [from, to].map(|version| engine.view_at(Version(version)).expect("kept"));
     let told = |(before, after): &(Option<Record>, Option<Record>)| {
-        let key = before.as_ref().or(after.as_ref()).expect("a side at least").key[0];
+        let key = before.as_ref().or(after.as_ref()).expect("at least one side").key[0];
         (key, [before, after].map(|record| record.as_ref().map(|record| record.value_len)))
     };
     newer.diff(&older, low, high).expect("an ancestor").iter().map(told).collect()
@@ -181,7 +181,7 @@ fn a_diff_goes_from_its_low_key_up_to_but_without_its_high_key() {
     let keys = |low: &[u8], high| diff(&engine, 1, 2, low, high).iter().map(|it| it.0).collect::<Vec<_>>();
     assert_eq!(keys(&[2], None), [2, 5]);
     assert_eq!(keys(&[2], Some(&[5])), [2]);
-    assert_eq!(keys(&[1, 0], Some(&[5, 0])), [2, 5], "bounds that are no keys");
+    assert_eq!(keys(&[1, 0], Some(&[5, 0])), [2, 5], "bounds that are not keys");
     assert_eq!(keys(&[3], Some(&[5])), [0; 0]);
     assert_eq!(keys(&[5], Some(&[1])), [0; 0]);
 }
@@ -211,7 +211,7 @@ fn histories_and_diffs_are_those_of_a_plain_list_of_changes() {
         let mut states: Vec<BTreeMap<u8, (u64, u32)>> = vec![BTreeMap::new()];
         let mut changes: BTreeMap<u8, Vec<(u64, Option<u32>)>> = BTreeMap::new();
         for version in 1..=VERSIONS {
-            let mut state = states.last().expect("one at least").clone();
+            let mut state = states.last().expect("at least one").clone();
             let keys: BTreeSet<u8> = (0..3).map(|_| rng.below(16) as u8).collect();
             let operations = keys.into_iter().map(|key| {
                 let len = (!rng.chance(400)).then(|| 1 + rng.below(20) as u32);

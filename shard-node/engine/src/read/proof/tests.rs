@@ -59,7 +59,7 @@ fn a_range_to_prove_ends_above_its_start() {
     assert!(matches!(view(&engine).prove_range(b"b", Some(b"a")), Err(Error::Invalid(_))));
 }
 
-/// Every gap between two records, those between two leaves among them.
+/// Every gap between two records, including those between two leaves.
 #[test]
 fn each_key_is_proven_present_or_absent_alone() {
     let engine = engine();

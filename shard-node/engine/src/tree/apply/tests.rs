@@ -20,7 +20,7 @@ fn active(engine: &Engine) -> Tree {
 
 /// Versions of a few or many changes at random places, compared with the model of the rules.
 #[test]
-fn a_tree_is_the_one_of_the_rules_after_each_version() {
+fn a_tree_follows_the_rules_after_each_version() {
     for seed in 0..20 {
         let mut rng = SimRng::new(seed);
         let mut engine = create(&SimStorage::new(), params());
@@ -92,7 +92,7 @@ fn a_value_that_is_replaced_or_deleted_is_pended() {
 }
 
 #[test]
-fn many_threads_make_the_tree_of_one() {
+fn many_threads_make_the_same_tree_as_one() {
     let operations = puts(0..900, 5);
     let states = [Workers::Inline, Workers::of_this_machine()].map(|workers| {
         let options = crate::Options { workers, ..crate::testing::options() };

@@ -35,7 +35,7 @@ pub fn check_names(engine: &Engine, model: &Model) {
     assert_eq!(engine.staged(), model.staged().map(|entry| info(entry)).collect::<Vec<_>>());
     check_journals(engine, model);
     for entry in model.entries.values() {
-        assert!(engine.has(&entry.state));
+        assert!(engine.has(&entry.state).expect("readable"));
         let shape = engine.shape(&entry.state).expect("it is here");
         assert_eq!(shape.entries, entry.forest.entries());
         for merge in shape.ready {
@@ -71,7 +71,7 @@ fn check_journals(engine: &Engine, model: &Model) {
 pub fn check_refusals(engine: &Engine, model: &Model) {
     let mut nowhere = model.tip().state;
     nowhere.digest = Digest([9; 32]);
-    assert!(!engine.has(&nowhere));
+    assert!(!engine.has(&nowhere).expect("readable"));
     assert_eq!(engine.view(&nowhere).map(|_| ()).map_err(|error| error.reason()), Err(Reason::StateMissing));
     if let Some(below) = model.boundary.0.checked_sub(1) {
         let refused = engine.view_at(coppice_types::Version(below)).map(|_| ());
@@ -245,7 +245,7 @@ fn check_diff(
     let before = engine.view(&other.state).expect("it is here");
     let diff = after.diff(&before, low, high);
     if model.line(entry).iter().all(|ancestor| ancestor.id != other.id) {
-        assert!(matches!(diff, Err(Error::NotAncestor { .. })), "{:?} is no ancestor", other.stamp);
+        assert!(matches!(diff, Err(Error::NotAncestor { .. })), "{:?} is not an ancestor", other.stamp);
         return;
     }
     let diff = diff.expect("reads");

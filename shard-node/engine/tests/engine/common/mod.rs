@@ -96,6 +96,7 @@ pub fn tiny_options(rng: &mut SimRng) -> Options {
         hash_cache_bytes: [0, 2000, 1 << 20][pick(rng, 3)],
         segment_bytes_max: [1000, 20_000, 1 << 20][pick(rng, 3)],
         meta_compaction_bytes_min: [0, 3000, 1 << 20][pick(rng, 3)],
+        rows_held_min: [1, 3, 4096][pick(rng, 3)],
         filters_cached_max: [0, 3, 64][pick(rng, 3)],
         free_bytes_kept_min: [0, 64 << 10, 1 << 20][pick(rng, 3)],
         hot_value_bytes_max: [0, 4000, u64::MAX][pick(rng, 3)],

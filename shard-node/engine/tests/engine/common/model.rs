@@ -90,7 +90,7 @@ impl Model {
     }
 
     pub fn tip(&self) -> &Arc<Entry> {
-        &self.entries[self.decided.last_key_value().expect("genesis at least").1]
+        &self.entries[self.decided.last_key_value().expect("at least genesis").1]
     }
 
     pub fn staged(&self) -> impl DoubleEndedIterator<Item = &Arc<Entry>> {

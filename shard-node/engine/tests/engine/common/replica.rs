@@ -131,15 +131,15 @@ impl Replica {
     }
 
     pub fn engine(&self) -> &Engine {
-        self.engine.as_ref().expect("open, but for within a restart")
+        self.engine.as_ref().expect("open, except during a restart")
     }
 
     pub fn engine_mut(&mut self) -> &mut Engine {
-        self.engine.as_mut().expect("open, but for within a restart")
+        self.engine.as_mut().expect("open, except during a restart")
     }
 
     pub fn into_engine(self) -> Engine {
-        self.engine.expect("open, but for within a restart")
+        self.engine.expect("open, except during a restart")
     }
 
     fn try_execute(&mut self, command: &Command) -> Outcome {
@@ -203,7 +203,7 @@ impl Replica {
         let target = SimStorage::new();
         send(self.engine(), &manifest, &target, 1 + pick(rng, 20_000)).expect("receives");
         let check = self.engine().check_of_snapshot(manifest.id).expect("it is pinned");
-        check().expect("what goes on beside a pin does not damage it");
+        check().expect("what goes on during a pin does not damage it");
         self.engine_mut().unpin_snapshot(manifest.id);
         self.flush().expect("flushes");
         self.check_directory();

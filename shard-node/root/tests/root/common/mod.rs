@@ -123,6 +123,13 @@ pub fn genesis_with_key() -> Header {
     founded_on(signer(0).verifier().public_key())
 }
 
+/// The genesis header of a cluster with ledgers of members.
+pub fn genesis_with_ledgers() -> Header {
+    let params = Params { ledgers: true, journals_kept: true, ..params() };
+    let Body::Genesis(genesis) = genesis().body else { panic!("it founds") };
+    Header::genesis(ClusterId([7; 16]), 1_000_000, Genesis { params, ..genesis })
+}
+
 fn founded_on(public_key: [u8; 32]) -> Header {
     let shard_map = ShardMap::from_splits(&[b"g".to_vec(), b"p".to_vec()]).expect("splits ascend");
     let genesis = Genesis { prefix: "ledger.example".into(), public_key, params: params(), shard_map };
@@ -232,6 +239,7 @@ impl Model {
             journal_root: merkle::empty_root(),
             journal_leaves: 0,
             admin_sequence: before.admin_sequence + u64::from(admin),
+            key_changes: before.key_changes_until(&body),
             previous: log_entry_hash(self.headers.last().expect("founded")),
             body,
             ..before
@@ -252,12 +260,11 @@ impl Model {
     pub fn commit(&mut self) -> AppendHeader {
         let mut header = self.next_header(Body::Commit);
         header.stamp.version = header.stamp.version.next();
-        let mut leaves = self.leaves.last().expect("founded").clone();
-        let (mut journal, mut sessions, mut touched) = (Vec::new(), Vec::<SessionCommit>::new(), Vec::new());
+        let leaves = self.leaves.last().expect("founded").clone();
+        let (mut journal, mut sessions) = (Vec::new(), Vec::<SessionCommit>::new());
         for at in 0..self.rng.below(4) {
             let commit = self.session_number(at as u32, &sessions);
             let shards: Vec<_> = leaves.iter().map(|leaf| leaf.shard).filter(|_| self.rng.chance(500)).collect();
-            touched.extend(shards.iter().copied());
             journal.push(Entry::Batch(BatchEntry {
                 session: commit.as_ref().map(|commit| (commit.session, commit.number)),
                 metadata: self.digest(),
@@ -267,17 +274,33 @@ impl Model {
         }
         if self.rng.chance(200) {
             let shard = leaves[self.rng.below(leaves.len() as u64) as usize].shard;
-            touched.push(shard);
             let inputs = vec![self.digest(), self.digest()];
             journal.push(Entry::Merge(MergeEntry { shard, inputs, output: self.digest() }));
         }
-        for leaf in leaves.iter_mut().filter(|leaf| touched.contains(&leaf.shard)) {
+        self.commit_of(header, journal, sessions)
+    }
+
+    /// A commit with this journal.
+    pub fn commit_journal(&mut self, journal: Vec<Entry>) -> AppendHeader {
+        let mut header = self.next_header(Body::Commit);
+        header.stamp.version = header.stamp.version.next();
+        self.commit_of(header, journal, Vec::new())
+    }
+
+    fn commit_of(&mut self, mut header: Header, journal: Vec<Entry>, sessions: Vec<SessionCommit>) -> AppendHeader {
+        let mut leaves = self.leaves.last().expect("founded").clone();
+        let touches = |entry: &Entry, shard| match entry {
+            Entry::Merge(merge) => merge.shard == shard,
+            _ => entry.writes().into_iter().flatten().any(|(touched, _)| *touched == shard),
+        };
+        let touched = |leaf: &StateLeaf| journal.iter().any(|entry| touches(entry, leaf.shard));
+        for leaf in leaves.iter_mut().filter(|leaf| touched(leaf)) {
             leaf.version = header.stamp.version;
             leaf.digest = self.digest();
         }
         header.state_root = state_root(&leaves);
         (header.journal_root, header.journal_leaves) = (journal_root(&journal), journal.len() as u32);
-        leaves.retain(|leaf| touched.contains(&leaf.shard));
+        leaves.retain(touched);
         AppendHeader {
             changed_leaves: leaves,
             journal: journal.iter().map(Entry::encode).collect(),

@@ -1,0 +1,168 @@
+//! Requests whose form was checked: all that can be judged without the ledger's state.
+//!
+//! Hashing and signatures cost far more than the rest, so this part runs beside the sequencer.
+
+use alloc::vec::Vec;
+
+use coppice_types::{Bytes, ClusterId, Digest, LedgerId, codec::Error};
+
+use super::{
+    members::{Founding, MemberChange},
+    places::{clue_key, head_key, key_key, member_key, name_key},
+    request::{DATA, FOUNDING, MEMBERS, Request, Signed},
+};
+use crate::{
+    hash::{item_hash, ledger_id, sha256},
+    merkle::mth,
+    note::VerifierKey,
+};
+
+/// One item, hashed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckedItem {
+    /// Kind of the journal.
+    pub kind: u8,
+    /// The canonical bytes of its envelope.
+    pub envelope: Bytes,
+    /// Their SHA-256.
+    pub commitment: Digest,
+    /// Hashes of its clues in the ledger, in the author's order.
+    pub clues: Vec<Digest>,
+    /// The longest bytes with which every clue begins; `None` without clues.
+    pub common_prefix: Option<Vec<u8>>,
+}
+
+/// The content of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Journals with data.
+    Data,
+    /// The journal that founds a ledger.
+    Founding(Founding),
+    /// A journal that changes members.
+    Members(Vec<MemberChange>),
+}
+
+/// A request of sound form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// The signed fields.
+    pub signed: Signed,
+    /// The signed bytes.
+    pub bytes: Vec<u8>,
+    /// SHA-256 of the signed bytes.
+    pub hash: Digest,
+    /// The signature over them.
+    pub signature: [u8; 64],
+    /// Id of the ledger, also of one that the request founds.
+    pub ledger: LedgerId,
+    /// The items.
+    pub items: Vec<CheckedItem>,
+    /// The kind of the items, with their content.
+    pub content: Content,
+    /// The key under which the signature was verified; `None` if it was not.
+    verified: Option<[u8; 32]>,
+}
+
+impl Request {
+    /// Checks the form of a request to this cluster. The signature is left to [`Checked::verify`].
+    ///
+    /// # Errors
+    /// If what is signed is no request to this cluster, does not cover the items, or mixes kinds.
+    pub fn check(self, cluster: ClusterId) -> Result<Checked, Error> {
+        let signed = Signed::decode(&self.signed)?;
+        if signed.cluster != cluster {
+            return Err(Error::Malformed("cluster of a request"));
+        }
+        let items: Vec<CheckedItem> = self
+            .items
+            .iter()
+            .map(|item| {
+                let envelope = Bytes::from(item.envelope.encode());
+                CheckedItem {
+                    kind: item.kind,
+                    commitment: sha256(&envelope),
+                    clues: item.envelope.clue_hashes(signed.ledger),
+                    common_prefix: common_prefix(&item.envelope.clues),
+                    envelope,
+                }
+            })
+            .collect();
+        let hash = |item: &CheckedItem| {
+            let length = u32::try_from(item.envelope.len()).map_err(|_| Error::Malformed("length of an envelope"))?;
+            Ok(item_hash(item.kind, &item.commitment, length, &item.clues))
+        };
+        let hashes = items.iter().map(hash).collect::<Result<Vec<_>, _>>()?;
+        if items.len() != signed.items as usize || mth(&hashes) != signed.items_root {
+            return Err(Error::Malformed("items of a request"));
+        }
+        let content = match (&*self.items, signed.founds()) {
+            ([item], true) if item.kind == FOUNDING && item.envelope.clues.is_empty() && signed.agent.is_none() => {
+                Content::Founding(Founding::decode(&item.envelope.payload)?)
+            }
+            ([item], false) if item.kind == MEMBERS && signed.agent.is_none() => {
+                Content::Members(MemberChange::decode_all(&item.envelope.payload)?)
+            }
+            (items, false) if items.iter().all(|item| item.kind == DATA) => Content::Data,
+            _ => return Err(Error::Malformed("kinds of a request's items")),
+        };
+        let ledger = match &content {
+            Content::Founding(founding) => ledger_id(cluster, &self.signed, founding.spread),
+            _ => signed.ledger,
+        };
+        let hash = sha256(&self.signed);
+        let Self { signed: bytes, signature, .. } = self;
+        Ok(Checked { signed, bytes, hash, signature, ledger, items, content, verified: None })
+    }
+}
+
+fn common_prefix(clues: &[Vec<u8>]) -> Option<Vec<u8>> {
+    let (first, others) = clues.split_first()?;
+    let mut prefix = first.clone();
+    for clue in others {
+        let same = prefix.iter().zip(clue).take_while(|(a, b)| a == b).count();
+        prefix.truncate(same);
+    }
+    Some(prefix)
+}
+
+impl Checked {
+    /// Verifies the signature under a key. Returns whether it holds.
+    pub fn verify(&mut self, key: &[u8; 32]) -> bool {
+        let holds = VerifierKey::new("member", key).is_ok_and(|member| member.verifies(&self.bytes, &self.signature));
+        if holds {
+            self.verified = Some(*key);
+        }
+        holds
+    }
+
+    /// The key under which the signature was verified; `None` if it was not.
+    #[must_use]
+    pub fn verified(&self) -> Option<&[u8; 32]> {
+        self.verified.as_ref()
+    }
+
+    /// The keys of all records that [`super::Round::append`] reads.
+    #[must_use]
+    pub fn reads(&self) -> Vec<Vec<u8>> {
+        let mut keys = Vec::from([head_key(self.ledger), member_key(self.ledger, self.signed.member)]);
+        keys.extend(self.signed.agent.map(|agent| member_key(self.ledger, agent)));
+        keys.extend(self.items.iter().flat_map(|item| &item.clues).map(|clue| clue_key(self.ledger, clue)));
+        let counted = self.signed.conditions.iter().filter_map(|condition| match condition {
+            super::Condition::Count(clue, _) => Some(clue_key(self.ledger, clue)),
+            super::Condition::Size(_) => None,
+        });
+        keys.extend(counted);
+        match &self.content {
+            Content::Data => {}
+            Content::Founding(founding) => keys.push(name_key(&founding.name)),
+            Content::Members(changes) => {
+                keys.extend(changes.iter().map(|change| member_key(self.ledger, change.about())));
+                keys.extend(changes.iter().filter_map(MemberChange::new_key).map(|key| key_key(self.ledger, key)));
+            }
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+}

@@ -1,0 +1,159 @@
+//! Reserved keys: where the records of a ledger lie (section 18, *Reserved keys*).
+//!
+//! The first byte is 00. The second one spreads ledgers over the shards: all keys of a compact
+//! ledger have one, those of a spread ledger have one for each 256 journals and for each clue.
+
+use alloc::vec::Vec;
+
+use coppice_types::{Digest, LedgerId, MemberId};
+
+use crate::hash::ledger_place;
+
+/// The first key that is not reserved.
+pub const RESERVED_END: &[u8] = &[1];
+/// Journals whose leaves, envelopes and tiles lie side by side in a spread ledger.
+const UNIT_JOURNALS: u64 = 256;
+
+const HEAD: u8 = 0;
+const LEAF: u8 = 1;
+const ENVELOPE: u8 = 2;
+const TILE: u8 = 4;
+const CLUE: u8 = 5;
+const MEMBER: u8 = 6;
+const FOUNDING: u8 = 8;
+const KEY: u8 = 9;
+
+/// Key of the record that names a ledger's id.
+#[must_use]
+pub fn name_key(name: &str) -> Vec<u8> {
+    [&[0, 0], name.as_bytes()].concat()
+}
+
+fn key(ledger: LedgerId, unit: &[u8], kind: u8, rest: &[&[u8]]) -> Vec<u8> {
+    let spread = ledger.0[15] & 1 == 1;
+    let place = ledger_place(ledger, if spread { unit } else { &[] });
+    let mut key = Vec::from([0, place]);
+    key.extend(ledger.as_bytes());
+    key.push(kind);
+    rest.iter().for_each(|part| key.extend(*part));
+    key
+}
+
+fn unit(jsn: u64) -> [u8; 8] {
+    (jsn / UNIT_JOURNALS).to_be_bytes()
+}
+
+/// Key of a ledger's head: its size and the edge of its list.
+#[must_use]
+pub fn head_key(ledger: LedgerId) -> Vec<u8> {
+    key(ledger, &[], HEAD, &[])
+}
+
+/// Key of a journal's leaf.
+#[must_use]
+pub fn leaf_key(ledger: LedgerId, jsn: u64) -> Vec<u8> {
+    key(ledger, &unit(jsn), LEAF, &[&jsn.to_be_bytes()])
+}
+
+/// Key of a journal's envelope.
+#[must_use]
+pub fn envelope_key(ledger: LedgerId, jsn: u64) -> Vec<u8> {
+    key(ledger, &unit(jsn), ENVELOPE, &[&jsn.to_be_bytes()])
+}
+
+/// Key of a tile of the ledger's list. It lies with the first journal below it.
+#[must_use]
+pub fn tile_key(ledger: LedgerId, level: u8, index: u64) -> Vec<u8> {
+    let first = index.checked_shl(4 * (u32::from(level) + 1)).unwrap_or(0);
+    key(ledger, &unit(first), TILE, &[&[level], &index.to_be_bytes()])
+}
+
+/// Key of a clue's record. It is the lowest of the clue's keys.
+#[must_use]
+pub fn clue_key(ledger: LedgerId, clue: &Digest) -> Vec<u8> {
+    key(ledger, &clue.0, CLUE, &[&clue.0])
+}
+
+/// Key of a clue's cell. Younger cells, which have a larger ordinal, come first.
+#[must_use]
+pub fn cell_key(ledger: LedgerId, clue: &Digest, ordinal: u64) -> Vec<u8> {
+    key(ledger, &clue.0, CLUE, &[&clue.0, &(!ordinal).to_be_bytes()])
+}
+
+/// The bound above all cells of a clue: where a cell of ordinal 0 would be.
+#[must_use]
+pub fn clue_end(ledger: LedgerId, clue: &Digest) -> Vec<u8> {
+    cell_key(ledger, clue, 0)
+}
+
+/// Key of a member's record.
+#[must_use]
+pub fn member_key(ledger: LedgerId, member: MemberId) -> Vec<u8> {
+    key(ledger, &[], MEMBER, &[member.as_bytes()])
+}
+
+/// Key of the body of the founding journal.
+#[must_use]
+pub fn founding_key(ledger: LedgerId) -> Vec<u8> {
+    key(ledger, &[], FOUNDING, &[])
+}
+
+/// Key of the record that says whose key this is. It stays when the key ends, so no key has two
+/// members.
+#[must_use]
+pub fn key_key(ledger: LedgerId, public_key: &[u8; 32]) -> Vec<u8> {
+    key(ledger, &[], KEY, &[public_key])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::sha256;
+
+    const COMPACT: LedgerId = LedgerId([8; 16]);
+    const SPREAD: LedgerId = LedgerId([9; 16]);
+
+    fn all(ledger: LedgerId) -> Vec<Vec<u8>> {
+        let clue = sha256(b"clue");
+        let mut keys = Vec::from([head_key(ledger), founding_key(ledger), member_key(ledger, MemberId([3; 16]))]);
+        keys.extend((0..3).flat_map(|at| {
+            let jsn = at * 300;
+            [leaf_key(ledger, jsn), envelope_key(ledger, jsn), tile_key(ledger, 1, at), cell_key(ledger, &clue, at)]
+        }));
+        keys.push(clue_key(ledger, &clue));
+        keys
+    }
+
+    #[test]
+    fn keys_of_a_compact_ledger_share_their_place_and_are_all_different() {
+        for ledger in [COMPACT, SPREAD] {
+            let keys = all(ledger);
+            assert!(keys.iter().all(|key| key[0] == 0 && key[1] != 0 && key[2..18] == ledger.0));
+            let mut different = keys.clone();
+            different.sort();
+            different.dedup();
+            assert_eq!(different.len(), keys.len());
+            let places: alloc::collections::BTreeSet<u8> = keys.iter().map(|key| key[1]).collect();
+            assert_eq!(places.len() == 1, ledger == COMPACT, "{places:?}");
+        }
+    }
+
+    #[test]
+    fn cells_lie_behind_their_clue_with_the_youngest_first() {
+        let clue = sha256(b"clue");
+        let keys = [
+            clue_key(SPREAD, &clue),
+            cell_key(SPREAD, &clue, u64::MAX),
+            cell_key(SPREAD, &clue, 256),
+            cell_key(SPREAD, &clue, 1),
+            clue_end(SPREAD, &clue),
+        ];
+        assert!(keys.is_sorted_by(|a, b| a < b));
+    }
+
+    #[test]
+    fn no_name_lies_among_the_records_of_a_ledger() {
+        assert!(name_key("grain") < head_key(COMPACT).into_iter().take(2).collect::<Vec<u8>>());
+        assert!(name_key("grain").as_slice() < RESERVED_END);
+    }
+}
