@@ -12,7 +12,11 @@ use coppice_proto::{
     v1::{self, ledger_client::LedgerClient},
 };
 use coppice_types::{ErrorKind, PinId};
-use coppice_verify::{keys::Keys, proof::ProofFile};
+use coppice_verify::{
+    check::{Claim, Question},
+    keys::Keys,
+    proof::ProofFile,
+};
 use tonic::{Request, Streaming};
 
 use crate::{
@@ -274,6 +278,68 @@ impl Client {
             Some(size) if !keys.believes(size) => Ok(Some(self.checkpoint(size).await?.standing)),
             _ => Ok(None),
         }
+    }
+
+    /// Verifies an answer about ledgers of members, which must answer the question.
+    pub(crate) async fn trust_ledgers<'a>(
+        &self,
+        keys: &Keys,
+        file: &ProofFile<'a>,
+        question: &Question<'_>,
+    ) -> Result<Claim<'a>, Error> {
+        let trust = self.trust.as_ref().expect("an answer is verified if a key is trusted");
+        let newer = self.newer_than(keys, file).await?;
+        let (claim, seen) = trust.check(keys, newer.as_deref(), file, question)?;
+        self.follow(trust, seen).await?;
+        Ok(claim)
+    }
+
+    pub(crate) async fn call_append(&self, request: v1::AppendRequest) -> Result<v1::AppendResponse, Error> {
+        ask!(self, Repeat::Safe, append, request)
+    }
+
+    pub(crate) async fn call_describe_ledger(
+        &self,
+        request: v1::DescribeLedgerRequest,
+    ) -> Result<v1::DescribeLedgerResponse, Error> {
+        ask!(self, Repeat::Safe, describe_ledger, request)
+    }
+
+    pub(crate) async fn call_get_member(&self, request: v1::GetMemberRequest) -> Result<v1::GetMemberResponse, Error> {
+        ask!(self, Repeat::Safe, get_member, request)
+    }
+
+    pub(crate) async fn call_get_journals(
+        &self,
+        request: v1::GetJournalsRequest,
+    ) -> Result<v1::GetJournalsResponse, Error> {
+        ask!(self, Repeat::Safe, get_journals, request)
+    }
+
+    pub(crate) async fn call_get_lineage(
+        &self,
+        request: v1::GetLineageRequest,
+    ) -> Result<v1::GetLineageResponse, Error> {
+        ask!(self, Repeat::Safe, get_lineage, request)
+    }
+
+    /// Streams the ledgers of members in the order of their names. They are not verified.
+    pub async fn list_ledgers(
+        &self,
+        request: v1::ListLedgersRequest,
+    ) -> Result<Stream<v1::ListLedgersResponse>, Error> {
+        let rule = rules::ledgers(&request);
+        Ok(self.stream(ask!(self, Repeat::Safe, list_ledgers, request)?, rule))
+    }
+
+    /// Streams the members and agents of a ledger in the order of their ids. They are not verified:
+    /// [`Client::ledger_member`] does that for one.
+    pub async fn list_members(
+        &self,
+        request: v1::ListMembersRequest,
+    ) -> Result<Stream<v1::ListMembersResponse>, Error> {
+        let rule = rules::members(&request);
+        Ok(self.stream(ask!(self, Repeat::Safe, list_members, request)?, rule))
     }
 
     /// Checks the answer to a read, if a key is trusted.

@@ -242,6 +242,18 @@ impl Trust {
         Ok(seen.checkpoint)
     }
 
+    /// Verifies a proof, which must answer the question. Returns what it shows, and its checkpoint.
+    pub(crate) fn check<'a>(
+        &self,
+        keys: &Keys,
+        newer: Option<&[u8]>,
+        file: &ProofFile<'a>,
+        question: &Question<'_>,
+    ) -> Result<(Claim<'a>, Seen), Error> {
+        let Verified { claim, checkpoint, keys, .. } = self.logs.verify(file, keys, newer, question)?;
+        Ok((claim, Seen { checkpoint, keys }))
+    }
+
     /// Like the function [`check_receipt`]. Uses the known shards, or those of this genesis header,
     /// which are kept once a receipt holds with them.
     pub(crate) fn check_receipt(

@@ -230,7 +230,7 @@ impl Sequencer {
                 self.waiting.push_back(entry);
                 continue;
             }
-            let blocked = entry.request.writes.keys().any(|shard| full.contains(shard));
+            let blocked = entry.request.written().any(|shard| full.contains(shard));
             let refusal = if blocked {
                 let message =
                     format!("tree_limit is {}, and no merge is built yet: try again later", self.params.tree_limit);

@@ -223,6 +223,17 @@ fn read_key(path: &Path) -> Result<Option<SignerKey>, Failure> {
     }
 }
 
+/// The private key in a file that must be there.
+///
+/// # Errors
+/// If there is no file, others may read it, or it holds no private key.
+pub fn secret_key(path: &Path) -> Result<SignerKey, Failure> {
+    read_key(path)?.ok_or_else(|| {
+        let failure = Failure::usage(format!("{}: there is no such file", text::path(path)));
+        failure.hint("`coppice keygen --name NAME --out FILE` makes a private key.")
+    })
+}
+
 /// The public key in a file; `None` if there is no file.
 fn read_vkey(path: &Path) -> Result<Option<VerifierKey>, Failure> {
     let wrong = |error| {

@@ -21,8 +21,8 @@ use crate::{
     groups::{root::SessionAnswer, shards::Shape, wire},
     metrics::Phase,
     plan::{
-        Blocked, Draft, Ground, KeyState, Leaves, Overlay, Plan, Request, Verdict, form, in_reach, keys_to_read,
-        numbers_to_ask,
+        Blocked, Draft, Ground, KeysRead, Leaves, Overlay, Plan, Request, Verdict, form, in_reach, keys_to_read,
+        numbers_to_ask, values_to_read,
     },
     write::{
         answer::{Deciding, Held, fail, release},
@@ -65,7 +65,7 @@ impl Sequencer {
         let (batches, traces): (Vec<_>, Vec<_>) = taken.map(|(entry, _)| (entry.request.clone(), &entry.trace)).unzip();
         let trace = trace::version(traces.into_iter(), stamp);
         let merges = self.links.merges(&leaves);
-        let plan = Plan::new(stamp, batches, &leaves, &merges, self.params.journals_kept);
+        let plan = Plan::new(stamp, batches, &draft, &leaves, &merges, self.params.journals_kept);
         lap("judge");
         let prepared = self.prepare(&plan).with_context(trace.clone()).await?;
         lap("prepare");
@@ -127,35 +127,52 @@ impl Sequencer {
         Ok(())
     }
 
-    /// Reads the keys of preconditions at the newest staged version. Shards that don't answer are
-    /// marked as down.
+    /// Reads the keys of preconditions, and the records of ledgers that requests are judged by, at the
+    /// newest staged version. Shards that don't answer are marked as down.
     pub(super) async fn read_keys(
         &mut self,
         waiting: &[Arc<Request>],
         overlay: &Overlay,
         leaves: &Leaves,
         blocked: &Blocked,
-    ) -> Result<BTreeMap<Bytes, KeyState>, Exit> {
-        let mut by_shard: BTreeMap<ShardId, Vec<Bytes>> = BTreeMap::new();
-        for key in keys_to_read(waiting, overlay, blocked) {
-            by_shard.entry(leaves.route(&key)).or_default().push(key);
-        }
-        by_shard.retain(|shard, _| self.links.is_up(*shard));
+    ) -> Result<KeysRead, Exit> {
+        let by_shard = |keys: BTreeSet<Bytes>| {
+            let mut by_shard: BTreeMap<ShardId, Vec<Bytes>> = BTreeMap::new();
+            for key in keys {
+                by_shard.entry(leaves.route(&key)).or_default().push(key);
+            }
+            by_shard.retain(|shard, _| self.links.is_up(*shard));
+            by_shard
+        };
         let deadline = Instant::now() + self.resources.limits.prepare_timeout;
         let shards = &self.resources.shards;
-        let reads = by_shard.into_iter().map(|(shard, keys)| {
-            let state = leaves.state(shard).expect("keys are routed by these leaves");
-            let context = self.head.shard_context(shard);
-            async move { (shard, shards.key_states(shard, context, state, keys, deadline).await) }
+        let at = |shard| (self.head.shard_context(shard), leaves.state(shard).expect("keys are routed by these leaves"));
+        let states = by_shard(keys_to_read(waiting, overlay, blocked)).into_iter().map(|(shard, keys)| async move {
+            (shard, shards.key_states(shard, at(shard), keys, deadline).await)
         });
-        let answers = join_all(reads).await;
-        let mut found = BTreeMap::new();
-        for (shard, answer) in answers {
+        let values = by_shard(values_to_read(waiting, overlay, blocked)).into_iter().map(|(shard, keys)| async move {
+            (shard, shards.key_values(shard, at(shard), keys, deadline).await)
+        });
+        let (states, values) = tokio::join!(join_all(states), join_all(values));
+        let mut found = KeysRead::default();
+        let mut failed = Vec::new();
+        for (shard, answer) in states {
             match answer {
-                Ok(states) => found.extend(states),
-                Err(error) if is_stale(&error) => return Err(Exit::Deposed),
-                Err(error) => self.set_down(shard, &error),
+                Ok(states) => found.states.extend(states),
+                Err(error) => failed.push((shard, error)),
             }
+        }
+        for (shard, answer) in values {
+            match answer {
+                Ok(values) => found.values.extend(values),
+                Err(error) => failed.push((shard, error)),
+            }
+        }
+        for (shard, error) in failed {
+            if is_stale(&error) {
+                return Err(Exit::Deposed);
+            }
+            self.set_down(shard, &error);
         }
         Ok(found)
     }
@@ -164,7 +181,7 @@ impl Sequencer {
         &self,
         waiting: &[Arc<Request>],
         overlay: &Overlay,
-        reads: &BTreeMap<Bytes, KeyState>,
+        reads: &KeysRead,
         blocked: &Blocked,
     ) -> Draft {
         let empty = BTreeSet::new();
