@@ -10,7 +10,6 @@ use std::{
 use coppice_proto::{
     status,
     telemetry::{DURATIONS_S, SCOPE, name_of},
-    v1,
 };
 use coppice_types::Reason;
 use opentelemetry::{

@@ -223,6 +223,10 @@ impl Client {
         let keys = self.keys();
         let answer = self.call_get_journals(request).await?;
         let journals = answer.journals.iter().map(|it| journal(it, wanted.payload)).collect::<Result<Vec<_>, _>>()?;
+        let count = answer.size.saturating_sub(from).min(u64::from(limit));
+        if !journals.iter().map(|(leaf, _)| leaf.jsn).eq((from..).take(usize::try_from(count).unwrap_or(usize::MAX))) {
+            return Err(Error::Malformed("other journals than were asked for"));
+        }
         if let Some(keys) = keys {
             let file = decoded(&answer.proof)?;
             let end = answer.size.min(from.saturating_add(u64::from(limit)));
@@ -260,6 +264,11 @@ impl Client {
         let keys = self.keys();
         let answer = self.call_get_lineage(request).await?;
         let journals = answer.journals.iter().map(|it| journal(it, wanted.payload)).collect::<Result<Vec<_>, _>>()?;
+        let count = newest.filter(|newest| *newest > 0).map_or(answer.count, |newest| answer.count.min(newest.into()));
+        let descend = journals.is_sorted_by(|(a, _), (b, _)| a.jsn > b.jsn);
+        if journals.len() as u64 != count || !descend {
+            return Err(Error::Malformed("other journals than were asked for"));
+        }
         if let Some(keys) = keys {
             let file = decoded(&answer.proof)?;
             let newest = newest.filter(|newest| *newest > 0).map(u64::from);
@@ -371,7 +380,7 @@ struct Place {
 }
 
 /// Signs requests for one member in one of its lanes.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Author {
     client: Client,
     key: SignerKey,

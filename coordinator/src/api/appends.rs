@@ -22,7 +22,7 @@ use super::{
     service::{Answer, Api},
 };
 use crate::{
-    plan::{Refusal, Request, check_append},
+    plan::{Request, check_append},
     read::ledgers::{JOURNALS_MAX, Sight},
     write::command::{Command, Committed},
 };

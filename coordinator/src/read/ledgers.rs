@@ -27,7 +27,7 @@ use tonic::Status;
 use super::reads::{Located, Reads, Sink, send};
 use crate::{groups::wire, plan::Refusal};
 
-pub use journals::{JOURNALS_MAX, LINEAGE_MAX};
+pub use journals::JOURNALS_MAX;
 
 /// What a caller may see of ledgers.
 #[derive(Clone, Debug, PartialEq, Eq)]

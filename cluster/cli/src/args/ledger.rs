@@ -11,8 +11,13 @@ pub enum Ledger {
     Create(Box<LedgerCreate>),
     /// List the ledgers.
     List,
-    /// Show a ledger: its size, root, rules, and members.
+    /// Show a ledger: its size, root and rules.
     Show(LedgerShow),
+    /// List the members and agents of a ledger.
+    Members {
+        /// The ledger: its name, or `0x` and its id.
+        ledger: String,
+    },
     /// Append journals in one signed request.
     Append(LedgerAppend),
     /// Print the payload of a journal.

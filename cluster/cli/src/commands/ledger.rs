@@ -36,6 +36,7 @@ pub async fn ledger(client: &Client, command: &Ledger, output: Output) -> Result
         Ledger::Create(args) => create(client, args, output).await,
         Ledger::List => list(client, output).await,
         Ledger::Show(args) => show::show(client, args, output).await,
+        Ledger::Members { ledger } => show::members(client, ledger, output).await,
         Ledger::Append(args) => append(client, args, output).await,
         Ledger::Get(args) => get(client, args, output).await,
         Ledger::Journals(args) => journals(client, args, output).await,
@@ -96,7 +97,7 @@ async fn author(client: &Client, ledger: LedgerId, signer: &Signer) -> Result<Au
     author.ok_or_else(|| {
         let message = format!("the ledger has no member or agent {}", text::safe(&member));
         let failure = Failure { reason: Some(Reason::NotAMember), ..Failure::new(Code::Refused, message) };
-        failure.hint("`coppice ledger show` lists the members; --member names the one that signs. Nothing was written.")
+        failure.hint("`coppice ledger members` lists them; --member names the one that signs. Nothing was written.")
     })
 }
 

@@ -39,7 +39,7 @@ use zeroize::Zeroizing;
 use super::shape::{Shape, Wanted};
 use crate::{
     failure::{Code, Failure},
-    files,
+    files, text,
 };
 
 /// The part of an origin before the cluster id.

@@ -117,7 +117,7 @@ async fn each_role_may_call_what_the_table_says_and_nothing_else() {
     use Role::{Auditor, Coordinator, Member, Node, Operator, Reader, Writer};
     let scene = Scene::start().await;
     // One method of each class with its roles, written down here and not taken from the table.
-    let expected: [(&str, &[Role]); 9] = [
+    let expected: [(&str, &[Role]); 11] = [
         ("/coppice.v1.Ledger/Get", &[Reader, Writer, Auditor, Coordinator]),
         ("/coppice.v1.Ledger/Commit", &[Writer, Coordinator]),
         ("/coppice.v1.Ledger/Rollback", &[Operator, Coordinator]),

@@ -218,7 +218,7 @@ impl Reads {
                 let items: Vec<Digest> = request.clone().map(item).collect::<Result<_, Status>>()?;
                 trees.insert(request.start, merkle::ListTree::new(items));
             }
-            let path = trees[&request.start].proof(u64::from(journal.leaf.index));
+            let path = trees[&request.start].path(u64::from(journal.leaf.index));
             parts.push(RequestPart { signed: Cow::Owned(bytes.clone()), path });
         }
         Ok(parts)

@@ -1,4 +1,4 @@
-//! What a ledger is: `ledger show`.
+//! What a ledger is, and its members: `ledger show`, `ledger members`.
 
 use coppice_client::{Client, Error};
 use coppice_proto::v1;
@@ -11,7 +11,7 @@ use crate::{
     args::LedgerShow,
     failure::Failure,
     files::Prepared,
-    output::Output,
+    output::{Output, Table},
     text::{count, safe},
 };
 
@@ -26,8 +26,6 @@ pub async fn show(client: &Client, args: &LedgerShow, output: Output) -> Result<
         file.write(&told.proof)?;
     }
     let founding = Founding::decode(&told.founding).map_err(|_| Error::Malformed("founding of a ledger"))?;
-    let id = v1::LedgerName { which: Some(v1::ledger_name::Which::Id(told.id.clone())) };
-    let members = members(client, id).await?;
     let stamp = told.read_at.ok_or(Error::Malformed("no version"))?;
     let object = json!({
         "ledger": founding.name,
@@ -40,31 +38,37 @@ pub async fn show(client: &Client, args: &LedgerShow, output: Output) -> Result<
         "anchor_every_s": founding.policy.anchor_every_s,
         "epoch": stamp.epoch,
         "version": stamp.version,
-        "members": members.iter().map(|(id, member)| one(*id, member, told.size)).collect::<Vec<_>>(),
     });
     output.result(&object, || {
-        let lines: Vec<String> = members.iter().map(|(_, member)| line(member, told.size)).collect();
+        let rules = match founding.policy.anchor_every_s {
+            0 => "no time stamps are promised".to_owned(),
+            every => format!("a time stamp at least every {every} s is promised"),
+        };
         format!(
-            "ledger {}, id 0x{}\n  {}, root {}\n  members:\n{}",
+            "ledger {}, id 0x{}\n  {}, root {}\n  {}; a purge takes effect {} s after its order; {rules}",
             safe(&founding.name),
             hex::encode(&told.id),
             count(told.size, "journal"),
             hex::encode(&told.root),
-            lines.join("\n")
+            if founding.spread { "spread over the shards" } else { "in one shard" },
+            founding.policy.notice_s,
         )
     })
 }
 
-async fn members(client: &Client, ledger: v1::LedgerName) -> Result<Vec<(MemberId, Member)>, Failure> {
-    let mut stream = client.list_members(v1::ListMembersRequest { ledger: Some(ledger), limit: 0, read: None }).await?;
-    let mut members = Vec::new();
+/// Lists the members and agents of a ledger.
+pub async fn members(client: &Client, ledger: &str, output: Output) -> Result<(), Failure> {
+    let name = name_of(ledger)?;
+    let told = client.describe_ledger(v1::DescribeLedgerRequest { ledger: Some(name), read: None }).await?;
+    let id = v1::LedgerName { which: Some(v1::ledger_name::Which::Id(told.id.clone())) };
+    let mut stream = client.list_members(v1::ListMembersRequest { ledger: Some(id), limit: 0, read: None }).await?;
+    let mut table = Table::new(output, &["MEMBER", "ROLES", "JOURNALS", "KEY", "DISPUTED FROM"]);
     while let Some(found) = stream.next().await? {
         let id = MemberId::from_slice(&found.id).ok_or(Error::Malformed("id of a member"))?;
         let member = Member::decode(&found.record).map_err(|_| Error::Malformed("record of a member"))?;
-        members.push((id, member));
+        table.row(&one(id, &member, told.size), || Ok(cells(&member, told.size)))?;
     }
-    members.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
-    Ok(members)
+    table.end()
 }
 
 fn roles(roles: Roles) -> Vec<&'static str> {
@@ -92,10 +96,10 @@ fn one(id: MemberId, member: &Member, size: u64) -> Value {
     })
 }
 
-fn line(member: &Member, size: u64) -> String {
-    let what = if member.agency.is_some() { "agent".to_owned() } else { roles(member.roles).join(", ") };
-    let key = member.key_at(size).map_or_else(|| "no key".to_owned(), |key| format!("key {}", hex::encode(key)));
-    let journals = count(member.journals.map_or(0, |(_, _, count)| count), "journal");
-    let disputed = member.disputed_from.map_or_else(String::new, |from| format!(", disputed from journal {from} on"));
-    format!("    {}: {what}; {journals}; {key}{disputed}", safe(&member.name))
+fn cells(member: &Member, size: u64) -> [String; 5] {
+    let roles = if member.agency.is_some() { "agent".to_owned() } else { roles(member.roles).join(",") };
+    let journals = member.journals.map_or(0, |(_, _, count)| count).to_string();
+    let key = member.key_at(size).map_or_else(|| "-".to_owned(), hex::encode);
+    let disputed = member.disputed_from.map_or_else(|| "-".to_owned(), |from| from.to_string());
+    [safe(&member.name), roles, journals, key, disputed]
 }
