@@ -6,6 +6,7 @@ use std::{
     sync::{
         Mutex,
         atomic::{AtomicU64, Ordering},
+        mpsc,
     },
     time::{Duration, Instant},
 };
@@ -17,6 +18,21 @@ use coppice_sim::Settings;
 const SEEDS: u64 = 200;
 const SEEDS_MIN: u64 = 100;
 const TIME: Duration = Duration::from_secs(240);
+/// Longest real time of one seed. In a run that takes longer, simulated time has stopped: some task
+/// is always ready, and in a real process it would take a whole processor.
+const SEED_TIME_MAX: Duration = Duration::from_secs(300);
+
+/// Ends the process if a seed takes too long. The watch ends with the value that is returned.
+fn watch(seed: u64) -> mpsc::Sender<()> {
+    let (watched, ended) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        if ended.recv_timeout(SEED_TIME_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("seed {seed} does not end: `make sim SEED={seed}` shows its last events");
+            std::process::abort();
+        }
+    });
+    watched
+}
 
 /// Runs seeds on as many threads as there are processors, each seed on one thread. Returns a line
 /// for each that failed.
@@ -37,6 +53,7 @@ fn run_all(seeds: std::ops::RangeInclusive<u64>, settings: Settings) -> Vec<Stri
                     if seed > *seeds.end() || seed > SEEDS_MIN && began.elapsed() > TIME {
                         break;
                     }
+                    let _watched = watch(seed);
                     if let Some(wrong) = common::run(seed, settings).wrong {
                         failed.lock().expect("no holder panics").push(format!("seed {seed}: {wrong}"));
                     }
