@@ -17,8 +17,8 @@ use coppice_verify::{
     hash::{clue_hash, ledger_id, member_id, sha256},
     keys::Keys,
     ledgers::{
-        Condition, DATA, Envelope, FOUNDING, Founding, Grant, Item, MEMBERS, Member, MemberChange, Policy, Request, Roles,
-        Signed,
+        Condition, DATA, Envelope, FOUNDING, Founding, Grant, Item, MEMBERS, Member, MemberChange, Policy, Request,
+        Roles, Signed,
     },
     note::SignerKey,
     proof::ProofFile,
@@ -326,9 +326,16 @@ impl Scene {
         let signed = |change: &dyn Fn(&mut Vec<u8>)| {
             let mut bytes = good.signed.to_vec();
             change(&mut bytes);
-            v1::AppendRequest { signature: key("mill").sign(&bytes).to_vec().into(), signed: bytes.into(), ..good.clone() }
+            v1::AppendRequest {
+                signature: key("mill").sign(&bytes).to_vec().into(),
+                signed: bytes.into(),
+                ..good.clone()
+            }
         };
-        let other = |items: Vec<Item>| v1::AppendRequest { items: out(&Request { items, ..self.good() }).items, ..good.clone() };
+        let other = |items: Vec<Item>| v1::AppendRequest {
+            items: out(&Request { items, ..self.good() }).items,
+            ..good.clone()
+        };
         let founded = |item: Item| {
             let place = Place { ledger: LedgerId::default(), ..self.place.clone() };
             out(&place.signed("bank", (0, 1)).sign(&key("bank"), vec![item]))
@@ -383,8 +390,8 @@ impl Scene {
     /// Requests of sound form, with the reasons why they are refused.
     fn refused(&self) -> Vec<(&'static str, Reason, v1::AppendRequest)> {
         use Reason::{
-            BadSignature, ClueChanged, Lane, LedgerChanged, LimitExceeded, NotAMember, NotFound, NotPossible, RoleMissing,
-            StaleView,
+            BadSignature, ClueChanged, Lane, LedgerChanged, LimitExceeded, NotAMember, NotFound, NotPossible,
+            RoleMissing, StaleView,
         };
         let good = out(&self.good());
         let one = || vec![data(&["lot-7"], "x")];
@@ -403,9 +410,8 @@ impl Scene {
         flipped[40] ^= 1;
         let grown = item(DATA, &[], &vec![0; 2 << 20]);
         let many = (0..1025).map(|at| data(&[], &at.to_string())).collect();
-        let consent = |ledger, member: &str| {
-            MemberChange::to_key(common::CLUSTER, ledger, member_id(member), &key("another"))
-        };
+        let consent =
+            |ledger, member: &str| MemberChange::to_key(common::CLUSTER, ledger, member_id(member), &key("another"));
         let founding_of = |name: &str, hand: &str, author: &str| {
             let place = Place { ledger: LedgerId::default(), ..self.place.clone() };
             let items = vec![item(FOUNDING, &[], &founding(name, true).encode())];
@@ -415,7 +421,11 @@ impl Scene {
             ("no signature", BadSignature, signature(Vec::new())),
             ("a signature of 63 bytes", BadSignature, signature(good.signature[..63].to_vec())),
             ("a flipped bit", BadSignature, signature(flipped)),
-            ("the signature of another request", BadSignature, signature(by("mill", (0, 3), "mill").signature.to_vec())),
+            (
+                "the signature of another request",
+                BadSignature,
+                signature(by("mill", (0, 3), "mill").signature.to_vec()),
+            ),
             ("another member's key", BadSignature, by("mill", (0, 2), "shop")),
             ("a key of nobody", BadSignature, by("mill", (0, 2), "nobody")),
             ("a key that was ended", BadSignature, by("gone", (0, 1), "gone")),
@@ -452,36 +462,65 @@ impl Scene {
             ("another epoch", StaleView, of(&|signed| signed.epoch = Epoch(1))),
             ("a log of the future", StaleView, of(&|signed| signed.seen_size = 1 << 40)),
             ("a log that never was", StaleView, of(&|signed| signed.seen_root = sha256(b"forked"))),
-            ("an older log that never was", StaleView, of(&|signed| {
-                (signed.seen_size, signed.seen_root) = (1, sha256(b"forked"));
-            })),
+            (
+                "an older log that never was",
+                StaleView,
+                of(&|signed| {
+                    (signed.seen_size, signed.seen_root) = (1, sha256(b"forked"));
+                }),
+            ),
             ("another size", LedgerChanged, of(&|signed| signed.conditions = vec![Condition::Size(3)])),
-            ("a clue with fewer", ClueChanged, of(&|signed| {
-                signed.conditions = vec![Condition::Count(clue_hash(signed.ledger, b"lot-7"), 0)];
-            })),
-            ("a clue that nobody has", ClueChanged, of(&|signed| {
-                signed.conditions = vec![Condition::Size(4), Condition::Count(clue_hash(signed.ledger, b"lot-9"), 1)];
-            })),
-            ("a name that is taken", NotPossible, self.change(MemberChange::Grant(Grant {
-                key: key("another").verifier().public_key(),
-                ..grant("mill", &[Roles::WRITER])
-            }))),
-            ("a key that was somebody's", NotPossible, self.change(MemberChange::Grant(Grant {
-                key: key("gone").verifier().public_key(),
-                ..grant("another", &[Roles::WRITER])
-            }))),
+            (
+                "a clue with fewer",
+                ClueChanged,
+                of(&|signed| {
+                    signed.conditions = vec![Condition::Count(clue_hash(signed.ledger, b"lot-7"), 0)];
+                }),
+            ),
+            (
+                "a clue that nobody has",
+                ClueChanged,
+                of(&|signed| {
+                    signed.conditions =
+                        vec![Condition::Size(4), Condition::Count(clue_hash(signed.ledger, b"lot-9"), 1)];
+                }),
+            ),
+            (
+                "a name that is taken",
+                NotPossible,
+                self.change(MemberChange::Grant(Grant {
+                    key: key("another").verifier().public_key(),
+                    ..grant("mill", &[Roles::WRITER])
+                })),
+            ),
+            (
+                "a key that was somebody's",
+                NotPossible,
+                self.change(MemberChange::Grant(Grant {
+                    key: key("gone").verifier().public_key(),
+                    ..grant("another", &[Roles::WRITER])
+                })),
+            ),
             ("roles of nobody", NotPossible, self.change(MemberChange::Roles(member_id("nobody"), Roles::READER))),
             ("roles of an agent", NotPossible, self.change(MemberChange::Roles(member_id("bot"), Roles::READER))),
-            ("a key without consent", NotPossible, self.change(match consent(self.ledger, "mill") {
-                MemberChange::Key { member, key, certificate, .. } => {
-                    MemberChange::Key { member, key, certificate, consent: [0; 64] }
-                }
-                _ => unreachable!("it changes a key"),
-            })),
-            ("a key that agreed for another ledger", NotPossible, match consent(LedgerId([6; 16]), "mill") {
-                change @ MemberChange::Key { .. } => self.change(change),
-                _ => unreachable!("it changes a key"),
-            }),
+            (
+                "a key without consent",
+                NotPossible,
+                self.change(match consent(self.ledger, "mill") {
+                    MemberChange::Key { member, key, certificate, .. } => {
+                        MemberChange::Key { member, key, certificate, consent: [0; 64] }
+                    }
+                    _ => unreachable!("it changes a key"),
+                }),
+            ),
+            (
+                "a key that agreed for another ledger",
+                NotPossible,
+                match consent(LedgerId([6; 16]), "mill") {
+                    change @ MemberChange::Key { .. } => self.change(change),
+                    _ => unreachable!("it changes a key"),
+                },
+            ),
             ("a name of a ledger that is taken", NotPossible, founding_of("grain", "bank", "bank")),
             ("1,025 items", LimitExceeded, out(&self.signed().sign(&key("mill"), many))),
             ("a payload above the limit", LimitExceeded, out(&self.signed().sign(&key("mill"), vec![grown]))),
@@ -545,8 +584,26 @@ async fn a_new_key_signs_from_the_next_journal_on() {
     // The coordinator remembers the old key, and must not believe it.
     let old = place.signed("mill", (0, 3)).sign(&key("mill"), vec![data(&[], "by the old key")]);
     assert_eq!(reason(&append(client, &old).await.expect_err("its key has ended")), Reason::BadSignature);
+    // What the old key signed and was applied is answered again, as long as it is the newest.
+    let again =
+        append(client, &place.signed("mill", (0, 2)).sign(&key("mill"), items())).await.expect("it was applied");
+    assert_eq!((again.first_jsn, again.replayed), (changed.first_jsn, true));
     let newer = place.signed("mill", (0, 3)).sign(&new, vec![data(&[], "by the new key")]);
     assert_eq!(append(client, &newer).await.expect("it holds").first_jsn, changed.first_jsn + 1);
+    // A rollback to head begins an epoch, for which nobody has signed. The newest request is known.
+    client.rollback(common::roll_back(newer_version(client).await)).await.expect("it takes no journal back");
+    let again = append(client, &newer).await.expect("it was applied");
+    assert_eq!((again.first_jsn, again.replayed), (changed.first_jsn + 1, true));
+    let late = place.signed("mill", (0, 4)).sign(&new, vec![data(&[], "for the epoch before")]);
+    assert_eq!(reason(&append(client, &late).await.expect_err("of another epoch")), Reason::StaleView);
+    // No rollback goes below a journal.
+    let below = common::roll_back(newer_version(client).await - 1);
+    assert_eq!(reason(&client.rollback(below).await.expect_err("a journal is there")), Reason::LedgerFloor);
+}
+
+/// The number of the newest version.
+async fn newer_version(client: &mut LedgerClient<Channel>) -> u64 {
+    client.head(v1::HeadRequest::default()).await.expect("a head").into_inner().stamp.expect("a stamp").version
 }
 
 /// Members append while coordinators die. Each request that was answered is there once, at its

@@ -149,8 +149,12 @@ fn reason_hint(reason: Reason) -> Option<&'static str> {
         Reason::LedgerFloor => "Roll back to that version or a later one; `coppice header --version` shows it.",
         Reason::Reserved => "Keys below 0x01 belong to the ledgers of members; give a range with `--low 0x01`.",
         Reason::BadSignature => "Is it the member's newest key? `coppice ledger members` lists the keys in force.",
-        Reason::NotAMember => "`coppice ledger members` lists them; a certificate names one by `urn:coppice:member:NAME`.",
-        Reason::RoleMissing => "`coppice ledger members` lists the roles; an owner gives them by `coppice ledger member roles`.",
+        Reason::NotAMember => {
+            "`coppice ledger members` lists them; a certificate names one by `urn:coppice:member:NAME`."
+        }
+        Reason::RoleMissing => {
+            "`coppice ledger members` lists the roles; an owner gives them by `coppice ledger member roles`."
+        }
         Reason::Lane => "Another request of this lane came first: try again, or use another --lane.",
         Reason::StaleView => "Compare your saved checkpoint by `coppice log check`; after a rollback, sign again.",
         Reason::LedgerChanged | Reason::ClueChanged => "Read the ledger again, and decide then.",

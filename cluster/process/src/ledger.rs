@@ -166,7 +166,8 @@ pub fn splits_of(shards: u32, ledgers: bool, even: impl Fn(u32) -> Vec<Vec<u8>>)
     }
     let of_ledgers = shards.div_ceil(2);
     // Reserved keys are spread by their second byte.
-    let mut splits: Vec<Vec<u8>> = even_splits(of_ledgers).into_iter().map(|split| [&[0], &split[..]].concat()).collect();
+    let mut splits: Vec<Vec<u8>> =
+        even_splits(of_ledgers).into_iter().map(|split| [&[0], &split[..]].concat()).collect();
     splits.push(RESERVED_END.to_vec());
     splits.extend(even(shards - of_ledgers));
     splits

@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use coppice_process::access::{MemberSaid, member_of};
 use coppice_proto::{convert, status, v1};
-use coppice_types::{LedgerId, MemberId, Reason};
+use coppice_types::{Digest, ErrorKind, LedgerId, MemberId, Reason};
 use coppice_verify::ledgers::{Checked, Content, ITEMS_MAX};
 use tonic::Status;
 
@@ -55,6 +55,28 @@ impl MemberKeys {
     }
 }
 
+/// The names of a request, by which it is found if it was applied before.
+struct Repeated {
+    ledger: LedgerId,
+    signer: MemberId,
+    lane: u8,
+    hash: Digest,
+    /// Number of its items.
+    items: u32,
+}
+
+impl Repeated {
+    fn of(request: &Checked) -> Self {
+        let Checked { ledger, hash, signed, .. } = request;
+        Self { ledger: *ledger, signer: signed.signer(), lane: signed.lane, hash: *hash, items: signed.items }
+    }
+}
+
+/// Whether the request is refused for good, unless it was applied before.
+fn is_final(error: &Status) -> bool {
+    matches!(status::kind(error), ErrorKind::Invalid | ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Conflict)
+}
+
 /// What a caller may see of ledgers, by its certificate.
 pub fn sight(request: &tonic::Extensions) -> Sight {
     match member_of(request) {
@@ -85,35 +107,42 @@ impl Api {
         limit: Duration,
     ) -> Result<v1::AppendResponse, Status> {
         let want_receipt = request.want_receipt;
-        let Founded { cluster, params, map } = self.intake.genesis().await?;
-        let mut checked = check_append(request, *cluster, params)?;
-        self.check_seen(&checked).await?;
-        self.verify(&mut checked).await?;
-        let request = Arc::new(Request::append(checked, map, params)?);
-        let (entry, receive) = self.intake.entry(request.clone(), false, limit)?;
-        self.intake.send(Command::Commit(entry))?;
-        let checked = request.append.as_ref().expect("it was made of a member's request");
-        let mut appended = match answer(receive, self.intake.patience()).await {
-            Ok(Committed { response, first_jsn }) => v1::AppendResponse {
-                stamp: response.stamp,
-                ledger: Bytes::copy_from_slice(checked.ledger.as_bytes()),
-                first_jsn: first_jsn.ok_or_else(|| status::refuse(Reason::Internal, "an append has no number"))?,
-                checkpoint: response.checkpoint,
-                ..v1::AppendResponse::default()
-            },
-            Err(error) => {
-                self.keys.forget((checked.ledger, checked.signed.signer()));
-                self.replayed(checked, error).await?
-            }
+        let Founded { cluster, params, .. } = self.intake.genesis().await?;
+        let checked = check_append(request, *cluster, params)?;
+        let repeated = Repeated::of(&checked);
+        let mut appended = match self.apply(checked, limit).await {
+            // It may have been refused because it was applied before.
+            Err(error) if is_final(&error) => self.replayed(&repeated, error).await?,
+            done => done?,
         };
         if want_receipt {
-            let receipt = self.receipt(checked, &appended, caller).await.map_err(|error| {
+            let receipt = self.receipt(repeated.items, &appended, caller).await.map_err(|error| {
                 let told = format!("the journals are committed, their receipt could not be made: {}", error.message());
                 status::refuse(Reason::Unavailable, format!("{told}: send the request again"))
             })?;
             appended.receipt = receipt;
         }
         Ok(appended)
+    }
+
+    /// Verifies a request, and waits until it is applied or refused.
+    async fn apply(&self, mut checked: Checked, limit: Duration) -> Result<v1::AppendResponse, Status> {
+        let Founded { params, map, .. } = self.intake.genesis().await?;
+        self.check_seen(&checked).await?;
+        self.verify(&mut checked).await?;
+        let (ledger, signer) = (checked.ledger, checked.signed.signer());
+        let request = Arc::new(Request::append(checked, map, params)?);
+        let (entry, receive) = self.intake.entry(request, false, limit)?;
+        self.intake.send(Command::Commit(entry))?;
+        let done = answer(receive, self.intake.patience()).await;
+        let Committed { response, first_jsn } = done.inspect_err(|_| self.keys.forget((ledger, signer)))?;
+        Ok(v1::AppendResponse {
+            stamp: response.stamp,
+            ledger: Bytes::copy_from_slice(ledger.as_bytes()),
+            first_jsn: first_jsn.ok_or_else(|| status::refuse(Reason::Internal, "an append has no number"))?,
+            checkpoint: response.checkpoint,
+            ..v1::AppendResponse::default()
+        })
     }
 
     /// Checks that the root log is the one that the signer has seen.
@@ -155,25 +184,15 @@ impl Api {
         Ok(())
     }
 
-    /// The answer to a request that was refused because it is the newest one of its lane: it was
-    /// applied before.
-    async fn replayed(&self, checked: &Checked, error: Status) -> Result<v1::AppendResponse, Status> {
-        let repeats = match status::reason(&error) {
-            Some(Reason::Lane) => true,
-            // The founding of before has taken the name.
-            Some(Reason::NotPossible) => checked.signed.founds(),
-            _ => false,
-        };
-        if !repeats {
-            return Err(error);
-        }
-        let signed = &checked.signed;
-        let leaf = self.reads.newest_of_lane(checked.ledger, signed.signer(), signed.lane).await?;
-        let Some(leaf) = leaf.filter(|leaf| leaf.request == checked.hash) else { return Err(error) };
+    /// The answer to a refused request that is the newest one of its lane. It was applied before,
+    /// and is refused by what came since: its own number, a new key, a new epoch.
+    async fn replayed(&self, request: &Repeated, error: Status) -> Result<v1::AppendResponse, Status> {
+        let leaf = self.reads.newest_of_lane(request.ledger, request.signer, request.lane).await?;
+        let Some(leaf) = leaf.filter(|leaf| leaf.request == request.hash) else { return Err(error) };
         let (_, checkpoint) = self.intake.log.signed(self.intake.log.view().await?).await?;
         Ok(v1::AppendResponse {
             stamp: Some(convert::to_stamp(leaf.stamp)),
-            ledger: Bytes::copy_from_slice(checked.ledger.as_bytes()),
+            ledger: Bytes::copy_from_slice(leaf.ledger.as_bytes()),
             first_jsn: leaf.jsn,
             checkpoint,
             replayed: true,
@@ -182,12 +201,12 @@ impl Api {
     }
 
     /// The proof file of all journals of a request that was applied.
-    async fn receipt(&self, checked: &Checked, done: &v1::AppendResponse, caller: &str) -> Result<Bytes, Status> {
+    async fn receipt(&self, items: u32, done: &v1::AppendResponse, caller: &str) -> Result<Bytes, Status> {
         let which = v1::ledger_name::Which::Id(done.ledger.clone());
         let request = v1::GetJournalsRequest {
             ledger: Some(v1::LedgerName { which: Some(which) }),
             from_jsn: done.first_jsn,
-            limit: checked.signed.items,
+            limit: items,
             want_payload: false,
             want_request: true,
             known_size: 0,

@@ -350,10 +350,7 @@ impl Ledger for Api {
         stream(move |sink| async move { reads.ledgers(&request, &sight, &sink).await })
     }
 
-    async fn describe_ledger(
-        &self,
-        request: Request<v1::DescribeLedgerRequest>,
-    ) -> Answer<v1::DescribeLedgerResponse> {
+    async fn describe_ledger(&self, request: Request<v1::DescribeLedgerRequest>) -> Answer<v1::DescribeLedgerResponse> {
         let (reads, sight) = (self.reads.by(&quotas::caller(&request)), sight(request.extensions()));
         Ok(Response::new(reads.describe(request.get_ref(), &sight).await?))
     }

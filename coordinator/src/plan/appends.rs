@@ -106,9 +106,8 @@ fn involved(checked: &Checked, map: &Leaves) -> BTreeSet<ShardId> {
 
 /// An upper bound of the bytes that a request adds to a prepare.
 fn append_bytes(checked: &Checked) -> u64 {
-    let item = |item: &ledgers::CheckedItem| {
-        item.envelope.len() as u64 + JOURNAL_BYTES + CLUE_BYTES * item.clues.len() as u64
-    };
+    let item =
+        |item: &ledgers::CheckedItem| item.envelope.len() as u64 + JOURNAL_BYTES + CLUE_BYTES * item.clues.len() as u64;
     let content = match &checked.content {
         Content::Data => 0,
         // The founding's payload is kept twice.

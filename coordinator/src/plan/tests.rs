@@ -415,7 +415,14 @@ fn headers_follow_the_rules_of_the_log() {
     let batch_hash = waiting[0].batch_hash;
     assert_eq!(commit.sessions, [SessionCommit { session: SESSION, number: 1, batch_hash, journal_index: 0 }]);
     // A version may touch no shard.
-    let empty = Plan::new(commit.tail.next_stamp(), vec![admit(batch([], []))], &Draft::default(), &commit.tail.leaves, &merges, false);
+    let empty = Plan::new(
+        commit.tail.next_stamp(),
+        vec![admit(batch([], []))],
+        &Draft::default(),
+        &commit.tail.leaves,
+        &merges,
+        false,
+    );
     let second = empty.commit(&BTreeMap::new(), &commit.tail, 2_000);
     second.tail.header.check_follows(&header).expect("it follows");
     assert_eq!(second.tail.header.state_root, header.state_root);
@@ -426,8 +433,14 @@ fn rollback_and_prune_are_headers_that_follow_the_rules_of_the_log() {
     let mut at = tail();
     let mut leaves = vec![at.leaves.clone()];
     for number in 1..=3 {
-        let plan =
-            Plan::new(at.next_stamp(), vec![admit(batch([put("a", "1")], []))], &Draft::default(), &at.leaves, &BTreeMap::new(), false);
+        let plan = Plan::new(
+            at.next_stamp(),
+            vec![admit(batch([put("a", "1")], []))],
+            &Draft::default(),
+            &at.leaves,
+            &BTreeMap::new(),
+            false,
+        );
         at = plan.commit(&BTreeMap::from([(ShardId(0), Digest([number; 32]))]), &at, 2_000).tail;
         leaves.push(at.leaves.clone());
     }
@@ -442,7 +455,14 @@ fn rollback_and_prune_are_headers_that_follow_the_rules_of_the_log() {
     let pruned = rolled.tail.admin(&Admin::Prune { boundary: Version(1) }, "someone", "because", 3_000);
     pruned.tail.header.check_follows(&rolled.tail.header).expect("it follows");
     assert_eq!(pruned.tail.header.admin_sequence, 2);
-    let plan = Plan::new(pruned.tail.next_stamp(), Vec::new(), &Draft::default(), &pruned.tail.leaves, &BTreeMap::new(), false);
+    let plan = Plan::new(
+        pruned.tail.next_stamp(),
+        Vec::new(),
+        &Draft::default(),
+        &pruned.tail.leaves,
+        &BTreeMap::new(),
+        false,
+    );
     let next = plan.commit(&BTreeMap::new(), &pruned.tail, 3_000);
     assert_eq!(next.tail.header.stamp, Stamp::new(1, 2));
     next.tail.header.check_follows(&pruned.tail.header).expect("it follows");

@@ -19,7 +19,9 @@ use coppice_proto::{convert, v1};
 use coppice_types::{Digest, LedgerId, MemberId, Reason, Stamp, codec};
 use coppice_verify::{
     hash::member_id,
-    ledgers::{Head, Leaf, Member, Roles, founding_key, head_key, leaf_key, member_end, member_key, name_end, name_key},
+    ledgers::{
+        Head, Leaf, Member, Roles, founding_key, head_key, leaf_key, member_end, member_key, name_end, name_key,
+    },
 };
 use tokio::time::Instant;
 use tonic::Status;
@@ -234,11 +236,7 @@ impl Reads {
     ///
     /// # Errors
     /// Those of [`Reads::describe`].
-    pub async fn member(
-        &self,
-        request: &v1::GetMemberRequest,
-        sight: &Sight,
-    ) -> Result<v1::GetMemberResponse, Status> {
+    pub async fn member(&self, request: &v1::GetMemberRequest, sight: &Sight) -> Result<v1::GetMemberResponse, Status> {
         let read = &request.read.unwrap_or_default();
         self.retry(read, |located, deadline| async move {
             let Found { id: ledger, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;

@@ -10,8 +10,8 @@ use coppice_verify::{
     checkpoint::Checkpoint,
     hash, merkle,
     proof::{
-        EpochPart, HeaderPart, JournalPart, JournalsProof, KnownPart, LineageProof, LogPart, Proof, ProofFile, Query, QueryProof, ReceiptProof, ShardPart, StandingProof,
-        TreeList,
+        EpochPart, HeaderPart, JournalPart, JournalsProof, KnownPart, LineageProof, LogPart, Proof, ProofFile, Query,
+        QueryProof, ReceiptProof, ShardPart, StandingProof, TreeList,
     },
     shard_map::StateLeaf,
 };

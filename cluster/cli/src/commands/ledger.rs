@@ -3,16 +3,18 @@
 mod members;
 mod show;
 
+use std::collections::BTreeMap;
+
 use coppice_client::{
     Client, Error,
-    ledgers::{Appended, Author, Journals, Wanted},
+    ledgers::{Appended, Author, Journals, Wanted, ledger_name},
 };
 use coppice_env::{Rng, SystemRng};
 use coppice_proto::v1::{self, ledger_name::Which};
-use coppice_types::{LedgerId, Reason};
+use coppice_types::{LedgerId, MemberId, Reason};
 use coppice_verify::{
-    hash::clue_hash,
-    ledgers::{Condition, Envelope, Founding, Grant, Leaf, NONCE_BYTES, Policy, Roles},
+    hash::{clue_hash, member_id},
+    ledgers::{Condition, DATA, Envelope, FOUNDING, Founding, Grant, Leaf, Member, NONCE_BYTES, Policy, Roles},
     note::VerifierKey,
 };
 use serde_json::{Map, Value, json};
@@ -257,19 +259,38 @@ fn one(leaf: &Leaf, envelope: Option<&Envelope>, output: Output) -> Result<Value
 /// The headings of a table of journals.
 const JOURNAL_HEADINGS: &[&str] = &["JSN", "KIND", "VERSION", "MEMBER", "LANE", "NUMBER", "PAYLOAD"];
 
-fn rows(table: &mut Table, found: &Journals, output: Output) -> Result<(), Failure> {
+/// Most members whose names are looked up for a table.
+const NAMES_MAX: u32 = 4096;
+
+/// Names of members and agents by their ids.
+type Names = BTreeMap<MemberId, String>;
+
+/// The names of a ledger's members. They are not verified.
+async fn names(client: &Client, ledger: LedgerId) -> Result<Names, Failure> {
+    let request = v1::ListMembersRequest { ledger: Some(ledger_name(ledger)), limit: NAMES_MAX, read: None };
+    let mut stream = client.list_members(request).await?;
+    let mut names = Names::new();
+    while let Some(found) = stream.next().await? {
+        if let (Some(id), Ok(member)) = (MemberId::from_slice(&found.id), Member::decode(&found.record)) {
+            // A name is believed only for the id that follows from it.
+            names.extend((member_id(&member.name) == id).then_some((id, member.name)));
+        }
+    }
+    Ok(names)
+}
+
+fn rows(table: &mut Table, found: &Journals, names: &Names, output: Output) -> Result<(), Failure> {
     for (leaf, envelope) in &found.journals {
         table.row(&one(leaf, envelope.as_ref(), output)?, || {
-            let kind = match leaf.kind {
-                coppice_verify::ledgers::DATA => "data",
-                coppice_verify::ledgers::FOUNDING => "founding",
-                _ => "members",
+            let (kind, payload) = match (leaf.kind, envelope) {
+                (DATA, Some(envelope)) => ("data", output.brief(&envelope.payload, 60)?),
+                (DATA, None) => ("data", "-".to_owned()),
+                (FOUNDING, _) => ("founding", "-".to_owned()),
+                (_, Some(envelope)) => ("members", members::describe_changes(&envelope.payload, names)),
+                (_, None) => ("members", "-".to_owned()),
             };
-            let payload = match envelope {
-                Some(envelope) => output.brief(&envelope.payload, 60)?,
-                None => "-".to_owned(),
-            };
-            let member = leaf.agent.unwrap_or(leaf.member).to_string();
+            let signer = leaf.agent.unwrap_or(leaf.member);
+            let member = names.get(&signer).map_or_else(|| signer.to_string(), |name| text::safe(name));
             let (lane, number) = (leaf.lane.to_string(), leaf.number.to_string());
             Ok([leaf.jsn.to_string(), kind.to_owned(), leaf.stamp.to_string(), member, lane, number, payload])
         })?;
@@ -281,12 +302,13 @@ async fn journals(client: &Client, args: &LedgerJournals, output: Output) -> Res
     let ledger = id_of(client, &args.ledger).await?;
     let wanted = Wanted { payload: args.payloads, ..Wanted::default() };
     let (mut from, mut left) = (args.from, args.limit.unwrap_or(u64::MAX));
+    let names = names(client, ledger).await?;
     let mut table = Table::new(output, JOURNAL_HEADINGS);
     while left > 0 {
         let limit = u32::try_from(left).unwrap_or(u32::MAX).min(PAGE);
         let found = client.journals(ledger, (from, limit), wanted, None).await?;
         let count = found.journals.len() as u64;
-        rows(&mut table, &found, output)?;
+        rows(&mut table, &found, &names, output)?;
         (from, left) = (from + count, left - count.min(left));
         if count == 0 || from >= found.count {
             break;
@@ -305,7 +327,8 @@ async fn lineage(client: &Client, args: &LedgerLineage, output: Output) -> Resul
     if let Some(file) = proof {
         file.write(&found.proof)?;
     }
+    let names = names(client, ledger).await?;
     let mut table = Table::new(output, JOURNAL_HEADINGS);
-    rows(&mut table, &found, output)?;
+    rows(&mut table, &found, &names, output)?;
     table.end()
 }

@@ -185,7 +185,8 @@ mod tests {
             assert!(is_judged_by(&key), "{key:?}");
         }
         let cell = cell_key(SPREAD, &clue, 1);
-        for key in [leaf_key(COMPACT, 1), envelope_key(COMPACT, 1), tile_key(COMPACT, 0, 0), cell, founding_key(SPREAD)] {
+        for key in [leaf_key(COMPACT, 1), envelope_key(COMPACT, 1), tile_key(COMPACT, 0, 0), cell, founding_key(SPREAD)]
+        {
             assert!(!is_judged_by(&key), "{key:?}");
         }
     }

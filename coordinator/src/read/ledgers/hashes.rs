@@ -140,11 +140,13 @@ mod tests {
             let hashes = Hashes { edge: &edge, tiles: kept.collect() };
             let jsns: Vec<u64> = (0..size).step_by(7).chain([at]).collect();
             for known in [None, Some(0), Some(1), Some(size / 3), Some(size)] {
-                let made = paths(size, &jsns, known, |level, index| hashes.complete(level, index)).expect("all is there");
+                let made =
+                    paths(size, &jsns, known, |level, index| hashes.complete(level, index)).expect("all is there");
                 for (jsn, path) in jsns.iter().zip(&made.leaves) {
                     assert_eq!(*path, merkle::inclusion_path(&leaves, *jsn), "{jsn} of {size}");
                 }
-                let expected = known.map(|known| (mth(&leaves[..known as usize]), merkle::consistency_path(&leaves, known)));
+                let expected =
+                    known.map(|known| (mth(&leaves[..known as usize]), merkle::consistency_path(&leaves, known)));
                 assert_eq!(made.known, expected, "{known:?} of {size}");
             }
         }

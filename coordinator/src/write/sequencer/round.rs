@@ -146,13 +146,14 @@ impl Sequencer {
         };
         let deadline = Instant::now() + self.resources.limits.prepare_timeout;
         let shards = &self.resources.shards;
-        let at = |shard| (self.head.shard_context(shard), leaves.state(shard).expect("keys are routed by these leaves"));
-        let states = by_shard(keys_to_read(waiting, overlay, blocked)).into_iter().map(|(shard, keys)| async move {
-            (shard, shards.key_states(shard, at(shard), keys, deadline).await)
-        });
-        let values = by_shard(values_to_read(waiting, overlay, blocked)).into_iter().map(|(shard, keys)| async move {
-            (shard, shards.key_values(shard, at(shard), keys, deadline).await)
-        });
+        let at =
+            |shard| (self.head.shard_context(shard), leaves.state(shard).expect("keys are routed by these leaves"));
+        let states = by_shard(keys_to_read(waiting, overlay, blocked))
+            .into_iter()
+            .map(|(shard, keys)| async move { (shard, shards.key_states(shard, at(shard), keys, deadline).await) });
+        let values = by_shard(values_to_read(waiting, overlay, blocked))
+            .into_iter()
+            .map(|(shard, keys)| async move { (shard, shards.key_values(shard, at(shard), keys, deadline).await) });
         let (states, values) = tokio::join!(join_all(states), join_all(values));
         let mut found = KeysRead::default();
         let mut failed = Vec::new();
@@ -177,13 +178,7 @@ impl Sequencer {
         Ok(found)
     }
 
-    fn judge(
-        &self,
-        waiting: &[Arc<Request>],
-        overlay: &Overlay,
-        reads: &KeysRead,
-        blocked: &Blocked,
-    ) -> Draft {
+    fn judge(&self, waiting: &[Arc<Request>], overlay: &Overlay, reads: &KeysRead, blocked: &Blocked) -> Draft {
         let empty = BTreeSet::new();
         let tip = self.head.tip();
         form(

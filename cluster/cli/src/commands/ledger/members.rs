@@ -1,19 +1,20 @@
 //! Changes of members: `ledger member`.
 
 use coppice_client::Client;
-use coppice_types::LedgerId;
+use coppice_types::{LedgerId, MemberId};
 use coppice_verify::{
     hash::member_id,
     ledgers::{Grant, MemberChange, Roles},
 };
 
-use super::{appended, author, describe, id_of, member_key, nonce};
+use super::{Names, appended, author, describe, id_of, member_key, nonce, show::role_names};
 use crate::{
     args::{LedgerMember, MemberRole, Signer},
     bytes,
     dev::home::secret_key,
     failure::Failure,
     output::Output,
+    text::safe,
 };
 
 pub async fn change(client: &Client, change: &LedgerMember, output: Output) -> Result<(), Failure> {
@@ -57,6 +58,21 @@ async fn send(
     let number = author.number();
     let done = author.change_members(&[change], nonce(), false).await.map_err(Failure::of_write)?;
     output.result(&appended(&done, 1, number), || describe(&done, 1))
+}
+
+/// The changes of a journal in words.
+pub fn describe_changes(payload: &[u8], names: &Names) -> String {
+    let Ok(changes) = MemberChange::decode_all(payload) else { return "?".to_owned() };
+    let name = |id: &MemberId| names.get(id).map_or_else(|| id.to_string(), |name| safe(name));
+    let one = |change: &MemberChange| match change {
+        MemberChange::Grant(grant) => format!("{} joins as {}", safe(&grant.name), role_names(grant.roles).join(", ")),
+        MemberChange::Roles(id, roles) => format!("{} is {}", name(id), role_names(*roles).join(", ")),
+        MemberChange::Key { member, .. } => format!("{} has a new key", name(member)),
+        MemberChange::Revoke(id) => format!("{} has no key any more", name(id)),
+        MemberChange::Dispute(id, from) => format!("journals of {} from {from} on are disputed", name(id)),
+        MemberChange::Agent { name, .. } => format!("{} appends for the signer", safe(name)),
+    };
+    changes.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 fn roles_of(roles: &[MemberRole]) -> Roles {

@@ -71,7 +71,8 @@ pub async fn members(client: &Client, ledger: &str, output: Output) -> Result<()
     table.end()
 }
 
-fn roles(roles: Roles) -> Vec<&'static str> {
+/// The names of some roles.
+pub fn role_names(roles: Roles) -> Vec<&'static str> {
     let names = [
         (Roles::OWNER, "owner"),
         (Roles::REGULATOR, "regulator"),
@@ -87,7 +88,7 @@ fn one(id: MemberId, member: &Member, size: u64) -> Value {
     json!({
         "name": member.name,
         "id": id.to_string(),
-        "roles": roles(member.roles),
+        "roles": role_names(member.roles),
         "agent_of": member.agency.as_ref().map(|agency| agency.principal.to_string()),
         "public_key": member.key_at(size).map(hex::encode),
         "journals": member.journals.map_or(0, |(_, _, count)| count),
@@ -97,7 +98,7 @@ fn one(id: MemberId, member: &Member, size: u64) -> Value {
 }
 
 fn cells(member: &Member, size: u64) -> [String; 5] {
-    let roles = if member.agency.is_some() { "agent".to_owned() } else { roles(member.roles).join(",") };
+    let roles = if member.agency.is_some() { "agent".to_owned() } else { role_names(member.roles).join(",") };
     let journals = member.journals.map_or(0, |(_, _, count)| count).to_string();
     let key = member.key_at(size).map_or_else(|| "-".to_owned(), hex::encode);
     let disputed = member.disputed_from.map_or_else(|| "-".to_owned(), |from| from.to_string());
