@@ -75,7 +75,8 @@ fn hunt(bugs: &[Bug]) -> ExitCode {
     for &bug in bugs {
         let found = (1..=SEEDS_MAX).find_map(|seed| {
             bug::plant(Some(bug));
-            let verdict = run(runtime(), seed, Settings::default());
+            let settings = Settings { ledgers: bug.is_of_ledgers(), ..Settings::default() };
+            let verdict = run(runtime(), seed, settings);
             bug::plant(None);
             Some((seed, verdict.wrong?))
         });

@@ -11,6 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use coppice_env::bug::{Bug, planted};
 use coppice_process::access::{MemberSaid, member_of};
 use coppice_proto::{convert, status, v1};
 use coppice_types::{Digest, ErrorKind, LedgerId, MemberId, Reason};
@@ -187,6 +188,9 @@ impl Api {
     /// The answer to a refused request that is the newest one of its lane. It was applied before,
     /// and is refused by what came since: its own number, a new key, a new epoch.
     async fn replayed(&self, request: &Repeated, error: Status) -> Result<v1::AppendResponse, Status> {
+        if planted(Bug::RepeatedAppendRefused) {
+            return Err(error);
+        }
         let leaf = self.reads.newest_of_lane(request.ledger, request.signer, request.lane).await?;
         let Some(leaf) = leaf.filter(|leaf| leaf.request == request.hash) else { return Err(error) };
         let (_, checkpoint) = self.intake.log.signed(self.intake.log.view().await?).await?;

@@ -8,9 +8,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use coppice_env::Laps;
+use coppice_env::{
+    Laps,
+    bug::{Bug, planted, strikes},
+};
 use coppice_proto::{status, v1};
 use coppice_types::{ErrorKind, Reason, SessionId, ShardId};
+use coppice_verify::ledgers::Member;
 use futures::future::join_all;
 use opentelemetry::context::FutureExt;
 use tokio::time::Instant;
@@ -165,7 +169,9 @@ impl Sequencer {
         }
         for (shard, answer) in values {
             match answer {
-                Ok(values) => found.values.extend(values),
+                Ok(values) => {
+                    found.values.extend(values.into_iter().map(|(key, value)| (key, value.map(forgotten))));
+                }
                 Err(error) => failed.push((shard, error)),
             }
         }
@@ -337,6 +343,17 @@ impl Sequencer {
         let (log, metrics) = (self.resources.log.clone(), self.resources.metrics.clone());
         self.head.start(deciding.start(log, metrics, self.head.term(), overlay));
         Ok(Progress::Made)
+    }
+}
+
+/// The value of a reserved key, from which the planted bug takes a member's lanes.
+fn forgotten(value: Bytes) -> Bytes {
+    if !planted(Bug::LaneForgotten) {
+        return value;
+    }
+    match Member::decode(&value) {
+        Ok(member) if strikes(Bug::LaneForgotten, 16) => Member { lanes: Vec::new(), ..member }.encode().into(),
+        _ => value,
     }
 }
 
