@@ -29,7 +29,7 @@ use crate::{
     rules::{self, Rule},
     stream::Stream,
     tls::{Tls, Unfit},
-    trust::{Asked, Read, Receipted, Seen, Sent, Trust, check_read, claimed_size, decoded, take_values},
+    trust::{Asked, Asking, Read, Receipted, Seen, Sent, Trust, check_read, claimed_size, decoded, take_values},
 };
 
 /// Memory that a record takes in addition to its key and value, in bytes.
@@ -280,16 +280,23 @@ impl Client {
         }
     }
 
-    /// Verifies an answer about ledgers of members, which must answer the question.
+    /// What is known before a question is asked; `None` if no key is trusted.
+    pub(crate) fn asking(&self) -> Option<Asking> {
+        self.trust.as_ref().map(|trust| Asking { keys: trust.keys(), seen: trust.seen() })
+    }
+
+    /// Verifies an answer about ledgers of members, which must answer the question. An answer about
+    /// head must be of the newest version under its checkpoint.
     pub(crate) async fn trust_ledgers<'a>(
         &self,
-        keys: &Keys,
+        asking: &Asking,
         file: &ProofFile<'a>,
         question: &Question<'_>,
+        of_head: bool,
     ) -> Result<Claim<'a>, Error> {
         let trust = self.trust.as_ref().expect("an answer is verified if a key is trusted");
-        let newer = self.newer_than(keys, file).await?;
-        let (claim, seen) = trust.check(keys, newer.as_deref(), file, question)?;
+        let newer = self.newer_than(&asking.keys, file).await?;
+        let (claim, seen) = trust.check(asking, newer.as_deref(), file, question, of_head)?;
         self.follow(trust, seen).await?;
         Ok(claim)
     }

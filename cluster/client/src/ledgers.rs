@@ -20,7 +20,10 @@ use coppice_verify::{
     note::SignerKey,
 };
 
-use crate::{Client, Error, trust::decoded};
+use crate::{
+    Client, Error,
+    trust::{Asking, Seen, decoded},
+};
 
 /// The place of the journals of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +56,8 @@ pub struct Wanted {
 pub struct Journals {
     /// Leaves with their envelopes.
     pub journals: Vec<(Leaf, Option<Envelope>)>,
-    /// Number of journals of the ledger, or with the clue.
+    /// Number of journals with the clue; or of the ledger, in a version that may be older than head
+    /// ([`Client::describe_ledger`] says how many it has at head).
     pub count: u64,
     /// The proof file; empty unless it was asked for.
     pub proof: bytes::Bytes,
@@ -99,7 +103,7 @@ impl Client {
             items: request.items.iter().map(item).collect(),
             want_receipt: want_receipt || self.trust.is_some(),
         };
-        let keys = self.keys();
+        let asking = self.asking();
         let answer = self.call_append(message).await?;
         let stamp = answer.stamp.ok_or(Error::Malformed("no version"))?;
         let appended = Appended {
@@ -109,16 +113,16 @@ impl Client {
             receipt: answer.receipt,
             replayed: answer.replayed,
         };
-        if let Some(keys) = keys {
-            self.check_append(&keys, request, &appended).await.map_err(Error::after_commit)?;
+        if let Some(asking) = asking {
+            self.check_append(&asking, request, &appended).await.map_err(Error::after_commit)?;
         }
         Ok(appended)
     }
 
-    async fn check_append(&self, keys: &Keys, request: &Request, told: &Appended) -> Result<(), Error> {
+    async fn check_append(&self, asking: &Asking, request: &Request, told: &Appended) -> Result<(), Error> {
         let file = decoded(&told.receipt)?;
         let question = Question::about(Subject::Request(sha256(&request.signed)));
-        let claim = self.trust_ledgers(keys, &file, &question).await?;
+        let claim = self.trust_ledgers(asking, &file, &question, false).await?;
         let Claim::Journals(claim) = claim else { return Err(Error::Untrusted("the receipt is of another kind")) };
         let sent = request.items.iter().map(|item| item.envelope.commitment());
         let whole = claim.ledger == told.ledger
@@ -138,17 +142,17 @@ impl Client {
         mut request: v1::DescribeLedgerRequest,
     ) -> Result<v1::DescribeLedgerResponse, Error> {
         request.read.get_or_insert_default().want_proof |= self.trust.is_some();
-        let (keys, named) = (self.keys(), request.ledger.clone());
+        let (asking, named) = (self.asking(), request.ledger.clone());
         let answer = self.call_describe_ledger(request).await?;
-        if let Some(keys) = keys {
-            self.check_description(&keys, named, &answer).await?;
+        if let Some(asking) = asking {
+            self.check_description(&asking, named, &answer).await?;
         }
         Ok(answer)
     }
 
     async fn check_description(
         &self,
-        keys: &Keys,
+        asking: &Asking,
         named: Option<v1::LedgerName>,
         told: &v1::DescribeLedgerResponse,
     ) -> Result<(), Error> {
@@ -164,7 +168,7 @@ impl Client {
         let (head, founding) = (head_key(id), founding_key(id));
         let file = decoded(&told.proof)?;
         let asked = [Some(&head), Some(&founding), name.as_ref()].into_iter().flatten().map(Vec::as_slice).collect();
-        let claim = self.trust_ledgers(keys, &file, &Question::about(Subject::Keys(asked))).await?;
+        let claim = self.trust_ledgers(asking, &file, &Question::about(Subject::Keys(asked)), true).await?;
         let value = |key: &[u8]| proven_value(&claim, key).ok_or(Error::Untrusted("the proof has no such record"));
         let proven = Head::decode(value(&head)?).map_err(|_| Error::Malformed("head of a ledger"))?;
         let same = (proven.edge.size(), proven.purged) == (told.size, told.purged)
@@ -181,13 +185,13 @@ impl Client {
     pub async fn ledger_member(&self, ledger: LedgerId, name: &str) -> Result<Option<Member>, Error> {
         let read = v1::ReadOptions { want_proof: self.trust.is_some(), ..v1::ReadOptions::default() };
         let (ledger_name, member) = (Some(ledger_name(ledger)), name.to_owned());
-        let keys = self.keys();
+        let asking = self.asking();
         let answer =
             self.call_get_member(v1::GetMemberRequest { ledger: ledger_name, member, read: Some(read) }).await?;
-        if let Some(keys) = keys {
+        if let Some(asking) = asking {
             let (key, file) = (member_key(ledger, member_id(name)), decoded(&answer.proof)?);
             let question = Question::about(Subject::Keys(vec![&key]));
-            let claim = self.trust_ledgers(&keys, &file, &question).await?;
+            let claim = self.trust_ledgers(&asking, &file, &question, true).await?;
             if proven_value(&claim, &key).unwrap_or_default() != &answer.record[..] {
                 return Err(Error::Untrusted("the answer and its proof disagree"));
             }
@@ -220,18 +224,18 @@ impl Client {
             known_size: known.map_or(0, |(size, _)| size),
             read: Some(v1::ReadOptions { want_proof, ..v1::ReadOptions::default() }),
         };
-        let keys = self.keys();
+        let asking = self.asking();
         let answer = self.call_get_journals(request).await?;
         let journals = answer.journals.iter().map(|it| journal(it, wanted.payload)).collect::<Result<Vec<_>, _>>()?;
         let count = answer.size.saturating_sub(from).min(u64::from(limit));
         if !journals.iter().map(|(leaf, _)| leaf.jsn).eq((from..).take(usize::try_from(count).unwrap_or(usize::MAX))) {
             return Err(Error::Malformed("other journals than were asked for"));
         }
-        if let Some(keys) = keys {
+        if let Some(asking) = asking {
             let file = decoded(&answer.proof)?;
             let end = answer.size.min(from.saturating_add(u64::from(limit)));
             let subject = Subject::Journals { ledger, numbers: (from..end).collect(), known };
-            let claim = self.trust_ledgers(&keys, &file, &Question::about(subject)).await?;
+            let claim = self.trust_ledgers(&asking, &file, &Question::about(subject), false).await?;
             let Claim::Journals(claim) = claim else { return Err(Error::Untrusted("the proof is of another kind")) };
             let agrees = claim.size == answer.size && claim.root.as_bytes()[..] == answer.root[..];
             if !agrees || !same(&journals, &claim.journals, wanted) {
@@ -261,7 +265,7 @@ impl Client {
             want_request: wanted.request,
             read: Some(v1::ReadOptions { want_proof, ..v1::ReadOptions::default() }),
         };
-        let keys = self.keys();
+        let asking = self.asking();
         let answer = self.call_get_lineage(request).await?;
         let journals = answer.journals.iter().map(|it| journal(it, wanted.payload)).collect::<Result<Vec<_>, _>>()?;
         let count = newest.filter(|newest| *newest > 0).map_or(answer.count, |newest| answer.count.min(newest.into()));
@@ -269,11 +273,11 @@ impl Client {
         if journals.len() as u64 != count || !descend {
             return Err(Error::Malformed("other journals than were asked for"));
         }
-        if let Some(keys) = keys {
+        if let Some(asking) = asking {
             let file = decoded(&answer.proof)?;
             let newest = newest.filter(|newest| *newest > 0).map(u64::from);
             let subject = Subject::Lineage { ledger, clue: clue_hash(ledger, clue), newest };
-            let claim = self.trust_ledgers(&keys, &file, &Question::about(subject)).await?;
+            let claim = self.trust_ledgers(&asking, &file, &Question::about(subject), true).await?;
             let Claim::Lineage(claim) = claim else { return Err(Error::Untrusted("the proof is of another kind")) };
             if claim.count != answer.count || !same(&journals, &claim.journals, wanted) {
                 return Err(Error::Untrusted("the answer and its proof disagree"));
@@ -296,10 +300,16 @@ impl Client {
         let head = self.head().await?;
         let cluster = ClusterId::from_slice(&head.cluster_id).ok_or(Error::Malformed("cluster id"))?;
         let epoch = head.stamp.ok_or(Error::Malformed("no head"))?.epoch;
-        let checkpoint = match self.keys() {
+        let checkpoint = match &self.trust {
             None => Checkpoint::claimed(&head.checkpoint).map_err(|_| Error::Malformed("checkpoint"))?,
-            Some(keys) => Checkpoint::open(&head.checkpoint, keys.newest())
-                .map_err(|_| Error::Untrusted("the newest checkpoint is not signed by the trusted key"))?,
+            Some(trust) => {
+                let keys = Keys::clone(&trust.keys());
+                let unsigned = "the newest checkpoint is not signed by the trusted key";
+                let checkpoint =
+                    Checkpoint::open(&head.checkpoint, keys.newest()).map_err(|_| Error::Untrusted(unsigned))?;
+                self.follow(trust, Seen { checkpoint: checkpoint.clone(), keys }).await?;
+                checkpoint
+            }
         };
         Ok((cluster, Epoch(epoch), checkpoint))
     }
@@ -472,3 +482,6 @@ impl Author {
         Ok(appended)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,13 +1,17 @@
 //! Journals and lineages of a ledger, with their proof files (kinds 3 and 5).
 
-use std::{borrow::Cow, collections::BTreeMap, ops::Range};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, btree_map::Entry},
+    ops::Range,
+};
 
 use bytes::Bytes;
 use coppice_proto::{convert, v1};
 use coppice_types::{Digest, LedgerId, Reason, Stamp};
 use coppice_verify::{
     hash::{clue_hash, journal_leaf_hash},
-    journal::Entry,
+    journal,
     ledgers::{CLUE_BYTES_MAX, Cell, Clue, Leaf, cell_key, clue_key, envelope_key, leaf_key},
     merkle,
     proof::{JournalPart, KnownPart, RequestPart},
@@ -213,12 +217,15 @@ impl Reads {
         for journal in shown {
             let request = journal.request();
             let bytes = signed.get(&request.start).ok_or_else(missing)?;
-            if !trees.contains_key(&request.start) {
-                let item = |jsn| Ok(leaves.get(&jsn).ok_or_else(missing)?.1.item_hash());
-                let items: Vec<Digest> = request.clone().map(item).collect::<Result<_, Status>>()?;
-                trees.insert(request.start, merkle::ListTree::new(items));
-            }
-            let path = trees[&request.start].path(u64::from(journal.leaf.index));
+            let tree = match trees.entry(request.start) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let item = |jsn| Ok(leaves.get(&jsn).ok_or_else(missing)?.1.item_hash());
+                    let items: Vec<Digest> = request.clone().map(item).collect::<Result<_, Status>>()?;
+                    new.insert(merkle::ListTree::new(items))
+                }
+            };
+            let path = tree.path(u64::from(journal.leaf.index));
             parts.push(RequestPart { signed: Cow::Owned(bytes.clone()), path });
         }
         Ok(parts)
@@ -233,8 +240,10 @@ impl Reads {
         stamp: Stamp,
     ) -> Result<BTreeMap<u64, Vec<u8>>, Status> {
         let sequence = self.version(&located.view, stamp).await?.sequence;
-        let append = |entry: &Bytes| match Entry::decode(entry) {
-            Ok(Entry::Append(append)) if append.ledger == ledger => Some(Ok((append.first_jsn, append.signed))),
+        let append = |entry: &Bytes| match journal::Entry::decode(entry) {
+            Ok(journal::Entry::Append(append)) if append.ledger == ledger => {
+                Some(Ok((append.first_jsn, append.signed)))
+            }
             Ok(_) => None,
             Err(_) => Some(Err(wire::broken("journal entry"))),
         };
@@ -271,7 +280,7 @@ impl Reads {
         let parts = self.parts(located, *id, shown, wanted, deadline).await?;
         let version = self.version(&located.view, *appended).await?;
         let entries = self.entries(version.sequence).await?;
-        let is_head = |entry: &Bytes| matches!(Entry::decode(entry), Ok(Entry::Head(head)) if head.ledger == *id);
+        let is_head = |entry: &Bytes| matches!(journal::Entry::decode(entry), Ok(journal::Entry::Head(head)) if head.ledger == *id);
         let index = entries.iter().position(is_head).ok_or_else(|| wire::broken("journal: no head"))?;
         let hashes: Vec<Digest> = entries.iter().map(|entry| journal_leaf_hash(entry)).collect();
         let entry = HeadEntry {
