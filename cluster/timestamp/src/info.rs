@@ -7,7 +7,7 @@ use const_oid::ObjectIdentifier;
 
 use crate::{
     Accuracy, Error, IMPRINT_BYTES, Moment,
-    der::{self, BOOLEAN, GENERALIZED_TIME, INTEGER, OBJECT_IDENTIFIER, OCTET_STRING, Reader, SEQUENCE},
+    der::{self, BOOLEAN, GENERALIZED_TIME, INTEGER, OCTET_STRING, Reader, SEQUENCE},
     digest::Digest,
 };
 
@@ -107,7 +107,7 @@ fn refuse_critical(contents: &[u8]) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::{
-        der::{NULL, element},
+        der::{NULL, OBJECT_IDENTIFIER, element},
         oids,
     };
 

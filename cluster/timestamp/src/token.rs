@@ -151,7 +151,9 @@ impl<'a> Signed<'a> {
         token.end()?;
         let mut data = explicit.nested(SEQUENCE, "signed data")?;
         explicit.end()?;
-        data.number()?;
+        if data.number()? != 3 {
+            return Err(Error::Malformed { field: "version of the signed data" });
+        }
         // The digests of all signers; the one signer names its own.
         data.element(SET)?;
         let content = content(&mut data)?;
