@@ -349,3 +349,6 @@ fn may_issue(certificate: &[u8], seconds: u64) -> bool {
     let signs = certificate.key_usage().is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()));
     is_valid && signs
 }
+
+#[cfg(test)]
+mod tests;

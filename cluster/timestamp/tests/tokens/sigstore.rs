@@ -41,7 +41,10 @@ fn stamps(flags: &[&str]) {
         assert_eq!(Some(stamped.accuracy), Accuracy::new(1, 0, 0));
         assert_eq!(stamped.time.nanoseconds() % 1_000_000_000, 0, "it stamps whole seconds");
         assert_eq!(openssl_verifies(&token, &path("root.pem"), &path("chain.pem"), None), Ok(()));
-        assert_eq!(verify(&token, &authority, &imprint(DATA), Some(super::bench::request().nonce())), Err(Error::Nonce));
+        assert_eq!(
+            verify(&token, &authority, &imprint(DATA), Some(super::bench::request().nonce())),
+            Err(Error::Nonce)
+        );
         let ours = bench().authority("third", "other").with_certificates(chain.as_bytes()).expect("a chain");
         assert!(matches!(verify(&token, &ours, &imprint(DATA), None), Err(Error::Chain { .. })));
         if *name == "bare" {
