@@ -260,7 +260,7 @@ fn find_signer(signed: &Signed<'_>, authority: &Authority) -> Result<Certificate
 fn check_signature(signed: &Signed<'_>, signer: &CertificateDer<'_>) -> Result<(), Error> {
     let key = EndEntityCert::try_from(signer).map_err(|_| UNREADABLE_SIGNER)?;
     let unsupported = Error::Algorithm { algorithm: signed.algorithm, purpose: "signatures" };
-    // Names of signature algorithms that include a hash function must agree with that of the digest.
+    // The hash function that the signature algorithm names must be that of the digest.
     let candidates: &[&dyn SignatureVerificationAlgorithm] = match (signed.algorithm, signed.digest) {
         (oids::RSA | oids::RSA_SHA_256, Digest::Sha256) => &[algorithms::RSA_PKCS1_2048_8192_SHA256],
         (oids::RSA | oids::RSA_SHA_384, Digest::Sha384) => &[algorithms::RSA_PKCS1_2048_8192_SHA384],

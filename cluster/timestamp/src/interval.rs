@@ -11,9 +11,9 @@
 //! lower bound by j = max { t - a : s < q }        upper bound by j = min { t + a : n > q }
 //! ```
 //!
-//! With a quorum of m, the lower bound is the m-th largest of all authorities' lower bounds, and the
-//! upper bound the m-th smallest of their upper bounds. So it is the worst that m authorities give:
-//! up to m - 1 of them may lie, and it still holds. Fewer than m bounds are no bound.
+//! With a quorum of m, the lower bound is the m-th largest of all authorities' lower bounds, and
+//! the upper bound the m-th smallest of their upper bounds. So each is the worst that m authorities
+//! give: up to m - 1 of them may lie, and it still holds. Fewer than m bounds are no bound.
 //!
 //! An authority whose stamps go back in time, by more than their accuracies, is set aside: nothing
 //! that it stamped counts, and [`Timeline::set_aside`] names it.
@@ -95,7 +95,7 @@ pub enum Error {
         /// The index of the other.
         second: usize,
     },
-    /// An entry is proven to be younger than it can be: more authorities lie than the quorum allows.
+    /// An entry's lower bound is above its upper one: more authorities lie than the quorum allows.
     #[error(
         "the entry at {sequence} is from after {lower}, and from before {upper}: authorities contradict each other"
     )]

@@ -23,8 +23,8 @@
 //! 1. The authority granted it ([`Token::parse`]).
 //! 2. `TSTInfo` has version 1, the imprint in question by SHA-256, the request's nonce, an allowed
 //!    policy, no critical extension, and an accuracy unless one is configured.
-//! 3. There is one signer. Signed attributes have, once each, the type of the content, the digest of
-//!    the content, and the name of the signer's certificate by a hash of the SHA-2 family
+//! 3. There is one signer. The signed attributes have, once each, the type of the content, the
+//!    digest of the content, and the name of the signer's certificate by a hash of the SHA-2 family
 //!    (`ESSCertIDv2`). The name by SHA-1 (`ESSCertID`) alone is refused.
 //! 4. The certificate with that hash agrees with all else that names the signer.
 //! 5. Its key made the signature over the signed attributes.
@@ -35,8 +35,10 @@
 //!
 //! Signatures of tokens and certificates may be RSA with PKCS #1 v1.5, with keys of 2048 bits or
 //! more and SHA-256, SHA-384 or SHA-512, and ECDSA over P-256 and P-384 with SHA-256 or SHA-384.
-//! Ed25519, RSA-PSS, P-521 and SHA-1 are refused. Certificates need X.509 version 3; a signer whose
-//! own certificate is the root is refused, since it may not issue certificates.
+//! That covers sigstore's public instance and what `openssl ts` makes and verifies. Ed25519 is
+//! refused, as OpenSSL's `ts -verify` does; so are RSA-PSS, P-521 and SHA-1. Tokens are DER
+//! throughout. Certificates need X.509 version 3; a signer whose own certificate is the root is
+//! refused, since it may not issue certificates.
 //!
 //! [`interval`] says when an entry of a log was sequenced, from stamps over the log by several
 //! authorities. Certificates name authorities, so [`Authority::distinct`] refuses those with a
