@@ -1,4 +1,4 @@
-//! Whom to believe: an authority's roots, and the judgement on its tokens.
+//! Authorities as they are configured, and the judgement on their tokens.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
     der::{self, Reader, SEQUENCE},
     digest::Digest,
     oids,
-    token::{Signed, SignerIdentifier},
+    token::{Issued, Signed},
 };
 
 /// Most certificates that are configured for an authority.
@@ -183,8 +183,8 @@ fn anchor<'a>(root: &'a CertificateDer<'_>) -> Result<TrustAnchor<'a>, Error> {
 /// Judges a token: that `authority` stamped `imprint`, the SHA-256 of the bytes in question, in
 /// answer to a request with this nonce.
 ///
-/// Whoever made the request gives its nonce. For others, who find a token kept somewhere, the nonce
-/// means nothing, and they give `None`.
+/// The maker of the request gives its nonce. To a reader of tokens that were kept, the nonce means
+/// nothing; it gives `None`.
 ///
 /// The certificates are judged as of the stamped time: whether they are valid now is of no matter.
 /// Revocation is not looked at.
@@ -239,18 +239,8 @@ fn find_signer(signed: &Signed<'_>, authority: &Authority) -> Result<Certificate
         .find(|certificate| named.digest.of(certificate).as_ref() == named.hash)
         .ok_or(Error::SignerUnknown)?;
     let certificate = read_certificate(signer)?;
-    let is_issued =
-        |name: &[u8], serial: &[u8]| certificate.issuer().as_raw() == name && certificate.raw_serial() == serial;
-    let is_named = match signed.signer {
-        SignerIdentifier::Issuer { name, serial } => is_issued(name, serial),
-        SignerIdentifier::KeyIdentifier(identifier) => {
-            certificate.iter_extensions().any(|extension| match extension.parsed_extension() {
-                ParsedExtension::SubjectKeyIdentifier(own) => own.0 == identifier,
-                _ => false,
-            })
-        }
-    };
-    if !is_named || named.issuer.is_some_and(|(name, serial)| !is_issued(name, serial)) {
+    let is_named = |by: Issued<'_>| certificate.issuer().as_raw() == by.issuer && certificate.raw_serial() == by.serial;
+    if !is_named(signed.signer) || named.issued.is_some_and(|by| !is_named(by)) {
         return Err(Error::SignerIdentity);
     }
     Ok(CertificateDer::from(signer.to_vec()))
@@ -341,13 +331,14 @@ fn check_chain(
 
 const TIME_STAMPING: &[u8] = oids::TIME_STAMPING.as_bytes();
 
-/// A certificate that is valid at a time, and may issue others as far as its key usage says.
+/// Whether a certificate is valid at a time, and may issue others.
 fn may_issue(certificate: &[u8], seconds: u64) -> bool {
     let Ok(certificate) = read_certificate(certificate) else { return false };
     let (from, until) = (certificate.validity().not_before.timestamp(), certificate.validity().not_after.timestamp());
     let is_valid = i64::try_from(seconds).is_ok_and(|at| from <= at && at <= until);
     let signs = certificate.key_usage().is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()));
-    is_valid && signs
+    let is_issuer = certificate.basic_constraints().is_ok_and(|basic| basic.is_none_or(|basic| basic.value.ca));
+    is_valid && signs && is_issuer
 }
 
 #[cfg(test)]

@@ -96,8 +96,7 @@ pub enum Error {
     /// Neither the authority nor the token has the certificate that the signature names.
     #[error("no certificate has the hash that the token's signature names")]
     SignerUnknown,
-    /// The signer's certificate is not the one that the token names by issuer and serial number, or
-    /// by key identifier.
+    /// The signer's certificate is not the one that the token names by issuer and serial number.
     #[error("the token names another signer than its signature does")]
     SignerIdentity,
     /// The token is signed, or its signer named, by an algorithm that is not supported.
@@ -111,8 +110,8 @@ pub enum Error {
     /// The signature is wrong.
     #[error("the signature does not verify")]
     Signature,
-    /// The signer's certificate is not for time stamps, or not for them alone, or says so without
-    /// being critical.
+    /// The extended key usage of the signer's certificate is missing, not critical, or not time
+    /// stamps alone.
     #[error("the signer's certificate is not critically for time stamps, and for them alone")]
     KeyPurpose,
     /// The signer's certificate is not for signatures alone.

@@ -157,8 +157,8 @@ impl Timeline {
 
     /// When the entry at this sequence was sequenced.
     ///
-    /// What is signed by someone who has seen the log's first n entries was signed after the lower
-    /// bound for sequence n.
+    /// A statement that names the root of the log's first n entries was made after the lower bound
+    /// for sequence n.
     ///
     /// # Errors
     ///

@@ -35,10 +35,10 @@
 //!
 //! Signatures of tokens and certificates may be RSA with PKCS #1 v1.5, with keys of 2048 bits or
 //! more and SHA-256, SHA-384 or SHA-512, and ECDSA over P-256 and P-384 with SHA-256 or SHA-384.
-//! That covers sigstore's public instance and what `openssl ts` makes and verifies. Ed25519 is
-//! refused, as OpenSSL's `ts -verify` does; so are RSA-PSS, P-521 and SHA-1. Tokens are DER
-//! throughout. Certificates need X.509 version 3; a signer whose own certificate is the root is
-//! refused, since it may not issue certificates.
+//! Ed25519 is refused, since `openssl ts -verify` refuses it too; so are RSA-PSS, P-521 and SHA-1.
+//! Tokens are DER throughout, and name their signer by issuer and serial number. Certificates need
+//! X.509 version 3; a signer whose own certificate is the root is refused, since it may not issue
+//! certificates.
 //!
 //! [`interval`] says when an entry of a log was sequenced, from stamps over the log by several
 //! authorities. Certificates name authorities, so [`Authority::distinct`] refuses those with a

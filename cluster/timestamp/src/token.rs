@@ -106,7 +106,8 @@ pub(crate) struct Signed<'a> {
     pub content: &'a [u8],
     /// The certificates that the token brings.
     pub certificates: Vec<&'a [u8]>,
-    pub signer: SignerIdentifier<'a>,
+    /// How the signer is named outside of the signature.
+    pub signer: Issued<'a>,
     /// The hash function of the message digest and the signature.
     pub digest: Digest,
     /// The signed attributes as they are signed.
@@ -121,22 +122,20 @@ pub(crate) struct Signed<'a> {
     pub signature: &'a [u8],
 }
 
-/// How the signer is named outside of the signature.
-pub(crate) enum SignerIdentifier<'a> {
-    /// The DER of the issuer's name, and the contents of the serial number.
-    Issuer {
-        name: &'a [u8],
-        serial: &'a [u8],
-    },
-    KeyIdentifier(&'a [u8]),
+/// What names a certificate by its issuer.
+#[derive(Clone, Copy)]
+pub(crate) struct Issued<'a> {
+    /// The DER of the issuer's name.
+    pub issuer: &'a [u8],
+    /// The contents of the serial number.
+    pub serial: &'a [u8],
 }
 
 /// How the signer's certificate is named inside the signature: `ESSCertIDv2` of RFC 5035.
 pub(crate) struct CertificateIdentifier<'a> {
     pub digest: Digest,
     pub hash: &'a [u8],
-    /// The DER of the issuer's name, and the contents of the serial number.
-    pub issuer: Option<(&'a [u8], &'a [u8])>,
+    pub issued: Option<Issued<'a>>,
 }
 
 impl<'a> Signed<'a> {
@@ -176,15 +175,10 @@ impl<'a> Signed<'a> {
     /// Reads the one `SignerInfo`.
     fn signer(mut info: Reader<'a>, content: &'a [u8], certificates: Vec<&'a [u8]>) -> Result<Self, Error> {
         info.number()?;
-        let signer = match info.optional(der::context_plain(0))? {
-            Some(key) => SignerIdentifier::KeyIdentifier(key.contents),
-            None => {
-                let mut identity = info.nested(SEQUENCE, "signer")?;
-                let (name, serial) = (identity.element(SEQUENCE)?.whole, identity.integer()?);
-                identity.end()?;
-                SignerIdentifier::Issuer { name, serial }
-            }
-        };
+        // A signer that is named by its key has another tag here, which `openssl ts` refuses too.
+        let mut identity = info.nested(SEQUENCE, "signer")?;
+        let signer = Issued { issuer: identity.element(SEQUENCE)?.whole, serial: identity.integer()? };
+        identity.end()?;
         let digest = Digest::read(&mut info, "digests")?;
         let attributes = info.optional(der::context(0))?;
         let attributes = attributes.ok_or(Error::Malformed { field: "signed attributes" })?;
@@ -287,21 +281,21 @@ fn certificate_identifier(mut value: Reader<'_>) -> Result<CertificateIdentifier
         _ => Digest::Sha256,
     };
     let hash = identifier.element(OCTET_STRING)?.contents;
-    let issuer = match identifier.optional(SEQUENCE)? {
+    let issued = match identifier.optional(SEQUENCE)? {
         None => None,
         Some(element) => {
-            let mut issuer = Reader::new(element.contents, FIELD);
-            let mut names = issuer.nested(SEQUENCE, FIELD)?;
+            let mut fields = Reader::new(element.contents, FIELD);
+            let mut names = fields.nested(SEQUENCE, FIELD)?;
             let mut name = names.nested(der::context(4), FIELD)?;
             names.end()?;
-            let (directory, serial) = (name.element(SEQUENCE)?.whole, issuer.integer()?);
+            let issued = Issued { issuer: name.element(SEQUENCE)?.whole, serial: fields.integer()? };
             name.end()?;
-            issuer.end()?;
-            Some((directory, serial))
+            fields.end()?;
+            Some(issued)
         }
     };
     identifier.end()?;
-    Ok(CertificateIdentifier { digest, hash, issuer })
+    Ok(CertificateIdentifier { digest, hash, issued })
 }
 
 #[cfg(test)]

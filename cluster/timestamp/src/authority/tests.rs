@@ -52,6 +52,10 @@ struct World {
 type Years = (i32, i32);
 
 fn world(root_years: Years, signer_years: Years) -> World {
+    world_below(IsCa::Ca(BasicConstraints::Unconstrained), root_years, signer_years)
+}
+
+fn world_below(root_may: IsCa, root_years: Years, signer_years: Years) -> World {
     let named = |name: &str, (from, until): Years| {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.distinguished_name.push(DnType::CommonName, name);
@@ -61,7 +65,7 @@ fn world(root_years: Years, signer_years: Years) -> World {
     };
     let key = || KeyPair::generate().expect("the system has randomness");
     let mut params = named("root", root_years);
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.is_ca = root_may;
     let root_key = key();
     let root = params.self_signed(&root_key).expect("a root").der().to_vec();
     let issuer = Issuer::new(params, root_key);
@@ -286,8 +290,6 @@ fn a_certificate_can_not_be_put_in_anothers_place() {
     assert_eq!(verdict(is_other), Err(Error::Signature));
     let outside = |world: &World, parts: &mut Parts| parts.identity = element(SEQUENCE, &[&world.other.identity()]);
     assert_eq!(verdict(outside), Err(Error::SignerIdentity));
-    let by_key = |_: &World, parts: &mut Parts| parts.identity = element(0x80, &[&[1; 20]]);
-    assert_eq!(verdict(by_key), Err(Error::SignerIdentity));
     let inside = |world: &World, parts: &mut Parts| {
         parts.attributes[2] = names(&[&octets(&world.signer.hash()), &issuer_serial(&world.other.identity())]);
     };
@@ -338,6 +340,13 @@ fn certificates_in_a_token_are_bounded() {
     verdict(other_kinds).expect("they are not looked at");
     let garbage = |_: &World, parts: &mut Parts| parts.certificates = element(SEQUENCE, &[]).repeat(3);
     verdict(garbage).expect("neither are those that are not needed");
+}
+
+#[test]
+fn a_root_must_be_one_that_issues_certificates() {
+    let world = world_below(IsCa::ExplicitNoCa, (2020, 2040), (2025, 2035));
+    let verdict = Parts::new(&world).verdict(&world);
+    assert!(matches!(verdict, Err(Error::Chain { .. })), "{verdict:?}");
 }
 
 #[test]

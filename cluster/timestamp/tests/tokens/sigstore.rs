@@ -72,7 +72,6 @@ fn key_flags(dir: &Path, signer: &str, hash: &str) -> Vec<String> {
     ]
 }
 
-/// The public instance has a key of this kind.
 #[test]
 fn tokens_by_a_key_of_384_bits_are_accepted() {
     let dir = scratch();
