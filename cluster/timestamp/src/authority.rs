@@ -18,6 +18,9 @@ use crate::{
 /// Most certificates that are configured for an authority.
 const CERTIFICATES_MAX: usize = 32;
 
+/// Most characters of the reason that a chain is refused for.
+const PROBLEM_CHARS_MAX: usize = 120;
+
 /// The signature algorithms of certificates: RSA with PKCS #1 v1.5 and keys of 2048 bits or more,
 /// and ECDSA over P-256 and P-384.
 const CHAIN_ALGORITHMS: &[&dyn SignatureVerificationAlgorithm] = &[
@@ -326,7 +329,8 @@ fn check_chain(
     let purpose = KeyUsage::required_if_present(TIME_STAMPING);
     key.verify_for_usage(CHAIN_ALGORITHMS, &roots, &between, at, purpose, None, None)
         .map(|_| ())
-        .map_err(|error| refused(&format!("{error:?}")))
+        // Some errors list whole algorithms, byte by byte.
+        .map_err(|error| refused(&format!("{error:?}").chars().take(PROBLEM_CHARS_MAX).collect::<String>()))
 }
 
 const TIME_STAMPING: &[u8] = oids::TIME_STAMPING.as_bytes();

@@ -1,6 +1,6 @@
 //! Tokens by sigstore's authority, which is built from its pinned Go module.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path, process::Command, sync::OnceLock};
 
 use coppice_timestamp::{Accuracy, Authority, Error, ObjectIdentifier, Request, Token, verify};
 
@@ -8,11 +8,14 @@ use crate::bench::{DATA, bench, imprint, openssl_verifies, package, request, run
 
 const POLICY: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.4.1.57264.2");
 
-/// The server's program.
-fn server() -> String {
-    let workspace = package().ancestors().nth(2).expect("this package lies two levels below the root");
-    let path = run(&mut Command::new(workspace.join("scripts/install-timestamp-authority.sh")));
-    String::from_utf8(path).expect("a path").trim_end().to_owned()
+/// The server's program, which is built once.
+fn server() -> &'static str {
+    static SERVER: OnceLock<String> = OnceLock::new();
+    SERVER.get_or_init(|| {
+        let workspace = package().ancestors().nth(2).expect("this package lies two levels below the root");
+        let path = run(&mut Command::new(workspace.join("scripts/install-timestamp-authority.sh")));
+        String::from_utf8(path).expect("a path").trim_end().to_owned()
+    })
 }
 
 /// Has a server with these flags answer each of these requests in `dir`, by name.
