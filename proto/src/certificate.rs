@@ -1,10 +1,10 @@
 //! A certificate's statement about its holder: the roles, and the process that it is for.
 //!
-//! They are URIs among the subject's alternative names: [`ROLE_URI`] followed by a role's name, once
-//! for each role, [`NAME_URI`] followed by the name of a node or coordinator, and [`MEMBER_URI`]
-//! followed by the name of a member of ledgers, which also gives the role of one. A certificate with
-//! two names of one kind counts as one without such a name. Nothing is verified here: TLS does that
-//! first, or [`secure`](crate::secure) in the same step.
+//! They are URIs among the subject's alternative names: [`ROLE_URI`] followed by a role's name,
+//! once for each role, [`NAME_URI`] followed by the name of a node or coordinator, and
+//! [`MEMBER_URI`] followed by the name of a member of ledgers, which also gives the role of one. A
+//! certificate with two names of one kind counts as one without such a name. Nothing is verified
+//! here: TLS does that first, or [`secure`](crate::secure) in the same step.
 
 use std::fmt;
 
@@ -15,8 +15,8 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 pub const ROLE_URI: &str = "urn:coppice:role:";
 /// The beginning of an alternative name (a URI) that states the process that a certificate is for.
 pub const NAME_URI: &str = "urn:coppice:name:";
-/// The beginning of an alternative name (a URI) that states the member of ledgers that a certificate
-/// is for.
+/// The beginning of an alternative name (a URI) that states the member of ledgers that a
+/// certificate is for.
 pub const MEMBER_URI: &str = "urn:coppice:member:";
 /// Most characters of a subject; the rest is cut off.
 const SUBJECT_CHARS_MAX: usize = 256;

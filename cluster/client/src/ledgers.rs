@@ -3,8 +3,8 @@
 //! An [`Author`] signs for one member in one of its lanes. A lane applies its requests in the order
 //! of their numbers, each once. So a request whose answer was lost is sent again unchanged.
 //!
-//! If the client trusts a key, each answer must be proven: an append by a receipt that shows all its
-//! journals as they were signed, a read by a proof of exactly what was asked for.
+//! If the client trusts a key, each answer must be proven: an append by a receipt that shows all
+//! its journals as they were signed, a read by a proof of exactly what was asked for.
 
 use coppice_proto::v1;
 use coppice_types::{ClusterId, Digest, Epoch, LedgerId, MemberId, Stamp};
@@ -93,8 +93,8 @@ impl Client {
     /// once. The answer has a receipt if one was asked for, or if a key is trusted.
     ///
     /// # Errors
-    /// If a key is trusted, also [`Error::Unproven`] or [`Error::Untrusted`] if the receipt does not
-    /// show the journals of this request.
+    /// If a key is trusted, also [`Error::Unproven`] or [`Error::Untrusted`] if the receipt does
+    /// not show the journals of this request.
     pub async fn append(&self, request: &Request, want_receipt: bool) -> Result<Appended, Error> {
         let item = |item: &Item| v1::LedgerItem { kind: item.kind.into(), envelope: item.envelope.encode().into() };
         let message = v1::AppendRequest {

@@ -158,8 +158,8 @@ fn parse_key(text: &str) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// The keys at which the shards of a new ledger begin, except the first one. `even` divides the keys
-/// of clients. With ledgers of members, the first half of the shards holds those.
+/// The keys at which the shards of a new ledger begin, except the first one. `even` divides the
+/// keys of clients. With ledgers of members, the first half of the shards holds those.
 pub fn splits_of(shards: u32, ledgers: bool, even: impl Fn(u32) -> Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     if !ledgers || shards < 2 {
         return even(shards);

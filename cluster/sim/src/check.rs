@@ -4,8 +4,8 @@
 //! - `audit`: every state root follows from the batches and events, by a naive model.
 //! - `commits`: every acknowledged batch stands where its client was told, applied once, and its
 //!   preconditions held. No refused batch is in the log.
-//! - `appends`: the requests of members that are in the log are those that hold, judged again; every
-//!   acknowledged one stands where its author was told, applied once.
+//! - `appends`: each request of a member that is in the log holds, judged again. Every acknowledged
+//!   one stands where its author was told, applied once.
 //! - `order`: every answer fits one moment of the log between question and answer
 //!   (linearizability).
 //! - `reads`: records that were read are those of the model at that state. `proofs` and

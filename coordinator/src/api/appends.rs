@@ -1,8 +1,8 @@
 //! Requests of members: checked, verified and passed to the sequencer; and what a caller may see of
 //! ledgers.
 //!
-//! Hashes and signatures are checked before a request takes a place in the queue. Whether the key is
-//! the one in force is judged again where the request is applied.
+//! Hashes and signatures are checked before a request takes a place in the queue. Whether the key
+//! is the one in force is judged again where the request is applied.
 
 use std::{
     collections::BTreeMap,

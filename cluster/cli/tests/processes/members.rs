@@ -1,5 +1,5 @@
-//! Ledgers of members behind mutual TLS: a certificate names a member, and the ledger says what that
-//! member may see.
+//! Ledgers of members behind mutual TLS: a certificate names a member, and the ledger says what
+//! that member may see.
 
 use serde_json::Value;
 

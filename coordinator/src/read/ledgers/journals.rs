@@ -280,7 +280,10 @@ impl Reads {
         let parts = self.parts(located, *id, shown, wanted, deadline).await?;
         let version = self.version(&located.view, *appended).await?;
         let entries = self.entries(version.sequence).await?;
-        let is_head = |entry: &Bytes| matches!(journal::Entry::decode(entry), Ok(journal::Entry::Head(head)) if head.ledger == *id);
+        let is_head = |entry: &Bytes| match journal::Entry::decode(entry) {
+            Ok(journal::Entry::Head(head)) => head.ledger == *id,
+            _ => false,
+        };
         let index = entries.iter().position(is_head).ok_or_else(|| wire::broken("journal: no head"))?;
         let hashes: Vec<Digest> = entries.iter().map(|entry| journal_leaf_hash(entry)).collect();
         let entry = HeadEntry {

@@ -131,8 +131,8 @@ impl Sequencer {
         Ok(())
     }
 
-    /// Reads the keys of preconditions, and the records of ledgers that requests are judged by, at the
-    /// newest staged version. Shards that don't answer are marked as down.
+    /// Reads the keys of preconditions, and the records of ledgers that requests are judged by, at
+    /// the newest staged version. Shards that don't answer are marked as down.
     pub(super) async fn read_keys(
         &mut self,
         waiting: &[Arc<Request>],
