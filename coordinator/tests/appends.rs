@@ -591,14 +591,76 @@ async fn a_new_key_signs_from_the_next_journal_on() {
     let newer = place.signed("mill", (0, 3)).sign(&new, vec![data(&[], "by the new key")]);
     assert_eq!(append(client, &newer).await.expect("it holds").first_jsn, changed.first_jsn + 1);
     // A rollback to head begins an epoch, for which nobody has signed. The newest request is known.
-    client.rollback(common::roll_back(newer_version(client).await)).await.expect("it takes no journal back");
+    let head = newer_version(client).await;
+    client.rollback(common::roll_back(head)).await.expect("it takes no journal back");
     let again = append(client, &newer).await.expect("it was applied");
     assert_eq!((again.first_jsn, again.replayed), (changed.first_jsn + 1, true));
     let late = place.signed("mill", (0, 4)).sign(&new, vec![data(&[], "for the epoch before")]);
     assert_eq!(reason(&append(client, &late).await.expect_err("of another epoch")), Reason::StaleView);
     // No rollback goes below a journal.
-    let below = common::roll_back(newer_version(client).await - 1);
+    let below = common::roll_back(head - 1);
     assert_eq!(reason(&client.rollback(below).await.expect_err("a journal is there")), Reason::LedgerFloor);
+}
+
+#[tokio::test]
+async fn journals_of_pruned_versions_are_read_and_proven() {
+    let world = world().await;
+    let mut running = world.leader().await;
+    let client = &mut running.client;
+    let ledger = found(client, &founding("grain", false)).await;
+    let place = Place::of(client, ledger).await;
+    for number in 1..=3 {
+        let request = place.signed("mill", (0, number)).sign(&key("mill"), vec![data(&["lot-7"], "old")]);
+        append(client, &request).await.expect("it holds");
+    }
+    for at in 0..3 {
+        let batch = common::commit(vec![common::put(&format!("k{at}"), "v")], Vec::new());
+        client.commit(batch).await.expect("a batch");
+    }
+    let newest = newer_version(client).await;
+    client.prune(common::prune_before(newest)).await.expect("it prunes");
+    // Another coordinator remembers none of the versions.
+    running.kill();
+    let mut running = world.coordinator("b");
+    world.picked.pick("b");
+    running.handle.leading().await;
+    let client = &mut running.client;
+    let request = v1::GetJournalsRequest {
+        ledger: named(ledger),
+        from_jsn: 0,
+        limit: 9,
+        want_payload: true,
+        want_request: true,
+        known_size: 2,
+        read: Some(PROVEN),
+    };
+    let told = client.get_journals(request).await.expect("headers and journals outlive a prune").into_inner();
+    let subject = Subject::Journals { ledger, numbers: vec![0, 1, 2, 3], known: None };
+    check(&world, &told.proof, subject, |claim| {
+        let Claim::Journals(claim) = claim else { panic!("it shows journals") };
+        assert!(claim.journals.iter().all(|journal| journal.signed.is_some()));
+    });
+    let again = place.signed("mill", (0, 3)).sign(&key("mill"), vec![data(&["lot-7"], "old")]);
+    assert!(append(client, &again).await.expect("it was applied, and its receipt is made").replayed);
+}
+
+#[tokio::test]
+async fn names_of_any_length_are_refused_and_break_nothing() {
+    let world = world().await;
+    let mut running = world.leader().await;
+    let client = &mut running.client;
+    let ledger = found(client, &founding("grain", false)).await;
+    for length in [0, 65, 65_536, 200_000] {
+        let member = "x".repeat(length);
+        let request = v1::GetMemberRequest { ledger: named(ledger), member: member.clone(), read: None };
+        assert_eq!(reason(&client.get_member(request).await.expect_err("no name")), Reason::InvalidArgument);
+        let which = Some(v1::ledger_name::Which::Name(member));
+        let request = v1::DescribeLedgerRequest { ledger: Some(v1::LedgerName { which }), read: None };
+        assert_eq!(reason(&client.describe_ledger(request).await.expect_err("no name")), Reason::InvalidArgument);
+        let clue = vec![7; if length == 65 { 257 } else { length }].into();
+        let request = v1::GetLineageRequest { ledger: named(ledger), clue, ..v1::GetLineageRequest::default() };
+        assert_eq!(reason(&client.get_lineage(request).await.expect_err("no clue")), Reason::InvalidArgument);
+    }
 }
 
 /// The number of the newest version.

@@ -18,6 +18,8 @@ pub const NAME_URI: &str = "urn:coppice:name:";
 /// The beginning of an alternative name (a URI) that states the member of ledgers that a
 /// certificate is for.
 pub const MEMBER_URI: &str = "urn:coppice:member:";
+/// Longest name of a member, in bytes. No ledger has a longer one.
+const MEMBER_BYTES_MAX: usize = 64;
 /// Most characters of a subject; the rest is cut off.
 const SUBJECT_CHARS_MAX: usize = 256;
 
@@ -131,7 +133,8 @@ impl Said {
                 _ => None,
             }
         };
-        let (name, member) = (one(NAME_URI), one(MEMBER_URI));
+        let name = one(NAME_URI);
+        let member = one(MEMBER_URI).filter(|member| member.len() <= MEMBER_BYTES_MAX);
         let mut roles: Vec<Role> = uris.clone().filter_map(role_of).collect();
         // The role of a member without its name would open nothing.
         roles.retain(|role| *role != Role::Member);

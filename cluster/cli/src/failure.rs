@@ -155,7 +155,9 @@ fn reason_hint(reason: Reason) -> Option<&'static str> {
         Reason::RoleMissing => {
             "`coppice ledger members` lists the roles; an owner gives them by `coppice ledger member roles`."
         }
-        Reason::Lane => "Another request of this lane came first: try again, or use another --lane.",
+        Reason::Lane => {
+            "Another request of this lane came first. `coppice ledger journals` shows whether it is this one; if not, try again, or use another --lane."
+        }
         Reason::StaleView => "Compare your saved checkpoint by `coppice log check`; after a rollback, sign again.",
         Reason::LedgerChanged | Reason::ClueChanged => "Read the ledger again, and decide then.",
         Reason::NotPossible => "`coppice ledger list` and `coppice ledger members` say what there is.",

@@ -9,10 +9,9 @@
 use coppice_proto::v1;
 use coppice_types::{ClusterId, Digest, Epoch, LedgerId, MemberId, Stamp};
 use coppice_verify::{
-    check::{Claim, Journal, Question, Subject},
+    check::{self, Answer, Claim, Journal, QueryClaim, Question, Subject},
     checkpoint::Checkpoint,
     hash::{clue_hash, ledger_id, member_id, sha256},
-    keys::Keys,
     ledgers::{
         Condition, DATA, Envelope, FOUNDING, Founding, Item, Leaf, MEMBERS, Member, MemberChange, NONCE_BYTES, Request,
         Signed, member_key,
@@ -34,6 +33,8 @@ pub struct Appended {
     pub stamp: Stamp,
     /// Number of the first journal. The others follow without gaps.
     pub first_jsn: u64,
+    /// A checkpoint that covers the version. It is verified if a key is trusted.
+    pub checkpoint: Checkpoint,
     /// The receipt, a proof file; empty unless it was asked for.
     pub receipt: bytes::Bytes,
     /// Whether the request had been applied before.
@@ -106,30 +107,40 @@ impl Client {
         let asking = self.asking();
         let answer = self.call_append(message).await?;
         let stamp = answer.stamp.ok_or(Error::Malformed("no version"))?;
-        let appended = Appended {
+        let mut appended = Appended {
             ledger: LedgerId::from_slice(&answer.ledger).ok_or(Error::Malformed("id of a ledger"))?,
             stamp: Stamp::new(stamp.epoch, stamp.version),
             first_jsn: answer.first_jsn,
+            checkpoint: Checkpoint::claimed(&answer.checkpoint).map_err(|_| Error::Malformed("checkpoint"))?,
             receipt: answer.receipt,
             replayed: answer.replayed,
         };
         if let Some(asking) = asking {
-            self.check_append(&asking, request, &appended).await.map_err(Error::after_commit)?;
+            let checked = self.check_append(&asking, request, &appended).await;
+            appended.checkpoint = checked.map_err(Error::after_commit)?;
         }
         Ok(appended)
     }
 
-    async fn check_append(&self, asking: &Asking, request: &Request, told: &Appended) -> Result<(), Error> {
+    /// Checks a receipt, which must show all journals of the request as they were signed. Returns its
+    /// checkpoint.
+    async fn check_append(&self, asking: &Asking, request: &Request, told: &Appended) -> Result<Checkpoint, Error> {
         let file = decoded(&told.receipt)?;
         let question = Question::about(Subject::Request(sha256(&request.signed)));
         let claim = self.trust_ledgers(asking, &file, &question, false).await?;
         let Claim::Journals(claim) = claim else { return Err(Error::Untrusted("the receipt is of another kind")) };
         let sent = request.items.iter().map(|item| item.envelope.commitment());
+        let signed = Signed::decode(&request.signed).map_err(|_| Error::Malformed("request that was sent"))?;
         let whole = claim.ledger == told.ledger
+            && (signed.founds() || signed.ledger == told.ledger)
+            && claim.journals.iter().all(|journal| journal.signed.as_ref() == Some(&signed))
             && claim.journals[0].leaf.jsn == told.first_jsn
             && claim.journals[0].leaf.stamp == told.stamp
             && claim.journals.iter().map(|journal| journal.leaf.commitment).eq(sent);
-        if whole { Ok(()) } else { Err(Error::Untrusted("the receipt is for other journals than the answer")) }
+        if !whole {
+            return Err(Error::Untrusted("the receipt is for other journals than the answer"));
+        }
+        Checkpoint::claimed(&file.proof.log().checkpoint).map_err(|_| Error::Malformed("checkpoint"))
     }
 
     /// Describes a ledger.
@@ -141,11 +152,13 @@ impl Client {
         &self,
         mut request: v1::DescribeLedgerRequest,
     ) -> Result<v1::DescribeLedgerResponse, Error> {
-        request.read.get_or_insert_default().want_proof |= self.trust.is_some();
+        let read = request.read.get_or_insert_default();
+        read.want_proof |= self.trust.is_some();
+        let at = read.at;
         let (asking, named) = (self.asking(), request.ledger.clone());
         let answer = self.call_describe_ledger(request).await?;
         if let Some(asking) = asking {
-            self.check_description(&asking, named, &answer).await?;
+            self.check_description(&asking, (named, at), &answer).await?;
         }
         Ok(answer)
     }
@@ -153,7 +166,7 @@ impl Client {
     async fn check_description(
         &self,
         asking: &Asking,
-        named: Option<v1::LedgerName>,
+        (named, at): (Option<v1::LedgerName>, Option<v1::Stamp>),
         told: &v1::DescribeLedgerResponse,
     ) -> Result<(), Error> {
         use coppice_verify::ledgers::{Head, founding_key, head_key, name_key};
@@ -168,13 +181,20 @@ impl Client {
         let (head, founding) = (head_key(id), founding_key(id));
         let file = decoded(&told.proof)?;
         let asked = [Some(&head), Some(&founding), name.as_ref()].into_iter().flatten().map(Vec::as_slice).collect();
-        let claim = self.trust_ledgers(asking, &file, &Question::about(Subject::Keys(asked)), true).await?;
-        let value = |key: &[u8]| proven_value(&claim, key).ok_or(Error::Untrusted("the proof has no such record"));
+        let claim = self.trust_ledgers(asking, &file, &Question::about(Subject::Keys(asked)), at.is_none()).await?;
+        let stamp = claim_stamp(&claim).ok_or(Error::Untrusted("the proof is of another kind"))?;
+        let same_stamp = |other: &v1::Stamp| stamp == Stamp::new(other.epoch, other.version);
+        if !told.read_at.as_ref().is_some_and(same_stamp) || at.is_some_and(|at| at.version != stamp.version.0) {
+            return Err(Error::Untrusted("the proof is for another version"));
+        }
+        let value = |key: &[u8]| proven_value(&claim, key)?.ok_or(Error::Untrusted("the proof has no such record"));
         let proven = Head::decode(value(&head)?).map_err(|_| Error::Malformed("head of a ledger"))?;
         let same = (proven.edge.size(), proven.purged) == (told.size, told.purged)
             && proven.edge.root().as_bytes()[..] == told.root[..]
             && value(&founding)? == &told.founding[..]
-            && name.as_ref().is_none_or(|name| proven_value(&claim, name) == Some(&told.id[..]));
+            && name
+                .as_ref()
+                .is_none_or(|name| matches!(proven_value(&claim, name), Ok(Some(id)) if id == &told.id[..]));
         if same { Ok(()) } else { Err(Error::Untrusted("the answer and its proof disagree")) }
     }
 
@@ -192,7 +212,7 @@ impl Client {
             let (key, file) = (member_key(ledger, member_id(name)), decoded(&answer.proof)?);
             let question = Question::about(Subject::Keys(vec![&key]));
             let claim = self.trust_ledgers(&asking, &file, &question, true).await?;
-            if proven_value(&claim, &key).unwrap_or_default() != &answer.record[..] {
+            if proven_value(&claim, &key)?.unwrap_or_default() != &answer.record[..] {
                 return Err(Error::Untrusted("the answer and its proof disagree"));
             }
         }
@@ -215,6 +235,8 @@ impl Client {
         known: Option<(u64, Digest)>,
     ) -> Result<Journals, Error> {
         let want_proof = wanted.proof || self.trust.is_some();
+        // Every list is a continuation of the empty one.
+        let known = known.filter(|(size, _)| *size > 0);
         let request = v1::GetJournalsRequest {
             ledger: Some(ledger_name(ledger)),
             from_jsn: from,
@@ -297,21 +319,25 @@ impl Client {
     /// The root log and epoch that a request signed now names: the newest checkpoint, verified if a
     /// key is trusted.
     async fn seen(&self) -> Result<(ClusterId, Epoch, Checkpoint), Error> {
-        let head = self.head().await?;
-        let cluster = ClusterId::from_slice(&head.cluster_id).ok_or(Error::Malformed("cluster id"))?;
-        let epoch = head.stamp.ok_or(Error::Malformed("no head"))?.epoch;
-        let checkpoint = match &self.trust {
-            None => Checkpoint::claimed(&head.checkpoint).map_err(|_| Error::Malformed("checkpoint"))?,
-            Some(trust) => {
-                let keys = Keys::clone(&trust.keys());
-                let unsigned = "the newest checkpoint is not signed by the trusted key";
-                let checkpoint =
-                    Checkpoint::open(&head.checkpoint, keys.newest()).map_err(|_| Error::Untrusted(unsigned))?;
-                self.follow(trust, Seen { checkpoint: checkpoint.clone(), keys }).await?;
-                checkpoint
-            }
+        let Some(trust) = &self.trust else {
+            let head = self.head().await?;
+            let cluster = ClusterId::from_slice(&head.cluster_id).ok_or(Error::Malformed("cluster id"))?;
+            let epoch = head.stamp.ok_or(Error::Malformed("no head"))?.epoch;
+            let checkpoint = Checkpoint::claimed(&head.checkpoint).map_err(|_| Error::Malformed("checkpoint"))?;
+            return Ok((cluster, Epoch(epoch), checkpoint));
         };
-        Ok((cluster, Epoch(epoch), checkpoint))
+        // A proof of growth shows the newest header, and all changes of the key.
+        let (keys, old_size) = (trust.keys(), trust.seen().max(1));
+        let standing = self.checkpoint(old_size).await?.standing;
+        let file = decoded(&standing)?;
+        let cluster = file.cluster;
+        let verified = check::verify_known(&file, &keys, None, &Question::about(Subject::Growth(old_size)))?;
+        let (checkpoint, epoch) = (verified.checkpoint.clone(), verified.newest.stamp.epoch);
+        if checkpoint.size < old_size {
+            return Err(Error::Untrusted("it is older than what this client had seen before it asked"));
+        }
+        self.follow(trust, Seen { checkpoint: checkpoint.clone(), keys: verified.keys }).await?;
+        Ok((cluster, epoch, checkpoint))
     }
 
     /// Founds a ledger. `founder` is the name of the member whose key this is.
@@ -367,16 +393,32 @@ impl Client {
         };
         let number = record.lane(lane) + 1;
         let place = Place { cluster, ledger, member, agent, lane };
-        Ok(Some(Author { client: self.clone(), key, place, epoch, seen, number }))
+        Ok(Some(Author { client: self.clone(), key, place, epoch, seen, number, pending: None }))
     }
 }
 
 /// The value of a key in a proven claim; `None` if it has none.
-fn proven_value<'c>(claim: &'c Claim<'_>, key: &[u8]) -> Option<&'c [u8]> {
-    let Claim::Query(claim) = claim else { return None };
-    let coppice_verify::check::Answer::Keys(shown) = &claim.answer else { return None };
-    let at = shown.binary_search_by(|(shown, _)| (**shown).cmp(key)).ok()?;
-    shown[at].1.as_ref()?.value.as_deref()
+///
+/// # Errors
+/// If the proof does not say it: a record without its value is no absence.
+fn proven_value<'c>(claim: &'c Claim<'_>, key: &[u8]) -> Result<Option<&'c [u8]>, Error> {
+    let bare = Error::Untrusted("the proof leaves a record or its value out");
+    let Claim::Query(QueryClaim { answer: Answer::Keys(shown), .. }) = claim else { return Err(bare) };
+    match shown.binary_search_by(|(shown, _)| (**shown).cmp(key)) {
+        Ok(at) => match &shown[at].1 {
+            None => Ok(None),
+            Some(record) => record.value.as_deref().map(Some).ok_or(bare),
+        },
+        Err(_) => Err(bare),
+    }
+}
+
+/// The stamp of the version that a query is proven in.
+fn claim_stamp(claim: &Claim<'_>) -> Option<Stamp> {
+    match claim {
+        Claim::Query(claim) => Some(claim.header.stamp),
+        _ => None,
+    }
 }
 
 /// The place of an author: what does not change from request to request.
@@ -400,6 +442,8 @@ pub struct Author {
     seen: Checkpoint,
     /// Number of the next request.
     number: u64,
+    /// The request of this number, if its outcome is unknown.
+    pending: Option<Request>,
 }
 
 impl Author {
@@ -441,7 +485,8 @@ impl Author {
         signed.sign(&self.key, items)
     }
 
-    /// Appends journals with data, in one request.
+    /// Appends journals with data, in one request. If the outcome of the one before is unknown, that
+    /// one is sent again first.
     ///
     /// # Errors
     /// Those of [`Client::append`]. After a refusal the number of the lane is not used up.
@@ -476,10 +521,31 @@ impl Author {
         conditions: Vec<Condition>,
         want_receipt: bool,
     ) -> Result<Appended, Error> {
+        if let Some(pending) = self.pending.take() {
+            // A refusal says that it was not applied.
+            if let Err(error) = self.pass(pending, false).await
+                && error.outcome_unknown()
+            {
+                return Err(error);
+            }
+        }
         let request = self.request(items, conditions);
-        let appended = self.client.append(&request, want_receipt).await?;
-        self.number += 1;
-        Ok(appended)
+        self.pass(request, want_receipt).await
+    }
+
+    /// Sends the request of the next number, and keeps it if its outcome is unknown.
+    async fn pass(&mut self, request: Request, want_receipt: bool) -> Result<Appended, Error> {
+        match self.client.append(&request, want_receipt).await {
+            Ok(appended) => {
+                self.number += 1;
+                self.seen = appended.checkpoint.clone();
+                Ok(appended)
+            }
+            Err(error) => {
+                self.pending = error.outcome_unknown().then_some(request);
+                Err(error)
+            }
+        }
     }
 }
 

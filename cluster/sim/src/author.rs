@@ -119,7 +119,7 @@ impl Author {
             Ok(answer) => answer.map(tonic::Response::into_inner),
             Err(_) => Err(Status::deadline_exceeded("no answer")),
         };
-        if answer.as_ref().is_err_and(|error| is_open(error)) {
+        if answer.as_ref().is_err_and(is_open) {
             self.at = (self.at + 1) % self.channels.len();
             sleep(Duration::from_millis(5 + self.rng.below(40))).await;
         }

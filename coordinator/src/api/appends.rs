@@ -14,7 +14,7 @@ use bytes::Bytes;
 use coppice_env::bug::{Bug, planted};
 use coppice_process::access::{MemberSaid, member_of};
 use coppice_proto::{convert, status, v1};
-use coppice_types::{Digest, ErrorKind, LedgerId, MemberId, Reason};
+use coppice_types::{Digest, LedgerId, MemberId, Reason};
 use coppice_verify::ledgers::{Checked, Content, ITEMS_MAX};
 use tonic::Status;
 
@@ -73,16 +73,18 @@ impl Repeated {
     }
 }
 
-/// Whether the request is refused for good, unless it was applied before.
-fn is_final(error: &Status) -> bool {
-    matches!(status::kind(error), ErrorKind::Invalid | ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Conflict)
+/// Whether the refusal may come from what was applied since the request itself was: a later number
+/// of its lane, another key, role or epoch, or the name that it has founded.
+fn may_be_repeated(error: &Status) -> bool {
+    use Reason::{BadSignature, Lane, NotPossible, RoleMissing, StaleView};
+    matches!(status::reason(error), Some(Lane | BadSignature | RoleMissing | StaleView | NotPossible))
 }
 
 /// What a caller may see of ledgers, by its certificate.
 pub fn sight(request: &tonic::Extensions) -> Sight {
     match member_of(request) {
         MemberSaid::Unchecked => Sight::All,
-        MemberSaid::Named(name) => Sight::Member(name),
+        MemberSaid::Named { name, is_auditor } => Sight::Member { name, is_auditor },
         // The table of methods lets an auditor in.
         MemberSaid::Nobody => Sight::Hashes,
     }
@@ -113,13 +115,13 @@ impl Api {
         let repeated = Repeated::of(&checked);
         let mut appended = match self.apply(checked, limit).await {
             // It may have been refused because it was applied before.
-            Err(error) if is_final(&error) => self.replayed(&repeated, error).await?,
+            Err(error) if may_be_repeated(&error) => self.replayed(&repeated, error).await?,
             done => done?,
         };
         if want_receipt {
             let receipt = self.receipt(repeated.items, &appended, caller).await.map_err(|error| {
                 let told = format!("the journals are committed, their receipt could not be made: {}", error.message());
-                status::refuse(Reason::Unavailable, format!("{told}: send the request again"))
+                status::refuse(status::reason(&error).unwrap_or(Reason::Unavailable), told)
             })?;
             appended.receipt = receipt;
         }
@@ -129,8 +131,8 @@ impl Api {
     /// Verifies a request, and waits until it is applied or refused.
     async fn apply(&self, mut checked: Checked, limit: Duration) -> Result<v1::AppendResponse, Status> {
         let Founded { params, map, .. } = self.intake.genesis().await?;
-        self.check_seen(&checked).await?;
         self.verify(&mut checked).await?;
+        self.check_seen(&checked).await?;
         let (ledger, signer) = (checked.ledger, checked.signed.signer());
         let request = Arc::new(Request::append(checked, map, params)?);
         let (entry, receive) = self.intake.entry(request, false, limit)?;
@@ -154,8 +156,8 @@ impl Api {
             return Ok(());
         }
         let message = format!(
-            "this root log never had the root that the signer has seen at {} entries: keep both checkpoints, they \
-             show a fork",
+            "this root log never had the root that the request names for {} entries: if a checkpoint shows that \
+             root, keep it, it is evidence of a fork",
             signed.seen_size
         );
         Err(status::refuse(Reason::StaleView, message))
@@ -214,7 +216,7 @@ impl Api {
             want_payload: false,
             want_request: true,
             known_size: 0,
-            read: Some(v1::ReadOptions { at: done.stamp, want_proof: true, ..v1::ReadOptions::default() }),
+            read: Some(v1::ReadOptions { want_proof: true, ..v1::ReadOptions::default() }),
         };
         Ok(self.reads.by(caller).journals(&request, &Sight::All).await?.proof)
     }

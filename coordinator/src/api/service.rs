@@ -304,7 +304,12 @@ impl Ledger for Api {
         let missing = |what: String| status::refuse(Reason::NotFound, what);
         let header = match request.into_inner().which {
             Some(Which::Version(version)) => {
-                let answer = self.intake.log.root.read(Read::Version(v1::VersionRead { version, epoch: None })).await?;
+                let answer = self
+                    .intake
+                    .log
+                    .root
+                    .read(Read::Version(v1::VersionRead { version, epoch: None, header_only: false }))
+                    .await?;
                 answer.header
             }
             Some(Which::Sequence(from_sequence)) => {

@@ -91,7 +91,9 @@ impl RootLog {
         let mut roots = self.remembered.roots.lock().expect("no holder of the lock panics");
         roots.insert(size, root);
         if roots.len() > ROOTS_MAX {
-            roots.pop_first();
+            // The one that was just looked up may be the smallest.
+            let smallest = roots.keys().copied().find(|known| *known != size);
+            smallest.map(|smallest| roots.remove(&smallest));
         }
     }
 

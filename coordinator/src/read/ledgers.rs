@@ -20,7 +20,8 @@ use coppice_types::{Digest, LedgerId, MemberId, Reason, Stamp, codec};
 use coppice_verify::{
     hash::member_id,
     ledgers::{
-        Head, Leaf, Member, Roles, founding_key, head_key, leaf_key, member_end, member_key, name_end, name_key,
+        Head, Leaf, Member, NAME_BYTES_MAX, Roles, founding_key, head_key, leaf_key, member_end, member_key, name_end,
+        name_key,
     },
 };
 use tokio::time::Instant;
@@ -38,8 +39,8 @@ pub enum Sight {
     All,
     /// Everything but payloads.
     Hashes,
-    /// What a member of this name may see.
-    Member(String),
+    /// What a member of this name may see, or an auditor where it is no member.
+    Member { name: String, is_auditor: bool },
 }
 
 /// Whose payloads a caller may see in one ledger.
@@ -136,25 +137,24 @@ impl Reads {
     ///
     /// # Errors
     /// `NOT_A_MEMBER` if the caller may see nothing of the ledger.
-    async fn sight_of(
-        &self,
-        located: &Located,
-        ledger: LedgerId,
-        sight: &Sight,
-        deadline: Instant,
-    ) -> Result<Payloads, Status> {
-        let name = match sight {
+    async fn sight_of(&self, ledger: LedgerId, sight: &Sight, deadline: Instant) -> Result<Payloads, Status> {
+        let (name, is_auditor) = match sight {
             Sight::All => return Ok(Payloads::All),
             Sight::Hashes => return Ok(Payloads::None),
-            Sight::Member(name) => name,
+            Sight::Member { name, is_auditor } => (name, *is_auditor),
         };
-        let head = self.locate_in(located.view.clone(), None, false).await?;
+        // A read of an older version, or of a view that may be old, shows no more than head allows.
+        let head = self.locate_in(self.view(false).await?, None, false).await?;
         let Standing { size, signer } = self.standing(&head, ledger, member_id(name), deadline).await?;
-        // The right to read ends with the key.
-        let member = signer.filter(|member| member.key_at(size).is_some());
-        let member = member.ok_or_else(|| {
-            Refusal::new(Reason::NotAMember, format!("the ledger has no member {name} with a key in force"))
-        })?;
+        // The right to read ends with the key. An agent appends, and reads nothing.
+        let member = match signer.filter(|member| member.key_at(size).is_some() && member.agency.is_none()) {
+            Some(member) => member,
+            None if is_auditor => return Ok(Payloads::None),
+            None => {
+                let message = format!("the ledger has no member {name} with a key in force");
+                return Err(Refusal::new(Reason::NotAMember, message).into());
+            }
+        };
         let reads = [Roles::OWNER, Roles::REGULATOR, Roles::READER].into_iter().any(|role| member.roles.has(role));
         Ok(if reads { Payloads::All } else { Payloads::Own(member_id(name)) })
     }
@@ -211,7 +211,7 @@ impl Reads {
         let read = &request.read.unwrap_or_default();
         self.retry(read, |located, deadline| async move {
             let Found { id, head, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
-            self.sight_of(&located, id, sight, deadline).await?;
+            self.sight_of(id, sight, deadline).await?;
             let mut keys = vec![Bytes::from(head_key(id)), founding_key(id).into()];
             if let Some(v1::ledger_name::Which::Name(name)) = request.ledger.as_ref().and_then(|it| it.which.as_ref()) {
                 keys.push(name_key(name).into());
@@ -239,8 +239,9 @@ impl Reads {
     pub async fn member(&self, request: &v1::GetMemberRequest, sight: &Sight) -> Result<v1::GetMemberResponse, Status> {
         let read = &request.read.unwrap_or_default();
         self.retry(read, |located, deadline| async move {
+            check_name(&request.member, "member")?;
             let Found { id: ledger, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
-            self.sight_of(&located, ledger, sight, deadline).await?;
+            self.sight_of(ledger, sight, deadline).await?;
             let id = member_id(&request.member);
             let keys = [Bytes::from(member_key(ledger, id))];
             let answer = self.get_at(located, &keys, read, deadline).await?;
@@ -304,7 +305,7 @@ impl Reads {
         names: Vec<v1::ShardRecord>,
         sight: &Sight,
     ) -> Result<Vec<v1::ShardRecord>, Status> {
-        let Sight::Member(name) = sight else { return Ok(names) };
+        let Sight::Member { name, is_auditor: false } = sight else { return Ok(names) };
         let member = member_id(name);
         let key = |record: &v1::ShardRecord| Some(member_key(LedgerId::from_slice(&record.value)?, member));
         let deadline = Instant::now() + self.read_timeout;
@@ -326,7 +327,7 @@ impl Reads {
         let located = self.locate_list(&read).await?;
         let deadline = Instant::now() + self.read_timeout;
         let Found { id: ledger, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
-        self.sight_of(&located, ledger, sight, deadline).await?;
+        self.sight_of(ledger, sight, deadline).await?;
         let (low, high) = (member_key(ledger, MemberId::default()), member_end(ledger));
         let mut left = if request.limit == 0 { u32::MAX } else { request.limit };
         for index in located.leaves.overlapping(&low, Some(&high)) {
@@ -348,11 +349,15 @@ impl Reads {
 
 /// The key of a ledger's name.
 fn key_of_name(name: &str) -> Result<Vec<u8>, Refusal> {
-    let max = coppice_verify::ledgers::NAME_BYTES_MAX;
-    if name.is_empty() || name.len() > max {
-        return Err(Refusal::invalid(format!("a ledger's name has 1 to {max} bytes, found {}", name.len())));
-    }
+    check_name(name, "ledger")?;
     Ok(name_key(name))
+}
+
+fn check_name(name: &str, of: &str) -> Result<(), Refusal> {
+    if (1..=NAME_BYTES_MAX).contains(&name.len()) {
+        return Ok(());
+    }
+    Err(Refusal::invalid(format!("the name of a {of} has 1 to {NAME_BYTES_MAX} bytes, found {}", name.len())))
 }
 
 /// A record's value. One that does not decode comes from a broken node.

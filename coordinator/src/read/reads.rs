@@ -151,7 +151,7 @@ impl Reads {
     /// root group remembers.
     async fn explain(&self, refusal: Refusal, number: Option<Stamp>) -> Status {
         let (Some(number), Reason::NotYet) = (number, refusal.reason) else { return refusal.into() };
-        let read = v1::VersionRead { version: number.version.0, epoch: None };
+        let read = v1::VersionRead { version: number.version.0, epoch: None, header_only: false };
         let answer = self.log.root.read(v1::read_root_request::Read::Version(read)).await;
         match answer {
             Err(exact) if status::reason(&exact) == Some(Reason::RolledBack) => exact,
@@ -168,7 +168,7 @@ impl Reads {
         let known = if newest.stamp == stamp && matches!(newest.body, Body::Commit | Body::Genesis(_)) {
             KnownVersion { header: view.newest.clone(), sequence: newest.sequence.0, leaves: view.tail.leaves.clone() }
         } else {
-            let read = v1::VersionRead { version: stamp.version.0, epoch: Some(stamp.epoch.0) };
+            let read = v1::VersionRead { version: stamp.version.0, epoch: Some(stamp.epoch.0), header_only: false };
             let answer = self.log.root.read(v1::read_root_request::Read::Version(read)).await?;
             KnownVersion {
                 sequence: answer.header_sequence,
@@ -303,16 +303,39 @@ impl Reads {
         Ok((ShardProof { index, trees: answer.trees }, answer.records))
     }
 
+    /// Place and header of a version that stands, even if it was pruned.
+    pub(super) async fn commit_header(&self, view: &View, stamp: Stamp) -> Result<(u64, Bytes), Status> {
+        if let Some(known) = self.log.known_version(stamp) {
+            return Ok((known.sequence, known.header.clone()));
+        }
+        if view.tail.header.stamp == stamp && view.tail.header.body == Body::Commit {
+            return Ok((view.tail.header.sequence.0, view.newest.clone()));
+        }
+        let read = v1::VersionRead { version: stamp.version.0, epoch: Some(stamp.epoch.0), header_only: true };
+        let answer = self.log.root.read(v1::read_root_request::Read::Version(read)).await?;
+        Ok((answer.header_sequence, answer.header))
+    }
+
     pub(super) async fn header_proof(&self, located: &Located) -> Result<HeaderProof, Status> {
         let known = self.version(&located.view, located.stamp).await?;
+        self.header_proof_of(located, &known.header, known.sequence).await
+    }
+
+    /// The proof for the header at this place, under the checkpoint of the read.
+    pub(super) async fn header_proof_of(
+        &self,
+        located: &Located,
+        header: &Bytes,
+        sequence: u64,
+    ) -> Result<HeaderProof, Status> {
         let prefix = match &located.checkpoint {
             Some(checkpoint) => SignedPrefix::over(located.view.clone(), checkpoint.clone()),
             None => {
                 let deadline = Instant::now() + self.read_timeout;
-                SignedPrefix::cosigned(&self.log, &self.shown, known.sequence + 1, deadline).await?
+                SignedPrefix::cosigned(&self.log, &self.shown, sequence + 1, deadline).await?
             }
         };
-        HeaderProof::of(&self.log, prefix, &known.header, known.sequence).await
+        HeaderProof::of(&self.log, prefix, header, sequence).await
     }
 }
 

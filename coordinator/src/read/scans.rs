@@ -116,15 +116,20 @@ impl Reads {
     }
 
     /// Proves all records of a range that was read.
-    pub(super) async fn prove_range(
+    async fn prove_range(&self, located: &Located, low: &[u8], high: Option<&[u8]>) -> Result<Bytes, Status> {
+        let deadline = Instant::now() + self.read_timeout;
+        let _room = self.room_for(usize::MAX, &located.view.genesis.params, deadline).await?;
+        self.prove_range_in_room(located, low, high).await
+    }
+
+    /// Like `prove_range`, for a caller that holds the room of a whole message.
+    pub(super) async fn prove_range_in_room(
         &self,
         located: &Located,
         low: &[u8],
         high: Option<&[u8]>,
     ) -> Result<Bytes, Status> {
         let params = &located.view.genesis.params;
-        let deadline = Instant::now() + self.read_timeout;
-        let _room = self.room_for(usize::MAX, params, deadline).await?;
         let mut proofs = Vec::new();
         let mut values = Vec::new();
         let mut size = 0;

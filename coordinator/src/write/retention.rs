@@ -108,7 +108,8 @@ async fn head_at(log: &RootLog, low: u64, high: u64, time_ms: u64) -> Result<u64
     let (mut low, mut high) = (low, high);
     while low < high {
         let middle = high - (high - low) / 2;
-        let read = v1::read_root_request::Read::Version(v1::VersionRead { version: middle, epoch: None });
+        let read =
+            v1::read_root_request::Read::Version(v1::VersionRead { version: middle, epoch: None, header_only: false });
         let answer = log.root.read(read).await?;
         if wire::header_in(&answer.header)?.timestamp_ms <= time_ms {
             low = middle;

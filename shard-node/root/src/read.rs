@@ -146,11 +146,7 @@ impl Root {
     /// [`Error::Corrupted`] if a file is damaged.
     pub fn version(&self, version: Version, epoch: Option<Epoch>) -> Result<VersionState, Error> {
         let ledger = self.ledger()?;
-        let found = ledger.timeline.find(version, epoch).map_err(|why| match why {
-            Unreadable::RolledBack => Error::RolledBack { epoch, version },
-            Unreadable::Pruned => Error::Pruned { version, boundary: ledger.timeline.boundary() },
-            Unreadable::NotYet => Error::NotYet { version, head: ledger.timeline.head() },
-        })?;
+        let found = ledger.timeline.find(version, epoch).map_err(|why| unreadable(ledger, version, epoch, why))?;
         let header = ledger.log.entry(found.sequence.0, &self.store)?;
         let decoded = decode(&header, found.sequence)?;
         let leaves = ledger.leaves(&self.states_after(ledger, found.sequence)?);
@@ -158,6 +154,17 @@ impl Root {
             return Err(Error::corrupted("index", format!("leaves of version {version} are not its header's")));
         }
         Ok(VersionState { header, sequence: found.sequence, stamp: found.stamp, leaves })
+    }
+
+    /// Place and canonical bytes of the header of a version that stands, even if it was pruned.
+    ///
+    /// # Errors
+    /// [`Error::RolledBack`], [`Error::NotYet`]; [`Error::Corrupted`] if a file is damaged.
+    pub fn version_header(&self, version: Version, epoch: Option<Epoch>) -> Result<(Sequence, Vec<u8>), Error> {
+        let ledger = self.ledger()?;
+        let found =
+            ledger.timeline.find_header(version, epoch).map_err(|why| unreadable(ledger, version, epoch, why))?;
+        Ok((found.sequence, ledger.log.entry(found.sequence.0, &self.store)?))
     }
 
     /// Canonical bytes of one header.
@@ -308,4 +315,12 @@ fn boundary_of(shard: ShardId, boundary: &States, newest: &States) -> Option<Sha
 
 fn decode(header: &[u8], sequence: Sequence) -> Result<Header, Error> {
     Header::decode(header).map_err(|error| Error::corrupted("log", format!("header {sequence}: {error}")))
+}
+
+fn unreadable(ledger: &Ledger, version: Version, epoch: Option<Epoch>, why: Unreadable) -> Error {
+    match why {
+        Unreadable::RolledBack => Error::RolledBack { epoch, version },
+        Unreadable::Pruned => Error::Pruned { version, boundary: ledger.timeline.boundary() },
+        Unreadable::NotYet => Error::NotYet { version, head: ledger.timeline.head() },
+    }
 }

@@ -94,9 +94,15 @@ impl Timeline {
         (1..).zip(self.admins.iter().copied()).skip(skipped)
     }
 
-    /// The standing version of a number. If an epoch is given, the version must have stood in that
-    /// epoch (PROTOCOL 7.2).
+    /// The standing version of a number that can be read. If an epoch is given, the version must
+    /// have stood in that epoch (PROTOCOL 7.2).
     pub(crate) fn find(&self, version: Version, epoch: Option<Epoch>) -> Result<Found, Unreadable> {
+        let found = self.find_header(version, epoch)?;
+        if version < self.boundary { Err(Unreadable::Pruned) } else { Ok(found) }
+    }
+
+    /// Like [`Timeline::find`], but also finds versions that were pruned: their headers stay.
+    pub(crate) fn find_header(&self, version: Version, epoch: Option<Epoch>) -> Result<Found, Unreadable> {
         if let Some(epoch) = epoch {
             // Of all later kept epochs, the next one started from the lowest version.
             let later = self.epochs.pairs().iter().find(|pair| pair.epoch > epoch);
@@ -112,9 +118,6 @@ impl Timeline {
             // in that epoch's future.
             let gone = epoch.is_none() && version <= self.highest;
             return Err(if gone { Unreadable::RolledBack } else { Unreadable::NotYet });
-        }
-        if version < self.boundary {
-            return Err(Unreadable::Pruned);
         }
         Ok(self.locate(version))
     }

@@ -162,6 +162,11 @@ impl RootMachine {
     }
 
     fn version(&self, read: v1::VersionRead, size: u64, answer: &mut v1::ReadRootResponse) -> Result<(), Refusal> {
+        if read.header_only {
+            let found = self.root.version_header(Version(read.version), read.epoch.map(Epoch)).map_err(refused)?;
+            (answer.header_sequence, answer.header) = (found.0.0, found.1.into());
+            return Ok(());
+        }
         let state = self.root.version(Version(read.version), read.epoch.map(Epoch)).map_err(refused)?;
         answer.header = state.header.into();
         answer.header_sequence = state.sequence.0;

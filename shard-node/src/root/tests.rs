@@ -176,7 +176,7 @@ fn before_genesis_there_is_a_view_with_the_clock_and_no_other_answer() {
     let ledger = Ledger::empty();
     let view = ledger.answer(Read::View(true)).expect("it always can").view.expect("always set");
     assert_eq!(view, v1::RootView { clock_ms: NOW_MS, ..v1::RootView::default() });
-    let version = v1::VersionRead { version: 0, epoch: None };
+    let version = v1::VersionRead { version: 0, ..v1::VersionRead::default() };
     assert!(ledger.answer(Read::Version(version)).is_err());
     assert_eq!(ledger.machine.attest(attest(1, 0)), Err(missing(0, 1)));
 }
@@ -184,7 +184,8 @@ fn before_genesis_there_is_a_view_with_the_clock_and_no_other_answer() {
 #[test]
 fn the_view_and_every_proof_in_an_answer_are_of_one_log() {
     let ledger = Ledger::of(5);
-    let answer = ledger.answer(Read::Version(v1::VersionRead { version: 2, epoch: None })).expect("it stands");
+    let answer =
+        ledger.answer(Read::Version(v1::VersionRead { version: 2, ..v1::VersionRead::default() })).expect("it stands");
     let view = answer.view.as_ref().expect("always set");
     assert_eq!((view.log_size, view.term), (5, 1));
     assert_eq!(answer.header, ledger.headers[2].encode());
@@ -246,7 +247,7 @@ fn reads_beyond_the_log_or_without_bounds_are_refused() {
     ] {
         assert_eq!(ledger.answer(read.clone()).map(drop), Err(Reason::NotFound), "{read:?}");
     }
-    let above = ledger.answer(Read::Version(v1::VersionRead { version: 3, epoch: None }));
+    let above = ledger.answer(Read::Version(v1::VersionRead { version: 3, ..v1::VersionRead::default() }));
     assert_eq!(above.map(drop), Err(Reason::NotYet));
     let headers = |from_sequence, limit| {
         let answer = ledger.answer(Read::Headers(v1::HeadersRead { from_sequence, limit })).expect("a page");

@@ -14,7 +14,9 @@ use coppice_proto::v1::{self, ledger_name::Which};
 use coppice_types::{LedgerId, MemberId, Reason};
 use coppice_verify::{
     hash::{clue_hash, member_id},
-    ledgers::{Condition, DATA, Envelope, FOUNDING, Founding, Grant, Leaf, Member, NONCE_BYTES, Policy, Roles},
+    ledgers::{
+        CLUE_BYTES_MAX, Condition, DATA, Envelope, FOUNDING, Founding, Grant, Leaf, Member, NONCE_BYTES, Policy, Roles,
+    },
     note::VerifierKey,
 };
 use serde_json::{Map, Value, json};
@@ -61,12 +63,23 @@ fn name_of(text: &str) -> Result<v1::LedgerName, Failure> {
 
 /// The id of a ledger. A name is looked up.
 async fn id_of(client: &Client, text: &str) -> Result<LedgerId, Failure> {
-    let name = name_of(text)?;
-    if let Some(Which::Id(id)) = &name.which {
-        return LedgerId::from_slice(id).ok_or_else(|| Error::Malformed("id of a ledger").into());
+    Ok(found(client, text).await?.0)
+}
+
+/// The id of a ledger, and the number of its journals at head.
+async fn found(client: &Client, text: &str) -> Result<(LedgerId, u64), Failure> {
+    let request = v1::DescribeLedgerRequest { ledger: Some(name_of(text)?), read: None };
+    let told = client.describe_ledger(request).await?;
+    Ok((LedgerId::from_slice(&told.id).ok_or(Error::Malformed("id of a ledger"))?, told.size))
+}
+
+/// Reads a clue.
+fn clue_of(text: &str) -> Result<Vec<u8>, Failure> {
+    let clue = bytes::parse(text)?;
+    if (1..=CLUE_BYTES_MAX).contains(&clue.len()) {
+        return Ok(clue);
     }
-    let answer = client.describe_ledger(v1::DescribeLedgerRequest { ledger: Some(name), read: None }).await?;
-    LedgerId::from_slice(&answer.id).ok_or_else(|| Error::Malformed("id of a ledger").into())
+    Err(Failure::usage(format!("a clue has 1 to {CLUE_BYTES_MAX} bytes, found {}", clue.len())))
 }
 
 /// Reads a member's name and public key: `FILE`, or `NAME=FILE`.
@@ -157,16 +170,16 @@ async fn append(client: &Client, args: &LedgerAppend, output: Output) -> Result<
     // The receipt's file is opened before anything is written to the ledger.
     let output = output.beside(args.receipt.as_deref());
     let receipt = args.receipt.as_deref().map(Prepared::new).transpose()?;
-    let clues = args.clue.iter().map(|clue| bytes::parse(clue)).collect::<Result<Vec<_>, _>>()?;
+    let clues = args.clue.iter().map(|clue| clue_of(clue)).collect::<Result<Vec<_>, _>>()?;
     let envelope = |data: &String| Ok(Envelope { nonce: nonce(), clues: clues.clone(), payload: bytes::parse(data)? });
     let envelopes = args.data.iter().map(envelope).collect::<Result<Vec<_>, Failure>>()?;
     let ledger = id_of(client, &args.ledger).await?;
     let mut conditions: Vec<Condition> = args.if_size.iter().map(|size| Condition::Size(*size)).collect();
     for pair in &args.if_count {
-        let (clue, count) = bytes::parse_pair(pair)?;
-        let count = String::from_utf8_lossy(&count).parse();
+        let (clue, count) = bytes::split_pair(pair)?;
+        let count = count.parse();
         let count = count.map_err(|_| Failure::usage("--if-count takes CLUE=N, with a number after `=`"))?;
-        conditions.push(Condition::Count(clue_hash(ledger, &clue), count));
+        conditions.push(Condition::Count(clue_hash(ledger, &clue_of(clue)?), count));
     }
     let mut author = author(client, ledger, &args.signer).await?;
     let number = author.number();
@@ -200,7 +213,7 @@ fn appended(done: &Appended, count: u64, number: u64) -> Value {
 fn describe(done: &Appended, count: u64) -> String {
     let journals = match count {
         1 => format!("journal {}", done.first_jsn),
-        _ => format!("journals {} to {}", done.first_jsn, done.first_jsn + count - 1),
+        _ => format!("journals {} to {}", done.first_jsn, done.first_jsn.saturating_add(count - 1)),
     };
     format!("{journals}, version {}", done.stamp)
 }
@@ -299,9 +312,10 @@ fn rows(table: &mut Table, found: &Journals, names: &Names, output: Output) -> R
 }
 
 async fn journals(client: &Client, args: &LedgerJournals, output: Output) -> Result<(), Failure> {
-    let ledger = id_of(client, &args.ledger).await?;
+    let (ledger, size) = found(client, &args.ledger).await?;
     let wanted = Wanted { payload: args.payloads, ..Wanted::default() };
-    let (mut from, mut left) = (args.from, args.limit.unwrap_or(u64::MAX));
+    let mut from = args.from;
+    let mut left = size.saturating_sub(from).min(args.limit.unwrap_or(u64::MAX));
     let names = names(client, ledger).await?;
     let mut table = Table::new(output, JOURNAL_HEADINGS);
     while left > 0 {
@@ -309,10 +323,10 @@ async fn journals(client: &Client, args: &LedgerJournals, output: Output) -> Res
         let found = client.journals(ledger, (from, limit), wanted, None).await?;
         let count = found.journals.len() as u64;
         rows(&mut table, &found, &names, output)?;
-        (from, left) = (from + count, left - count.min(left));
-        if count == 0 || from >= found.count {
-            break;
+        if count == 0 {
+            return Err(Error::Malformed("fewer journals than the ledger has").into());
         }
+        (from, left) = (from.saturating_add(count), left.saturating_sub(count));
     }
     table.end()
 }
@@ -320,7 +334,7 @@ async fn journals(client: &Client, args: &LedgerJournals, output: Output) -> Res
 async fn lineage(client: &Client, args: &LedgerLineage, output: Output) -> Result<(), Failure> {
     let output = output.beside(args.proof.as_deref());
     let proof = args.proof.as_deref().map(Prepared::new).transpose()?;
-    let clue = bytes::parse(&args.clue)?;
+    let clue = clue_of(&args.clue)?;
     let ledger = id_of(client, &args.ledger).await?;
     let wanted = Wanted { payload: args.payloads, request: proof.is_some(), proof: proof.is_some() };
     let found = client.lineage(ledger, &clue, args.newest, wanted).await?;

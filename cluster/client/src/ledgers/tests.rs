@@ -276,6 +276,11 @@ async fn what_a_ledger_is_and_who_its_members_are_is_believed_only_at_head() {
     assert_eq!(member(scene.member(head, "mill"), "mill").await.expect("an honest answer"), None);
     is_lie("a member that is hidden", member(scene.member(head, "mill"), "bank").await);
     is_lie("an older record", member(scene.member(scene.before, "bank"), "bank").await);
+    let key = member_key(scene.ledger, member_id("bank"));
+    let without_values = scene.model.prove_keys(head, &[&key], false).encode().expect("a small file").into();
+    let hidden =
+        v1::GetMemberResponse { record: bytes::Bytes::new(), proof: without_values, ..scene.member(head, "bank") };
+    is_lie("a record without its value, called absent", member(hidden, "bank").await);
     let record = scene.member(scene.before, "bank").record;
     is_lie("another record", member(v1::GetMemberResponse { record, ..scene.member(head, "bank") }, "bank").await);
 }
@@ -288,6 +293,7 @@ async fn an_append_is_believed_only_by_the_receipt_of_this_request() {
         let file = scene.model.prove_journals(scene.model.head(), scene.ledger, &[jsn], None, SHOWN);
         file.encode().expect("a small file")
     };
+    let checkpoint = |scene: &Scene| scene.model.log_part(scene.model.headers.len() as u64).checkpoint.to_vec();
     let (request, honest) = {
         let mut scene = lock();
         let request = scene.request(4, "third");
@@ -296,6 +302,7 @@ async fn an_append_is_believed_only_by_the_receipt_of_this_request() {
             stamp: Some(convert::to_stamp(scene.model.head())),
             ledger: scene.ledger.0.to_vec().into(),
             first_jsn: 3,
+            checkpoint: checkpoint(&scene).into(),
             receipt: receipt(&scene, 3).into(),
             ..v1::AppendResponse::default()
         };
@@ -309,8 +316,14 @@ async fn an_append_is_believed_only_by_the_receipt_of_this_request() {
     };
     assert_eq!(play(honest.clone()).await.expect("an honest answer").first_jsn, 3);
     let older = receipt(&lock(), 2);
+    let unsigned = {
+        let scene = lock();
+        let shown = Shown { request: false, envelope: true };
+        scene.model.prove_journals(scene.model.head(), scene.ledger, &[3], None, shown).encode().expect("a small file")
+    };
     for (what, told) in [
         ("no receipt", v1::AppendResponse { receipt: Vec::new().into(), ..honest.clone() }),
+        ("a receipt that shows no signature", v1::AppendResponse { receipt: unsigned.into(), ..honest.clone() }),
         ("the receipt of another request", v1::AppendResponse { receipt: older.into(), ..honest.clone() }),
         ("another number", v1::AppendResponse { first_jsn: 4, ..honest.clone() }),
         ("another version", v1::AppendResponse { stamp: Some(v1::Stamp { epoch: 0, version: 1 }), ..honest.clone() }),

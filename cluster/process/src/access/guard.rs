@@ -90,7 +90,7 @@ pub enum MemberSaid {
     /// Roles are not checked.
     Unchecked,
     /// It is for the member of this name.
-    Named(String),
+    Named { name: String, is_auditor: bool },
     /// It names no member.
     Nobody,
 }
@@ -102,8 +102,8 @@ pub fn member_of(request: &tonic::Extensions) -> MemberSaid {
         return MemberSaid::Unchecked;
     }
     let identity = request.get::<Peer>().and_then(|peer| peer.identity.as_deref());
-    match identity.and_then(|identity| identity.member.clone()) {
-        Some(name) => MemberSaid::Named(name),
+    match identity.and_then(|identity| Some((identity.member.clone()?, identity.roles))) {
+        Some((name, roles)) => MemberSaid::Named { name, is_auditor: roles.meets(Roles::of(&[Role::Auditor])) },
         None => MemberSaid::Nobody,
     }
 }

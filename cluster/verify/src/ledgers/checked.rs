@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use coppice_types::{Bytes, ClusterId, Digest, LedgerId, codec::Error};
 
 use super::{
-    members::{Founding, MemberChange},
+    members::{Founding, MemberChange, key_consent},
     places::{clue_key, head_key, key_key, member_key, name_key},
     request::{DATA, FOUNDING, MEMBERS, Request, Signed},
 };
@@ -62,6 +62,8 @@ pub struct Checked {
     pub content: Content,
     /// The key under which the signature was verified; `None` if it was not.
     verified: Option<[u8; 32]>,
+    /// For each change of members, whether a new key has signed that it agrees, where one must.
+    agreed: Vec<bool>,
 }
 
 impl Request {
@@ -112,7 +114,7 @@ impl Request {
         };
         let hash = sha256(&self.signed);
         let Self { signed: bytes, signature, .. } = self;
-        Ok(Checked { signed, bytes, hash, signature, ledger, items, content, verified: None })
+        Ok(Checked { signed, bytes, hash, signature, ledger, items, content, verified: None, agreed: Vec::new() })
     }
 }
 
@@ -132,8 +134,28 @@ impl Checked {
         let holds = VerifierKey::new("member", key).is_ok_and(|member| member.verifies(&self.bytes, &self.signature));
         if holds {
             self.verified = Some(*key);
+            self.agreed = self.consents();
         }
         holds
+    }
+
+    /// Verifies the consents of new keys. They cost a signature each, so this is done once, and for
+    /// requests that are signed.
+    fn consents(&self) -> Vec<bool> {
+        let Content::Members(changes) = &self.content else { return Vec::new() };
+        let agrees = |change: &MemberChange| match change {
+            MemberChange::Key { member, key, consent, .. } => {
+                let message = key_consent(self.signed.cluster, self.ledger, *member, key);
+                VerifierKey::new("member", key).is_ok_and(|key| key.verifies(&message, consent))
+            }
+            _ => true,
+        };
+        changes.iter().map(agrees).collect()
+    }
+
+    /// Whether the change of members at this place has the consent that it needs.
+    pub(super) fn agrees(&self, at: usize) -> bool {
+        self.agreed.get(at).copied().unwrap_or(false)
     }
 
     /// The key under which the signature was verified; `None` if it was not.

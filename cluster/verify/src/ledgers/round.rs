@@ -13,7 +13,7 @@ use super::{
     checked::{Checked, Content},
     leaf::{Leaf, LeafClue},
     list::Tile,
-    members::{Agency, Founding, LaneEnd, Member, MemberChange, Roles, key_consent},
+    members::{Agency, Founding, LaneEnd, Member, MemberChange, Roles},
     places::{
         cell_key, clue_key, envelope_key, founding_key, head_key, key_key, leaf_key, member_key, name_key, tile_key,
     },
@@ -23,7 +23,6 @@ use super::{
 use crate::{
     hash::{clue_chain, member_id},
     merkle::mth,
-    note::VerifierKey,
 };
 
 /// The reason why a request was refused. The request had no effect, and its number in its lane is
@@ -167,8 +166,8 @@ impl<'g> Round<'g> {
             Content::Data => view.judge(request)?,
             Content::Members(changes) => {
                 let mut draft = view.judge(request)?;
-                for change in changes {
-                    view.change(request, change, &mut draft)?;
+                for (at, change) in changes.iter().enumerate() {
+                    view.change(request, (at, change), &mut draft)?;
                 }
                 draft
             }
@@ -364,11 +363,18 @@ impl View<'_> {
                 owner || change.about() == id || agency.is_some_and(|agency| agency.principal == id)
             }
         };
-        if may { Ok(()) } else { Err(Refusal::Role("an owner, or the member itself")) }
+        let agent = matches!(change, MemberChange::Agent { .. });
+        let wanted = if agent { "a writer" } else { "an owner, or the member itself" };
+        if may { Ok(()) } else { Err(Refusal::Role(wanted)) }
     }
 
     /// Judges whether one change of members is possible, and applies it to the draft.
-    fn change(&self, request: &Checked, change: &MemberChange, draft: &mut Draft) -> Result<(), Refusal> {
+    fn change(
+        &self,
+        request: &Checked,
+        (at, change): (usize, &MemberChange),
+        draft: &mut Draft,
+    ) -> Result<(), Refusal> {
         // The journal is the next one, and what it changes holds behind it.
         let from = self.size()? + 1;
         let about = change.about();
@@ -382,56 +388,54 @@ impl View<'_> {
             }
             draft.keys.insert(*key, about);
         }
-        let member = self.changed(request, change, known, from)?;
+        let member = changed(request, (at, change), known, from)?;
         draft.members.insert(about, member);
         Ok(())
     }
+}
 
-    fn changed(
-        &self,
-        request: &Checked,
-        change: &MemberChange,
-        known: Option<Member>,
-        from: u64,
-    ) -> Result<Member, Refusal> {
-        let taken = Refusal::Members("a member or agent of this name exists");
-        let mut member = match change {
-            MemberChange::Grant(grant) => {
-                let new = Member::new(&grant.name, grant.roles, None, grant.key, from);
-                return if known.is_none() { Ok(new) } else { Err(taken) };
-            }
-            MemberChange::Agent { name, key, prefix, until } => {
-                let agency = Agency { principal: request.signed.member, prefix: prefix.clone(), until: *until };
-                let new = Member::new(name, Roles::WRITER, Some(agency), *key, from);
-                return if known.is_none() { Ok(new) } else { Err(taken) };
-            }
-            _ => known.ok_or(Refusal::Members("there is no such member"))?,
-        };
-        match change {
-            MemberChange::Roles(_, roles) => {
-                if member.agency.is_some() {
-                    return Err(Refusal::Members("an agent has no roles of its own"));
-                }
-                member.roles = *roles;
-            }
-            MemberChange::Key { member: id, key, consent, .. } => {
-                let message = key_consent(request.signed.cluster, self.ledger, *id, key);
-                let agrees = VerifierKey::new("member", key).is_ok_and(|key| key.verifies(&message, consent));
-                if !agrees {
-                    return Err(Refusal::Members("the new key has not signed that it agrees"));
-                }
-                if !member.change_key(*key, from) {
-                    return Err(Refusal::Members("the member has had too many keys"));
-                }
-            }
-            MemberChange::Revoke(_) => member.end_key(from),
-            MemberChange::Dispute(_, first) => {
-                member.disputed_from = Some(member.disputed_from.map_or(*first, |before| before.min(*first)));
-            }
-            MemberChange::Grant(_) | MemberChange::Agent { .. } => {}
+/// The record of a member after a change.
+fn changed(
+    request: &Checked,
+    (at, change): (usize, &MemberChange),
+    known: Option<Member>,
+    from: u64,
+) -> Result<Member, Refusal> {
+    let taken = Refusal::Members("a member or agent of this name exists");
+    let mut member = match change {
+        MemberChange::Grant(grant) => {
+            let new = Member::new(&grant.name, grant.roles, None, grant.key, from);
+            return if known.is_none() { Ok(new) } else { Err(taken) };
         }
-        Ok(member)
+        MemberChange::Agent { name, key, prefix, until } => {
+            let agency = Agency { principal: request.signed.member, prefix: prefix.clone(), until: *until };
+            let new = Member::new(name, Roles::WRITER, Some(agency), *key, from);
+            return if known.is_none() { Ok(new) } else { Err(taken) };
+        }
+        _ => known.ok_or(Refusal::Members("there is no such member"))?,
+    };
+    match change {
+        MemberChange::Roles(_, roles) => {
+            if member.agency.is_some() {
+                return Err(Refusal::Members("an agent has no roles of its own"));
+            }
+            member.roles = *roles;
+        }
+        MemberChange::Key { key, .. } => {
+            if !request.agrees(at) {
+                return Err(Refusal::Members("the new key has not signed that it agrees"));
+            }
+            if !member.change_key(*key, from) {
+                return Err(Refusal::Members("the member has had too many keys"));
+            }
+        }
+        MemberChange::Revoke(_) => member.end_key(from),
+        MemberChange::Dispute(_, first) => {
+            member.disputed_from = Some(member.disputed_from.map_or(*first, |before| before.min(*first)));
+        }
+        MemberChange::Grant(_) | MemberChange::Agent { .. } => {}
     }
+    Ok(member)
 }
 
 impl Open {

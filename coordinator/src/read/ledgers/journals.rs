@@ -2,12 +2,12 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     ops::Range,
 };
 
 use bytes::Bytes;
-use coppice_proto::{convert, v1};
+use coppice_proto::{convert, status, v1};
 use coppice_types::{Digest, LedgerId, Reason, Stamp};
 use coppice_verify::{
     hash::{clue_hash, journal_leaf_hash},
@@ -17,7 +17,7 @@ use coppice_verify::{
     proof::{JournalPart, KnownPart, RequestPart},
 };
 use futures::{StreamExt, TryStreamExt, stream};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
 use super::{Found, Payloads, Sight, decoded};
@@ -36,6 +36,8 @@ pub const JOURNALS_MAX: u32 = 1024;
 pub const LINEAGE_MAX: u64 = 4096;
 /// Most leaves that are read in addition, to show what was signed.
 const BESIDE_MAX: usize = 16_384;
+/// Most versions whose requests are shown in one answer.
+const VERSIONS_MAX: usize = 256;
 /// How many versions' journals are asked for at once.
 const VERSIONS_AHEAD: usize = 8;
 
@@ -62,9 +64,10 @@ impl Shown {
     }
 
     /// The journals of the same request.
-    fn request(&self) -> Range<u64> {
-        let first = self.leaf.jsn - u64::from(self.leaf.index);
-        first..first + u64::from(self.leaf.of)
+    fn request(&self) -> Result<Range<u64>, Status> {
+        let first = self.leaf.jsn.checked_sub(u64::from(self.leaf.index));
+        let request = first.and_then(|first| Some(first..first.checked_add(u64::from(self.leaf.of))?));
+        request.ok_or_else(|| wire::broken("leaf of a ledger"))
     }
 }
 
@@ -102,7 +105,7 @@ impl Reads {
         deadline: Instant,
     ) -> Result<v1::GetJournalsResponse, Status> {
         let found = self.find(&located, request.ledger.as_ref(), deadline).await?;
-        let payloads = self.sight_of(&located, found.id, sight, deadline).await?;
+        let payloads = self.sight_of(found.id, sight, deadline).await?;
         let size = found.head.edge.size();
         let (from, known) = (request.from_jsn, request.known_size);
         if from >= size {
@@ -196,7 +199,8 @@ impl Reads {
     ) -> Result<Vec<RequestPart<'static>>, Status> {
         let mut leaves: BTreeMap<u64, (Bytes, Leaf)> =
             shown.iter().map(|shown| (shown.leaf.jsn, (shown.bytes.clone(), shown.leaf.clone()))).collect();
-        let mut beside: Vec<u64> = shown.iter().flat_map(Shown::request).collect();
+        let wanted: Vec<Range<u64>> = shown.iter().map(Shown::request).collect::<Result<_, _>>()?;
+        let mut beside: Vec<u64> = wanted.iter().cloned().flatten().collect();
         beside.sort_unstable();
         beside.dedup();
         beside.retain(|jsn| !leaves.contains_key(jsn));
@@ -208,14 +212,24 @@ impl Reads {
         let mut stamps: Vec<Stamp> = shown.iter().map(|shown| shown.leaf.stamp).collect();
         stamps.sort_unstable();
         stamps.dedup();
-        let signed = stream::iter(stamps).map(|stamp| self.signed_in(located, ledger, stamp)).buffered(VERSIONS_AHEAD);
-        let signed: Vec<BTreeMap<u64, Vec<u8>>> = signed.try_collect().await?;
-        let signed: BTreeMap<u64, Vec<u8>> = signed.into_iter().flatten().collect();
+        if stamps.len() > VERSIONS_MAX {
+            let message = format!(
+                "these journals are of {} versions, and what was signed is shown for {VERSIONS_MAX} at most: ask for \
+                 fewer, or without requests",
+                stamps.len()
+            );
+            return Err(Refusal::new(Reason::LimitExceeded, message).into());
+        }
+        let firsts: BTreeSet<u64> = wanted.iter().map(|request| request.start).collect();
+        let signed_in = |stamp| self.signed_in(located, (ledger, stamp), &firsts);
+        let signed = stream::iter(stamps).map(signed_in).buffered(VERSIONS_AHEAD).try_collect::<Vec<_>>();
+        let late = |_| status::refuse(Reason::Unavailable, "the requests of these journals can't be read in time");
+        let signed: BTreeMap<u64, Vec<u8>> =
+            timeout_at(deadline, signed).await.map_err(late)??.into_iter().flatten().collect();
         let missing = || wire::broken("ledger: a request is missing");
         let mut trees: BTreeMap<u64, merkle::ListTree> = BTreeMap::new();
         let mut parts = Vec::new();
-        for journal in shown {
-            let request = journal.request();
+        for (journal, request) in shown.iter().zip(wanted) {
             let bytes = signed.get(&request.start).ok_or_else(missing)?;
             let tree = match trees.entry(request.start) {
                 Entry::Occupied(known) => known.into_mut(),
@@ -231,17 +245,17 @@ impl Reads {
         Ok(parts)
     }
 
-    /// The signed bytes of the requests to a ledger in one version, by the number of their first
-    /// journal.
+    /// The signed bytes of requests to a ledger in one version, by the number of their first journal,
+    /// for those that are wanted.
     async fn signed_in(
         &self,
         located: &Located,
-        ledger: LedgerId,
-        stamp: Stamp,
+        (ledger, stamp): (LedgerId, Stamp),
+        firsts: &BTreeSet<u64>,
     ) -> Result<BTreeMap<u64, Vec<u8>>, Status> {
-        let sequence = self.version(&located.view, stamp).await?.sequence;
+        let (sequence, _) = self.commit_header(&located.view, stamp).await?;
         let append = |entry: &Bytes| match journal::Entry::decode(entry) {
-            Ok(journal::Entry::Append(append)) if append.ledger == ledger => {
+            Ok(journal::Entry::Append(append)) if append.ledger == ledger && firsts.contains(&append.first_jsn) => {
                 Some(Ok((append.first_jsn, append.signed)))
             }
             Ok(_) => None,
@@ -278,8 +292,8 @@ impl Reads {
         let jsns: Vec<u64> = shown.iter().map(|shown| shown.leaf.jsn).collect();
         let paths = self.ledger_paths(located, (*id, &head.edge), &jsns, known, deadline).await?;
         let parts = self.parts(located, *id, shown, wanted, deadline).await?;
-        let version = self.version(&located.view, *appended).await?;
-        let entries = self.entries(version.sequence).await?;
+        let (sequence, header) = self.commit_header(&located.view, *appended).await?;
+        let entries = self.entries(sequence).await?;
         let is_head = |entry: &Bytes| match journal::Entry::decode(entry) {
             Ok(journal::Entry::Head(head)) => head.ledger == *id,
             _ => false,
@@ -291,8 +305,7 @@ impl Reads {
             bytes: entries[index].clone(),
             hashes: merkle::ListTree::new(hashes).proof(index as u64),
         };
-        let at = Located { stamp: *appended, leaves: version.leaves.clone(), ..located.clone() };
-        let header = self.header_proof(&at).await?;
+        let header = self.header_proof_of(located, &header, sequence).await?;
         let known = known.zip(paths.known).map(|(size, (root, path))| KnownPart { size, root, path });
         let journals = parts.into_iter().zip(paths.leaves).collect();
         checked_proof(proofs::journals_file(header, entry, known, journals)?, &located.view.genesis.params)
@@ -323,7 +336,7 @@ impl Reads {
         deadline: Instant,
     ) -> Result<v1::GetLineageResponse, Status> {
         let Found { id, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
-        let payloads = self.sight_of(&located, id, sight, deadline).await?;
+        let payloads = self.sight_of(id, sight, deadline).await?;
         let clue = clue_hash(id, &request.clue);
         let record = self.record(&located, clue_key(id, &clue), deadline).await?;
         let count = match record {
@@ -338,17 +351,16 @@ impl Reads {
         let below = count - newest;
         let params = &located.view.genesis.params;
         let wanted = Wanted { payload: request.want_payload, request: request.want_request };
-        let shown = {
-            // The room is given back before the range is proven, which takes its own.
-            let keys = usize::try_from(newest).unwrap_or(usize::MAX);
-            let _room = self.room_for(keys, params, deadline).await?;
-            let jsns = self.cells(&located, (id, &clue), below + 1..count + 1, deadline).await?;
-            self.shown(&located, id, &jsns, (wanted, payloads), deadline).await?
-        };
-        let proof = if request.read.is_some_and(|read| read.want_proof) {
+        let want_proof = request.read.is_some_and(|read| read.want_proof);
+        // The answer holds its room to the end, with that of its proof.
+        let keys = if want_proof { usize::MAX } else { usize::try_from(newest).unwrap_or(usize::MAX) };
+        let _room = self.room_for(keys, params, deadline).await?;
+        let jsns = self.cells(&located, (id, &clue), below..count, deadline).await?;
+        let shown = self.shown(&located, id, &jsns, (wanted, payloads), deadline).await?;
+        let proof = if want_proof {
             let parts = self.parts(&located, id, &shown, wanted, deadline).await?;
             let (low, high) = (clue_key(id, &clue), cell_key(id, &clue, below));
-            let range = self.prove_range(&located, &low, Some(&high)).await?;
+            let range = self.prove_range_in_room(&located, &low, Some(&high)).await?;
             checked_proof(proofs::lineage_file(&range, id, clue, parts)?, params)?
         } else {
             Bytes::new()
@@ -361,7 +373,7 @@ impl Reads {
         })
     }
 
-    /// The numbers of the journals in these cells of a clue, newest first.
+    /// The numbers of the journals in the cells behind these ordinals of a clue, newest first.
     async fn cells(
         &self,
         located: &Located,
@@ -370,7 +382,8 @@ impl Reads {
         deadline: Instant,
     ) -> Result<Vec<u64>, Status> {
         let wanted = ordinals.end - ordinals.start;
-        let records = self.records(located, ordinals.map(|at| cell_key(ledger, clue, at)), deadline).await?;
+        let records =
+            self.records(located, ordinals.map(|before| cell_key(ledger, clue, before + 1)), deadline).await?;
         if records.len() as u64 != wanted {
             return Err(wire::broken("clue: a cell is missing"));
         }

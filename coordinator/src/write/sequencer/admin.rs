@@ -77,7 +77,7 @@ impl Sequencer {
             Ok(target) => target,
             // Only the root group knows whether a version above head existed and was rolled back.
             Err(refusal) if refusal.reason == Reason::NotYet => {
-                let read = v1::VersionRead { version: to.0, epoch: None };
+                let read = v1::VersionRead { version: to.0, epoch: None, header_only: false };
                 let asked = self.resources.log.root.read(v1::read_root_request::Read::Version(read)).await;
                 return Err(asked.err().map_or(refusal.into(), Failure::Refused));
             }
@@ -156,7 +156,7 @@ impl Sequencer {
 
     /// The state leaves of a version that stands, and the sequence of its header.
     async fn version_leaves(&self, stamp: Stamp) -> Result<(Leaves, Sequence), Failure> {
-        let read = v1::VersionRead { version: stamp.version.0, epoch: Some(stamp.epoch.0) };
+        let read = v1::VersionRead { version: stamp.version.0, epoch: Some(stamp.epoch.0), header_only: false };
         let answer = self.resources.log.root.read(v1::read_root_request::Read::Version(read)).await;
         let answer = answer.map_err(Failure::Refused)?;
         let leaves = self.resources.log.attested.leaves(stamp, &answer).map_err(Failure::Refused)?;

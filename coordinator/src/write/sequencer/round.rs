@@ -36,6 +36,9 @@ use crate::{
     },
 };
 
+/// Limit on the number of keys of one read, so that its answer fits a message.
+const KEYS_PER_READ_MAX: usize = 1024;
+
 /// The shards that did not prepare, with their errors.
 type Failures = BTreeMap<ShardId, Status>;
 
@@ -146,7 +149,11 @@ impl Sequencer {
                 by_shard.entry(leaves.route(&key)).or_default().push(key);
             }
             by_shard.retain(|shard, _| self.links.is_up(*shard));
-            by_shard
+            // One call for all of them could have an answer that no message holds.
+            let parts = |(shard, keys): (ShardId, Vec<Bytes>)| {
+                keys.chunks(KEYS_PER_READ_MAX).map(|keys| (shard, keys.to_vec())).collect::<Vec<_>>()
+            };
+            by_shard.into_iter().flat_map(parts).collect::<Vec<_>>()
         };
         let deadline = Instant::now() + self.resources.limits.prepare_timeout;
         let shards = &self.resources.shards;

@@ -5,6 +5,7 @@ use alloc::{collections::BTreeMap, format, string::ToString, vec};
 use coppice_types::{ClusterId, Epoch};
 
 use super::*;
+use crate::ledgers::key_consent;
 use crate::{
     hash::{clue_hash, sha256},
     ledgers::{DATA, Envelope, FOUNDING, Grant, Item, MEMBERS, Policy, Request, Signed},
