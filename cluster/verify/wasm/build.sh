@@ -19,8 +19,9 @@ flags=(
     "--remap-path-prefix=$root=/coppice" "--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo"
 )
 export RUSTFLAGS="${flags[*]}" RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld-19
-# The compiler of the product is another one: neither its wrapper nor its target folder is for this.
-unset RUSTC_WRAPPER CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET
+export RUSTC_WRAPPER=$here/rustc.sh
+# What is set for the compiler of the product is not for this one.
+unset RUSTC_WORKSPACE_WRAPPER CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET
 cd "$here"
 cargo build --quiet --release --locked --target $target --target-dir "$dir" \
     -Zbuild-std=core,alloc -Zbuild-std-features=optimize_for_size >&2

@@ -1,5 +1,5 @@
-// A page that checks proof files. Its server needs this policy, or a stricter one:
-// Content-Security-Policy: default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; connect-src 'self'
+// A page that checks proof files. Its server should send this Content-Security-Policy:
+// default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; connect-src 'self'
 import { load, visible } from "../index.js";
 
 const part = (id) => document.getElementById(id);
