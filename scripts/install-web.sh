@@ -27,7 +27,7 @@ missing() {
 }
 
 install() {
-    command -v dpkg-query >/dev/null || fail "no Debian: install rustc $rust with its sources as /usr/bin/rustc, wasm-ld-19, chromium"
+    command -v dpkg-query >/dev/null || fail "this is not Debian, from which $* come"
     local packages wanted=()
     mapfile -t packages < <(missing "$@")
     [ ${#packages[@]} -gt 0 ] || return 0
@@ -45,7 +45,8 @@ install() {
         fail "apt-get could not install ${wanted[*]}; another release of Rust needs its number in this script"
 }
 
-node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null || fail "Node 20 or newer is needed: install nodejs"
+node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null ||
+    fail "Node 20 or newer is needed: install nodejs"
 command -v npm >/dev/null || fail "npm is needed: install it"
 install rustc-web rust-web-src lld-19
 [ "$(/usr/bin/rustc -vV | sed -n 's/^release: //p')" = "$rust" ] || fail "/usr/bin/rustc is not $rust"
@@ -64,9 +65,9 @@ fi
 if [ "$purpose" = test ]; then
     install chromium
     if [ ! -d "$tools/python" ]; then
-        python3 -m pip install --quiet --no-deps --require-hashes --target "$tools/python.$$" -r "$here/web/requirements.txt" >&2 ||
-            fail "pip could not install wasmtime"
-        mv -T "$tools/python.$$" "$tools/python"
+        python3 -m pip install --quiet --no-deps --require-hashes --target "$tools/python.$$" \
+            -r "$here/web/requirements.txt" >&2 || fail "pip could not install wasmtime"
+        mv -T "$tools/python.$$" "$tools/python" 2>/dev/null || rm -rf "$tools/python.$$"
     fi
 fi
 echo "$tools"

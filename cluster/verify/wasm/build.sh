@@ -18,7 +18,8 @@ flags=(
     -Clink-arg=--max-memory=2147483648
     "--remap-path-prefix=$root=/coppice" "--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo"
 )
-export RUSTFLAGS="${flags[*]}" RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld-19
+export RUSTFLAGS="${flags[*]}" RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1
+export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld-19
 export RUSTC_WRAPPER=$here/rustc.sh
 # What is set for the compiler of the product is not for this one.
 unset RUSTC_WORKSPACE_WRAPPER CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET
@@ -34,4 +35,5 @@ else
     cp "$dir/verify.wasm" "$root/cluster/sdk/js/verify/verify.wasm"
     cp "$dir/verify.wasm" "$root/cluster/sdk/python/coppice_verify/verify.wasm"
 fi
-echo "$dir/verify.wasm: $(wc -c <"$dir/verify.wasm") bytes, $(gzip -9 -c "$dir/verify.wasm" | wc -c) gzipped, sha256 $(sha256sum "$dir/verify.wasm" | cut -d ' ' -f 1)"
+size="$(wc -c <"$dir/verify.wasm") bytes, $(gzip -9 -c "$dir/verify.wasm" | wc -c) gzipped"
+echo "$dir/verify.wasm: $size, sha256 $(sha256sum "$dir/verify.wasm" | cut -d ' ' -f 1)"

@@ -6,12 +6,15 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 dir=${WASM_TARGET_DIR:-$root/target/wasm}
-sources=(Cargo.toml LICENSE cluster/types cluster/verify/Cargo.toml cluster/verify/src cluster/verify/wasm scripts)
+sources=(Cargo.toml cluster/types cluster/verify/Cargo.toml cluster/verify/src cluster/verify/wasm scripts)
 module=$root/cluster/sdk/js/verify/verify.wasm
 
 sum=$(sha256sum "$module" | cut -d ' ' -f 1)
-state=$( (cd "$root" && find "${sources[@]}" -type f -not -path '*/target/*' | LC_ALL=C sort | xargs sha256sum && echo "$sum") |
-    sha256sum | cut -c 1-16)
+sources_list() {
+    cd "$root"
+    find "${sources[@]}" -type f -not -path '*/target/*' | LC_ALL=C sort | xargs sha256sum
+}
+state=$({ (sources_list); echo "$sum"; } | sha256sum | cut -c 1-16)
 if [ -e "$dir/reproduced-$state" ]; then
     echo "the module was built twice from these sources, with the same bytes"
     exit

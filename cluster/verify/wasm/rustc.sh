@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles for build.sh: cargo's RUSTC_WRAPPER. Cargo tells the crates of this repository from others
-# by their absolute paths, and that decides the order of functions. Here the paths have no effect.
+# The RUSTC_WRAPPER of build.sh. Cargo tells the crates of this repository from others by their
+# absolute paths, which decides the order of functions. Here the paths have no effect.
 set -euo pipefail
 
 ours=

@@ -33,8 +33,25 @@ export interface Options {
 
 /** The steps of docs/verification.md, section 13. */
 export type Step =
-  | "format" | "keys" | "checkpoint" | "newest_header" | "header" | "epoch" | "state" | "tree" | "query" | "value"
-  | "journal" | "list" | "leaf" | "request" | "envelope" | "lineage" | "standing" | "cosignatures" | "question";
+  | "format"
+  | "keys"
+  | "checkpoint"
+  | "newest_header"
+  | "header"
+  | "epoch"
+  | "state"
+  | "tree"
+  | "query"
+  | "value"
+  | "journal"
+  | "list"
+  | "leaf"
+  | "request"
+  | "envelope"
+  | "lineage"
+  | "standing"
+  | "cosignatures"
+  | "question";
 
 export interface Refused {
   valid: false;

@@ -3,7 +3,18 @@
 
 const ABI = 1;
 // Kinds of the fields of a request (docs/proof-files.md).
-const FIELD = { file: 1, key: 2, policy: 3, newer: 4, expectKey: 5, low: 6, high: 7, batch: 8, version: 9, encoding: 10 };
+const FIELD = {
+  file: 1,
+  key: 2,
+  policy: 3,
+  newer: 4,
+  expectKey: 5,
+  low: 6,
+  high: 7,
+  batch: 8,
+  version: 9,
+  encoding: 10,
+};
 const OPTIONS = ["keys", "policy", "newer", "expect", "encoding"];
 const EXPECTATIONS = ["keys", "range", "batch", "version"];
 // An instance whose memory has grown beyond this is not kept for the next file.

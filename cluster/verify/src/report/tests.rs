@@ -2,10 +2,11 @@
 
 use alloc::string::ToString;
 
-use coppice_types::text::is_control;
+use coppice_types::{ClusterId, Params, text::is_control};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::{check::verify, policy::Cosigned, replay::Ledger, shard_map::ShardMap};
 
 fn parsed(report: &str) -> Value {
     assert!(!report.chars().any(is_control), "{report:?}");
@@ -55,4 +56,26 @@ fn objects_and_lists_nest() {
         "there": { "item": 3 }, "not": null, "last": {},
     });
     assert_eq!(parsed(&report), expected);
+}
+
+#[test]
+fn witnesses_are_named_under_a_policy_alone() {
+    let map = ShardMap::from_splits(&[]).expect("one shard");
+    let ledger = Ledger::new("ledger.example", ClusterId([1; 16]), &[1; 32], &Params::default(), map);
+    let file = ledger.standing(1, 1).encode().expect("it fits");
+    let verified = verify(&file, ledger.key.verifier(), None).expect("an honest proof");
+    let cosigned = Cosigned { witness: b"w\xff\x1b".to_vec(), key_name: "w.example/k".into(), time: 7 };
+    let examined = Examined {
+        checkpoint: verified.checkpoint.clone(),
+        log: ledger.key.verifier().clone(),
+        cosignatures: [cosigned].into(),
+        quorum: true,
+    };
+    let cosignatures = |examined| {
+        let report = proven(&verified, examined, None).expect("it has no bytes");
+        parsed(&report)["cosignatures"].clone()
+    };
+    assert_eq!(cosignatures(None), Value::Null);
+    let named = json!([{ "witness": "w\u{fffd}\u{1b}", "key_name": "w.example/k", "time": 7 }]);
+    assert_eq!(cosignatures(Some(&examined)), named);
 }

@@ -55,7 +55,11 @@ test("what is expected must be what is proven", () => {
   ];
   for (const [{ file, options }, expect, answered] of expected) {
     const { valid, failed_step } = verifier.verify(file, { ...options, expect });
-    assert.deepEqual([valid, failed_step], [answered, answered ? null : "question"], JSON.stringify(expect, (_, v) => String(v)));
+    assert.deepEqual(
+      [valid, failed_step],
+      [answered, answered ? null : "question"],
+      JSON.stringify(expect, (_, v) => String(v)),
+    );
   }
 });
 
@@ -110,7 +114,8 @@ test("bytes are text, hex, or as asked", () => {
 });
 
 test("integers stay exact, and text stays as it is", () => {
-  const text = '{"small":9007199254740991,"large":9007199254740993,"most":18446744073709551615,"text":"a:9007199254740993\\"","slash":"\\\\"}';
+  const numbers = '"small":9007199254740991,"large":9007199254740993,"most":18446744073709551615';
+  const text = `{${numbers},"text":"a:9007199254740993\\"","slash":"\\\\"}`;
   const { small, large, most, text: inner, slash } = parse(text);
   assert.deepEqual([small, large, most], [9007199254740991, "9007199254740993", "18446744073709551615"]);
   assert.deepEqual([inner, slash], ['a:9007199254740993"', "\\"]);
@@ -130,11 +135,29 @@ test("the package works from its tarball, and its types say so", () => {
     writeFileSync(join(work, "package.json"), '{ "type": "module" }\n');
     npm("install", "--offline", "--no-audit", "--no-fund", `./${tarball}`);
     writeFileSync(join(work, "use.ts"), readFileSync(join(folder, "test/types.ts")));
-    const settings = ["--strict", "--noEmit", "--skipLibCheck", "false", "--target", "es2022", "--module", "nodenext", "--lib", "es2022,dom"];
+    const settings = [
+      "--strict",
+      "--noEmit",
+      "--skipLibCheck",
+      "false",
+      "--target",
+      "es2022",
+      "--module",
+      "nodenext",
+      "--lib",
+      "es2022,dom",
+    ];
     const tsc = join(process.env.WEB_TOOLS, "node_modules/typescript/bin/tsc");
-    execFileSync(process.execPath, [tsc, ...settings, "use.ts"], { cwd: work, stdio: ["ignore", "inherit", "inherit"] });
-    const script = 'import { load } from "@coppice/verify"; console.log((await load()).verify(new Uint8Array(8), { keys: process.argv[1] }).failed_step)';
-    const said = execFileSync(process.execPath, ["--input-type=module", "-e", script, tree.options.keys], { cwd: work, encoding: "utf8" });
+    execFileSync(process.execPath, [tsc, ...settings, "use.ts"], {
+      cwd: work,
+      stdio: ["ignore", "inherit", "inherit"],
+    });
+    const use = "(await load()).verify(new Uint8Array(8), { keys: process.argv[1] }).failed_step";
+    const script = `import { load } from "@coppice/verify"; console.log(${use})`;
+    const said = execFileSync(process.execPath, ["--input-type=module", "-e", script, tree.options.keys], {
+      cwd: work,
+      encoding: "utf8",
+    });
     assert.equal(said, "format\n");
   } finally {
     rmSync(work, { recursive: true });

@@ -110,7 +110,11 @@ test("the example page shows verdicts, and refuses what does not hold", async ()
   const check = async ({ file, options }, expected = "", key = options.keys) => {
     await page.fill("#key", key);
     await page.fill("#expected", expected);
-    await page.setInputFiles("#file", { name: "a.proof", mimeType: "application/octet-stream", buffer: Buffer.from(file) });
+    await page.setInputFiles("#file", {
+      name: "a.proof",
+      mimeType: "application/octet-stream",
+      buffer: Buffer.from(file),
+    });
     await page.click("button");
     await page.waitForFunction(() => document.getElementById("verdict").textContent !== "");
     const said = await page.textContent("#verdict");

@@ -12,17 +12,26 @@ import { cases } from "./vectors.js";
 const root = fileURLToPath(new URL("../../../../../", import.meta.url));
 const vectors = join(root, "cluster/verify/vectors");
 const page = readFileSync(join(root, "docs/proof-files.md"), "utf8");
-const blocks = (language) => [...page.matchAll(new RegExp(`^\`\`\`${language}\n([^]*?)^\`\`\``, "gm"))].map(([, text]) => text);
+const blocks = (language) =>
+  [...page.matchAll(new RegExp(`^\`\`\`${language}\n([^]*?)^\`\`\``, "gm"))].map(([, text]) => text);
 
 function run(program, args) {
   const python = [join(process.env.WEB_TOOLS, "python"), join(root, "cluster/sdk/python")].join(":");
-  const done = spawnSync(program, args, { cwd: vectors, encoding: "utf8", env: { ...process.env, PYTHONPATH: python } });
+  const done = spawnSync(program, args, {
+    cwd: vectors,
+    encoding: "utf8",
+    env: { ...process.env, PYTHONPATH: python },
+  });
   if (done.error) throw done.error;
   return done.stdout + done.stderr;
 }
 
 /** The lines that a program prints, as its comments at the end announce them. */
-const announced = (text, comment) => text.split("\n").filter((line) => line.startsWith(comment)).map((line) => line.slice(comment.length));
+const announced = (text, comment) =>
+  text
+    .split("\n")
+    .filter((line) => line.startsWith(comment))
+    .map((line) => line.slice(comment.length));
 
 test("the sample is a stored proof file", () => {
   const [first] = cases();
@@ -36,7 +45,10 @@ test("programs print what the page says", () => {
   try {
     mkdirSync(join(work, "node_modules/@coppice"), { recursive: true });
     symlinkSync(join(root, "cluster/sdk/js/verify"), join(work, "node_modules/@coppice/verify"));
-    for (const [language, program, file, comment] of [["js", process.execPath, "a.mjs", "// "], ["python", "python3", "a.py", "# "]]) {
+    for (const [language, program, file, comment] of [
+      ["js", process.execPath, "a.mjs", "// "],
+      ["python", "python3", "a.py", "# "],
+    ]) {
       const found = blocks(language);
       assert.equal(found.length, 1, language);
       for (const text of found) {

@@ -20,13 +20,17 @@ export function cases() {
     step: step ?? null,
     claim,
   });
-  const [proofs, ledgers, rules, rotation] = ["proofs", "ledgers", "cases", "rotation"].map((name) => stored(`${name}.json`));
+  const [proofs, ledgers, rules, rotation] = ["proofs", "ledgers", "cases", "rotation"].map((name) =>
+    stored(`${name}.json`),
+  );
   return [
     ...proofs.cases.map((it) => one("proofs", it, { keys: proofs.vkey }, it.valid)),
     ...ledgers.cases.map((it) => one("ledgers", it, { keys: ledgers.vkey }, it["failed step"] === null)),
     ...rules.cases.map((it) => one("cases", it, it.policy ? { policy: it.policy } : { keys: it.vkey }, it.valid)),
     ...rotation.cases.flatMap((it) =>
-      it.results.map((result) => one("rotation", { ...it, ...result, claim: undefined }, { keys: result.key }, result.valid)),
+      it.results.map((result) =>
+        one("rotation", { ...it, ...result, claim: undefined }, { keys: result.key }, result.valid),
+      ),
     ),
   ];
 }

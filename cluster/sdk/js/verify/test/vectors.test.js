@@ -77,15 +77,24 @@ test("ledgers of members show what the vectors claim", () => {
   for (const { name, file, options, claim } of valid) {
     const result = verifier.verify(file, { ...options, encoding: "hex" });
     assert.deepEqual([result.kind, result.ledger, stamp(result)], [claim.kind, claim.ledger, claim.version], name);
-    const journals = result.journals.map(({ jsn, signature_verified: signed, payload }) => ({ jsn, signed, payload: payload ?? null }));
-    const expected = claim.journals.map(({ jsn, signed, payload }) => ({ jsn, signed, payload: payload && hex(payload) }));
+    const journals = result.journals.map(({ jsn, signature_verified: signed, payload }) => ({
+      jsn,
+      signed,
+      payload: payload ?? null,
+    }));
+    const expected = claim.journals.map(({ jsn, signed, payload }) => ({
+      jsn,
+      signed,
+      payload: payload && hex(payload),
+    }));
     assert.equal(journals.length, expected.length, name);
     for (const [at, journal] of journals.entries()) {
       assert.deepEqual([journal.jsn, journal.signed], [expected[at].jsn, expected[at].signed], name);
       // The vectors have whole envelopes of some journals, which contain the payload.
       if (journal.payload) assert.ok(expected[at].payload.includes(journal.payload.slice(2)), name);
     }
-    if (claim.kind === "journals") assert.deepEqual([result.ledger_size, result.ledger_root], [claim.size, claim.root], name);
+    if (claim.kind === "journals")
+      assert.deepEqual([result.ledger_size, result.ledger_root], [claim.size, claim.root], name);
     else assert.deepEqual([result.count, result.complete], [claim.count, claim.after === 0], name);
   }
 });
