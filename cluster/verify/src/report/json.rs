@@ -82,7 +82,9 @@ impl Object<'_> {
             }
             (encoding, _) => {
                 text.has_no_text |= encoding == Some(Encoding::Utf8);
-                text.string(Hex(bytes));
+                text.json.push_str("\"0x");
+                bytes.iter().for_each(|byte| push_hex(&mut text.json, *byte));
+                text.json.push('"');
                 "hex"
             }
         }
@@ -124,29 +126,28 @@ struct Escaping<'t>(&'t mut String);
 
 impl Write for Escaping<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        for c in text.chars() {
-            match c {
-                '"' | '\\' => {
-                    self.0.push('\\');
-                    self.0.push(c);
-                }
-                c if is_control(c) => {
-                    for unit in c.encode_utf16(&mut [0; 2]) {
-                        write!(self.0, "\\u{unit:04x}")?;
-                    }
-                }
-                c => self.0.push(c),
+        // What needs no escape is copied in one piece.
+        let mut copied = 0;
+        for (at, c) in text.char_indices().filter(|(_, c)| matches!(c, '"' | '\\') || is_control(*c)) {
+            self.0.push_str(&text[copied..at]);
+            copied = at + c.len_utf8();
+            if !is_control(c) {
+                self.0.push('\\');
+                self.0.push(c);
+                continue;
+            }
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                self.0.push_str("\\u");
+                unit.to_be_bytes().into_iter().for_each(|byte| push_hex(self.0, byte));
             }
         }
+        self.0.push_str(&text[copied..]);
         Ok(())
     }
 }
 
-struct Hex<'b>(&'b [u8]);
-
-impl Display for Hex<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("0x")?;
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
+fn push_hex(text: &mut String, byte: u8) {
+    const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+    text.push(DIGITS[usize::from(byte >> 4)]);
+    text.push(DIGITS[usize::from(byte & 15)]);
 }

@@ -8,10 +8,6 @@ use coppice_verify::{
     report::Encoding,
 };
 
-/// Longest proof file, in bytes.
-const FILE_BYTES_MAX: usize = 64 << 20;
-/// Longest request: two files, and room for keys, policy and expectations.
-pub const REQUEST_BYTES_MAX: usize = 2 * FILE_BYTES_MAX + (1 << 20);
 /// Most trusted keys.
 const KEYS_MAX: usize = 16;
 
@@ -59,9 +55,15 @@ impl<'r> Request<'r> {
     fn put(&mut self, kind: u8, field: &'r [u8]) -> Result<(), Misuse> {
         let place = match kind {
             2 if self.keys.len() >= KEYS_MAX => return Err("more than 16 trusted keys"),
-            2 => return Ok(self.keys.push(field)),
+            2 => {
+                self.keys.push(field);
+                return Ok(());
+            }
             5 if field.is_empty() => return Err("a key must have at least one byte"),
-            5 => return Ok(self.expected_keys.push(field)),
+            5 => {
+                self.expected_keys.push(field);
+                return Ok(());
+            }
             1 => &mut self.file,
             3 => &mut self.policy,
             4 => &mut self.newer,
