@@ -31,5 +31,6 @@ if [ "$sum" != "$again" ]; then
     echo "the module is not reproducible: $sum here, $again from a copy of the sources" >&2
     exit 1
 fi
+mkdir -p "$dir"
 touch "$dir/reproduced-$state"
 echo "built twice, in two folders, with the same bytes: sha256 $sum"
