@@ -65,7 +65,7 @@ fi
 if [ "$purpose" = test ]; then
     install chromium
     if [ ! -d "$tools/python" ]; then
-        python3 -m pip install --quiet --no-deps --require-hashes --target "$tools/python.$$" \
+        python3 -m pip install --quiet --root-user-action=ignore --no-deps --require-hashes --target "$tools/python.$$" \
             -r "$here/web/requirements.txt" >&2 || fail "pip could not install wasmtime"
         mv -T "$tools/python.$$" "$tools/python" 2>/dev/null || rm -rf "$tools/python.$$"
     fi
