@@ -98,7 +98,13 @@ function request(file, options = {}) {
   given(FIELD.policy, policy);
   given(FIELD.newer, newer);
   for (const key of list(expect.keys)) given(FIELD.expectKey, key);
-  for (const [at, bound] of list(expect.range).entries()) given([FIELD.low, FIELD.high][at], bound);
+  if (expect.range !== undefined && expect.range !== null) {
+    const [low, high, ...more] = list(expect.range);
+    if (more.length > 0) throw new TypeError("a range has two bounds");
+    // A range that is expected is always asked for, even if it has no bounds.
+    given(FIELD.low, low ?? "");
+    given(FIELD.high, high);
+  }
   given(FIELD.batch, expect.batch);
   given(FIELD.version, typeof expect.version === "string" ? expect.version : expect.version?.toString());
   given(FIELD.encoding, encoding);

@@ -56,8 +56,9 @@ class Verifier:
         fields = [(FILE, file), *((KEY, key) for key in _list(keys)), (POLICY, policy), (NEWER, newer)]
         fields += ((EXPECT_KEY, key) for key in _list(expect_keys))
         if expect_range is not None:
+            # A range that is expected is always asked for, even if it has no bounds.
             low, high = expect_range
-            fields += [(LOW, low), (HIGH, high)]
+            fields += [(LOW, low or b""), (HIGH, high)]
         fields += [(BATCH, expect_batch), (VERSION, None if expect_version is None else str(expect_version))]
         fields.append((ENCODING, encoding))
         request = b"".join(_field(kind, value) for kind, value in fields if value is not None)

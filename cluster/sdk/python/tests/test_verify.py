@@ -56,6 +56,7 @@ class Verify(unittest.TestCase):
             (file, options, {"expect_keys": ["k", "l"]}, False),
             (file, options, {"expect_version": 2}, False),
             (file, options, {"expect_range": ("", None)}, False),
+            (file, options, {"expect_range": (None, None)}, False),
             (file, options, {"expect_batch": entry}, False),
             (receipt, under, {"expect_batch": entry}, True),
             (receipt, under, {"expect_batch": "00" * 32}, False),
