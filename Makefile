@@ -46,6 +46,7 @@ demo:
 
 test: test-loadtest
 	@scripts/install-etcd.sh >/dev/null
+	@scripts/install-timestamp-authority.sh >/dev/null
 	$(CARGO) test --workspace --locked
 	@$(MAKE) --no-print-directory test-sha test-wasm test-alerts test-k6 test-chaos
 	@$(MAKE) --no-print-directory test-adversaries ADVERSARY_FLAGS=--sample

@@ -1,5 +1,6 @@
 //! The gRPC API: requests are checked, and served here or by the coordinator that leads.
 
+mod appends;
 pub mod forward;
 pub mod health;
 pub mod intake;

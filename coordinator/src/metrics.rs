@@ -10,7 +10,6 @@ use std::{
 use coppice_proto::{
     status,
     telemetry::{DURATIONS_S, SCOPE, name_of},
-    v1,
 };
 use coppice_types::Reason;
 use opentelemetry::{
@@ -56,6 +55,7 @@ pub struct Metrics {
     stages: Histogram<f64>,
     versions: Counter<u64>,
     records: Counter<u64>,
+    journals: Counter<u64>,
     bytes: Counter<u64>,
     takeovers: Counter<u64>,
     operations: Counter<u64>,
@@ -84,7 +84,8 @@ impl Metrics {
                 "How long a batch waited in the queue; how long a version took to be prepared, appended, and answered",
             ),
             versions: counter("coppice.commit.versions", "", "Versions that were committed"),
-            records: counter("coppice.commit.records", "", "Writes of keys in versions that were committed"),
+            records: counter("coppice.commit.records", "", "Writes of batches in versions that were committed"),
+            journals: counter("coppice.commit.journals", "", "Journals of members in versions that were committed"),
             bytes: counter("coppice.commit.payload", "By", "Bytes of the batches in versions that were committed"),
             takeovers: counter("coppice.coordinator.takeovers", "", "Terms that the coordinator has begun as leader"),
             operations: counter("coppice.admin.operations", "", "Rollbacks and prunes that were done"),
@@ -119,14 +120,15 @@ impl Metrics {
         }
     }
 
-    /// Counts an answered batch. A batch that belongs to another coordinator is counted there.
-    pub fn answered(&self, came: Instant, answer: Result<&v1::CommitResponse, &Status>) {
+    /// Counts an answered batch, or a member's request, by whether it was applied before. One that
+    /// belongs to another coordinator is counted there.
+    pub fn answered(&self, came: Instant, answer: Result<bool, &Status>) {
         if answer.is_err_and(|error| status::reason(error) == Some(Reason::NotLeader)) {
             return;
         }
         let outcome = match answer {
-            Ok(answer) if answer.replayed => "replayed",
-            Ok(_) => {
+            Ok(true) => "replayed",
+            Ok(false) => {
                 self.duration.record(came.elapsed().as_secs_f64(), &[]);
                 "committed"
             }
@@ -146,13 +148,15 @@ impl Metrics {
 
     /// Counts a committed version of these batches.
     pub fn committed<'a>(&self, batches: impl Iterator<Item = &'a Request>) {
-        let (mut records, mut bytes) = (0, 0);
+        let (mut records, mut journals, mut bytes) = (0, 0, 0);
         for batch in batches {
+            journals += batch.append.as_ref().map_or(0, |append| append.items.len() as u64);
             records += batch.writes.values().map(|writes| writes.len() as u64).sum::<u64>();
             bytes += batch.bytes;
         }
         self.versions.add(1, &[]);
         self.records.add(records, &[]);
+        self.journals.add(journals, &[]);
         self.bytes.add(bytes, &[]);
     }
 

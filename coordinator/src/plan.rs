@@ -12,6 +12,7 @@
 //!                             Commit: the header, and all that the root group is told
 //! ```
 
+mod appends;
 mod commit;
 mod epochs;
 mod form;
@@ -23,9 +24,13 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+pub use appends::{Part, check_append};
 pub use commit::{Admin, Commit, LogTail, Plan, ShardPlan};
 pub use epochs::resolve;
-pub use form::{Blocked, Draft, Ground, KeyState, Overlay, Verdict, form, in_reach, keys_to_read, numbers_to_ask};
+pub use form::{
+    Blocked, Draft, Ground, KeyState, KeysRead, Overlay, Verdict, form, in_reach, keys_to_read, numbers_to_ask,
+    values_to_read,
+};
 pub use map::{Leaves, state_of};
 pub use refusal::Refusal;
 pub use request::{Put, Request, Write, check_key, check_open};

@@ -1,9 +1,10 @@
 //! A certificate's statement about its holder: the roles, and the process that it is for.
 //!
-//! Both are URIs among the subject's alternative names: [`ROLE_URI`] followed by a role's name,
-//! once for each role, and [`NAME_URI`] followed by the name of a node or coordinator. A
-//! certificate with two names counts as one without a name. Nothing is verified here: TLS does that
-//! first, or [`secure`](crate::secure) in the same step.
+//! They are URIs among the subject's alternative names: [`ROLE_URI`] followed by a role's name,
+//! once for each role, [`NAME_URI`] followed by the name of a node or coordinator, and
+//! [`MEMBER_URI`] followed by the name of a member of ledgers, which also gives the role of one. A
+//! certificate with two names of one kind counts as one without such a name. Nothing is verified
+//! here: TLS does that first, or [`secure`](crate::secure) in the same step.
 
 use std::fmt;
 
@@ -14,6 +15,9 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 pub const ROLE_URI: &str = "urn:coppice:role:";
 /// The beginning of an alternative name (a URI) that states the process that a certificate is for.
 pub const NAME_URI: &str = "urn:coppice:name:";
+/// The beginning of an alternative name (a URI) that states the member of ledgers that a
+/// certificate is for.
+pub const MEMBER_URI: &str = "urn:coppice:member:";
 /// Most characters of a subject; the rest is cut off.
 const SUBJECT_CHARS_MAX: usize = 256;
 
@@ -28,6 +32,8 @@ pub enum Role {
     Operator,
     /// Reads everything, including the batches of the ledger.
     Auditor,
+    /// Appends to ledgers of members, and reads those that have it as a member.
+    Member,
     /// A node of the cluster.
     Node,
     /// A coordinator of the cluster.
@@ -36,8 +42,8 @@ pub enum Role {
 
 impl Role {
     /// Every role.
-    pub const ALL: [Self; 6] =
-        [Self::Reader, Self::Writer, Self::Operator, Self::Auditor, Self::Node, Self::Coordinator];
+    pub const ALL: [Self; 7] =
+        [Self::Reader, Self::Writer, Self::Operator, Self::Auditor, Self::Member, Self::Node, Self::Coordinator];
 
     /// The role's name in certificates.
     #[must_use]
@@ -47,6 +53,7 @@ impl Role {
             Self::Writer => "writer",
             Self::Operator => "operator",
             Self::Auditor => "auditor",
+            Self::Member => "member",
             Self::Node => "node",
             Self::Coordinator => "coordinator",
         }
@@ -101,6 +108,9 @@ pub struct Said {
     pub roles: Roles,
     /// The name of the process that the certificate is for; `None` if it names none, or several.
     pub name: Option<String>,
+    /// The name of the member of ledgers that the certificate is for; `None` if it names none, or
+    /// several.
+    pub member: Option<String>,
     /// The end of its validity, in seconds since 1970.
     pub ends: i64,
 }
@@ -114,14 +124,21 @@ impl Said {
         let subject = parsed.subject().to_string().chars().map(shown).take(SUBJECT_CHARS_MAX).collect();
         let names = parsed.subject_alternative_name().ok().flatten();
         let uris = names.iter().flat_map(|names| &names.value.general_names).filter_map(uri);
-        let roles: Vec<Role> = uris.clone().filter_map(role_of).collect();
-        let mut names = uris.filter_map(|uri| uri.strip_prefix(NAME_URI));
-        let name = match (names.next(), names.next()) {
-            (Some(name), None) if !name.is_empty() => Some(name.to_owned()),
-            _ => None,
+        let one = |prefix: &str| {
+            let mut names = uris.clone().filter_map(|uri| uri.strip_prefix(prefix));
+            match (names.next(), names.next()) {
+                (Some(name), None) if !name.is_empty() => Some(name.to_owned()),
+                _ => None,
+            }
         };
+        let (name, member) = (one(NAME_URI), one(MEMBER_URI));
+        let mut roles: Vec<Role> = uris.clone().filter_map(role_of).collect();
+        // The role of a member without its name would open nothing.
+        roles.retain(|role| *role != Role::Member);
+        roles.extend(member.as_ref().map(|_| Role::Member));
         let ends = parsed.validity().not_after.timestamp();
-        Some(Self { subject, serial: hex(parsed.raw_serial()), roles: Roles::of(&roles), name, ends })
+        let roles = Roles::of(&roles);
+        Some(Self { subject, serial: hex(parsed.raw_serial()), roles, name, member, ends })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The command line as clap sees it: names, options, help texts.
 
+mod ledger;
 mod line;
 mod named;
 mod reads;
@@ -9,6 +10,10 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use ledger::{
+    Ledger, LedgerAppend, LedgerCreate, LedgerGet, LedgerJournals, LedgerLineage, LedgerMember, LedgerShow, MemberRole,
+    Signer,
+};
 use line::CONNECTION;
 pub use line::command;
 pub use named::Named;
@@ -118,6 +123,9 @@ pub enum Command {
     Audit(Audit),
     /// Check a proof file, offline. Exit code 1 if it does not hold.
     Verify(Verify),
+    /// Ledgers whose members sign what they append.
+    #[command(subcommand, after_help = FORMS)]
+    Ledger(Ledger),
     /// Drop old versions. The root log keeps who did it, and why.
     Prune(Prune),
     /// Keep a version from being pruned for a while, or renew a pin. Prints the pin's id.
@@ -158,7 +166,7 @@ pub enum Command {
 #[derive(Clone, Debug, Args)]
 #[command(
     after_help = "Prints `ready ENDPOINT` on one line when it serves, or an event as JSON with --json. Ctrl-C stops it.\n\
-                  The shape (--shards, --split, --replicas, --partition-capacity, --journals) is chosen at the first start of a data directory."
+                  The shape (--shards, --split, --replicas, --partition-capacity, --journals, --ledgers) is chosen at the first start of a data directory."
 )]
 pub struct Dev {
     /// Data directory [default: a temporary one, removed at the end].
@@ -181,6 +189,9 @@ pub struct Dev {
     /// them.
     #[arg(long)]
     pub journals: bool,
+    /// Keep ledgers of members, with --journals. Half of the shards hold them.
+    #[arg(long)]
+    pub ledgers: bool,
     /// Address to listen on; port 0 takes a free one [default: 127.0.0.1:7401, or a free port if
     /// that is taken].
     #[arg(long, value_name = "ADDRESS")]

@@ -4,6 +4,7 @@ pub mod audit;
 mod consent;
 pub mod fsck;
 pub mod keygen;
+pub mod ledger;
 pub mod log;
 pub mod log_check;
 pub mod merge;
@@ -58,6 +59,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Status => log::status(&client()?, output).await,
         Command::Lead(args) => write::lead(&client()?, args, output).await,
         Command::Audit(args) => audit::audit(&client()?, args, arguments.common.trust.as_deref(), output).await,
+        Command::Ledger(command) => ledger::ledger(&client()?, command, output).await,
         Command::Verify(args) => verify::verify(args, output),
         Command::Keygen(args) => keygen::keygen(args, output),
         Command::Completions { shell } => {

@@ -122,7 +122,7 @@ impl From<Error> for Failure {
         let code = match (&error, reason, error.kind()) {
             // Another attempt would not help: the server's proof or answer is wrong.
             (Error::Unproven(_) | Error::Untrusted(_) | Error::Malformed(_), _, _) => Code::NotFound,
-            (_, Some(Reason::LimitExceeded | Reason::WrongCluster), _) => Code::Refused,
+            (_, Some(Reason::LimitExceeded | Reason::WrongCluster | Reason::BadSignature), _) => Code::Refused,
             (_, _, ErrorKind::Invalid) => Code::Usage,
             (_, _, ErrorKind::NotFound) => Code::NotFound,
             (_, _, ErrorKind::Denied | ErrorKind::Conflict | ErrorKind::Exhausted) => Code::Refused,
@@ -148,6 +148,17 @@ fn reason_hint(reason: Reason) -> Option<&'static str> {
         Reason::Pinned => "`coppice pins` shows what is held until when; a pin ends by itself, or by `coppice unpin`.",
         Reason::LedgerFloor => "Roll back to that version or a later one; `coppice header --version` shows it.",
         Reason::Reserved => "Keys below 0x01 belong to the ledgers of members; give a range with `--low 0x01`.",
+        Reason::BadSignature => "Is it the member's newest key? `coppice ledger members` lists the keys in force.",
+        Reason::NotAMember => {
+            "`coppice ledger members` lists them; a certificate names one by `urn:coppice:member:NAME`."
+        }
+        Reason::RoleMissing => {
+            "`coppice ledger members` lists the roles; an owner gives them by `coppice ledger member roles`."
+        }
+        Reason::Lane => "Another request of this lane came first: try again, or use another --lane.",
+        Reason::StaleView => "Compare your saved checkpoint by `coppice log check`; after a rollback, sign again.",
+        Reason::LedgerChanged | Reason::ClueChanged => "Read the ledger again, and decide then.",
+        Reason::NotPossible => "`coppice ledger list` and `coppice ledger members` say what there is.",
         Reason::RolledBack => "`coppice log` shows the rollback, who did it and why.",
         Reason::PreconditionFailed => "Read the key or the head again, and decide then.",
         Reason::LimitExceeded => "The ledger's limits are in its genesis header: `coppice header 0 --json`.",

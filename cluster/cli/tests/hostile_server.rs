@@ -85,6 +85,8 @@ impl v1::ledger_server::Ledger for Liar {
     type DiffStream = Many<v1::DiffResponse>;
     type WatchHeadsStream = Many<v1::WatchHeadsResponse>;
     type JournalStream = Many<v1::JournalResponse>;
+    type ListLedgersStream = Many<v1::ListLedgersResponse>;
+    type ListMembersStream = Many<v1::ListMembersResponse>;
 
     async fn open_session(&self, _: Request<v1::OpenSessionRequest>) -> Answer<v1::OpenSessionResponse> {
         let highest_number = if self.0 == "numbers used up" { u64::MAX } else { 0 };
@@ -184,6 +186,38 @@ impl v1::ledger_server::Ledger for Liar {
         endless(|_| v1::JournalResponse::default())
     }
 
+    async fn list_ledgers(&self, _: Request<v1::ListLedgersRequest>) -> Flow<v1::ListLedgersResponse> {
+        match self.0 {
+            "silence" => silent(),
+            _ => endless(|_| v1::ListLedgersResponse { name: "grain".to_owned(), ..Default::default() }),
+        }
+    }
+
+    async fn describe_ledger(&self, _: Request<v1::DescribeLedgerRequest>) -> Answer<v1::DescribeLedgerResponse> {
+        Ok(Response::new(v1::DescribeLedgerResponse { id: vec![7; 16].into(), size: u64::MAX, ..Default::default() }))
+    }
+
+    async fn list_members(&self, _: Request<v1::ListMembersRequest>) -> Flow<v1::ListMembersResponse> {
+        endless(|at| v1::ListMembersResponse { id: at.to_be_bytes().to_vec().into(), ..Default::default() })
+    }
+
+    async fn get_member(&self, _: Request<v1::GetMemberRequest>) -> Answer<v1::GetMemberResponse> {
+        Ok(Response::new(v1::GetMemberResponse { record: vec![7; 1 << 20].into(), ..Default::default() }))
+    }
+
+    async fn get_journals(&self, _: Request<v1::GetJournalsRequest>) -> Answer<v1::GetJournalsResponse> {
+        let journals = match self.0 {
+            "many parts" => vec![v1::LedgerJournal::default(); PARTS],
+            // The ledger has more journals, and none of them comes.
+            _ => Vec::new(),
+        };
+        Ok(Response::new(v1::GetJournalsResponse { journals, size: u64::MAX, ..Default::default() }))
+    }
+
+    async fn get_lineage(&self, _: Request<v1::GetLineageRequest>) -> Answer<v1::GetLineageResponse> {
+        Ok(Response::new(v1::GetLineageResponse { count: u64::MAX, ..Default::default() }))
+    }
+
     refused! {
         stage: v1::StageRequest => v1::StageResponse;
         finalize: v1::FinalizeRequest => v1::CommitResponse;
@@ -193,6 +227,7 @@ impl v1::ledger_server::Ledger for Liar {
         rollback: v1::RollbackRequest => v1::AdminResponse;
         pin: v1::PinRequest => v1::PinResponse;
         unpin: v1::UnpinRequest => v1::UnpinResponse;
+        append: v1::AppendRequest => v1::AppendResponse;
         transfer_leader: v1::TransferLeaderRequest => v1::TransferLeaderResponse;
     }
 }
@@ -272,6 +307,14 @@ async fn each_command_ends_in_time_and_memory_and_says_what_was_wrong_with_the_a
         ("silence", vec!["diff", "1", "2"], "sent nothing"),
         ("silence", vec!["log"], "sent nothing"),
         ("silence", vec!["head"], "no answer"),
+        ("silence", vec!["ledger", "list"], "sent nothing"),
+        ("repeated", vec!["ledger", "list"], "names that do not ascend"),
+        ("many parts", vec!["ledger", "journals", "grain"], "more parts"),
+        ("nonsense", vec!["ledger", "journals", "grain"], "makes no sense"),
+        ("nonsense", vec!["ledger", "lineage", "grain", "lot-7"], "makes no sense"),
+        ("nonsense", vec!["ledger", "show", "grain"], "makes no sense"),
+        ("nonsense", vec!["ledger", "members", "grain"], "makes no sense"),
+        ("nonsense", vec!["ledger", "journals", "grain", "--trust", &key], "proof"),
     ];
     let mut running = Vec::new();
     for (lie, args, says) in plays {

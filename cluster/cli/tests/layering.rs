@@ -15,6 +15,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("coppice-protoc", &[]),
     ("coppice-proto", &["types", "verify"]),
     ("coppice-verify", &["types"]),
+    ("coppice-timestamp", &["types"]),
     ("coppice-env", &["types"]),
     ("coppice-metadata", &["types", "env"]),
     ("coppice-process", &["types", "verify", "proto", "env", "metadata"]),
@@ -53,8 +54,15 @@ const ALLOWED_IN_TESTS: &[(&str, &[&str])] = &[
 ];
 
 /// Packages that are synchronous, and know no network.
-const SYNCHRONOUS: &[&str] =
-    &["coppice-types", "coppice-verify", "coppice-env", "coppice-engine", "coppice-root", "coppice-consensus"];
+const SYNCHRONOUS: &[&str] = &[
+    "coppice-types",
+    "coppice-verify",
+    "coppice-timestamp",
+    "coppice-env",
+    "coppice-engine",
+    "coppice-root",
+    "coppice-consensus",
+];
 
 /// Dependencies that only one package may have.
 const SOLE_USERS: &[(&str, &[&str])] = &[
@@ -65,7 +73,8 @@ const SOLE_USERS: &[(&str, &[&str])] = &[
     ("clap", &["coppice", "coppice-bench", "coppice-process", "coppice-operator"]),
     ("config", &["coppice-process"]),
     ("rustls", &["coppice-process", "coppice-proto"]),
-    ("x509-parser", &["coppice-process", "coppice-proto"]),
+    ("rustls-webpki", &["coppice-timestamp"]),
+    ("x509-parser", &["coppice-process", "coppice-proto", "coppice-timestamp"]),
     ("anyhow", &["coppice", "coppice-bench", "coppice-measure"]),
 ];
 

@@ -12,7 +12,11 @@ use coppice_proto::{
     v1::{self, ledger_client::LedgerClient},
 };
 use coppice_types::{ErrorKind, PinId};
-use coppice_verify::{keys::Keys, proof::ProofFile};
+use coppice_verify::{
+    check::{Claim, Question},
+    keys::Keys,
+    proof::ProofFile,
+};
 use tonic::{Request, Streaming};
 
 use crate::{
@@ -25,7 +29,7 @@ use crate::{
     rules::{self, Rule},
     stream::Stream,
     tls::{Tls, Unfit},
-    trust::{Asked, Read, Receipted, Seen, Sent, Trust, check_read, claimed_size, decoded, take_values},
+    trust::{Asked, Asking, Read, Receipted, Seen, Sent, Trust, check_read, claimed_size, decoded, take_values},
 };
 
 /// Memory that a record takes in addition to its key and value, in bytes.
@@ -274,6 +278,75 @@ impl Client {
             Some(size) if !keys.believes(size) => Ok(Some(self.checkpoint(size).await?.standing)),
             _ => Ok(None),
         }
+    }
+
+    /// What is known before a question is asked; `None` if no key is trusted.
+    pub(crate) fn asking(&self) -> Option<Asking> {
+        self.trust.as_ref().map(|trust| Asking { keys: trust.keys(), seen: trust.seen() })
+    }
+
+    /// Verifies an answer about ledgers of members, which must answer the question. An answer about
+    /// head must be of the newest version under its checkpoint.
+    pub(crate) async fn trust_ledgers<'a>(
+        &self,
+        asking: &Asking,
+        file: &ProofFile<'a>,
+        question: &Question<'_>,
+        of_head: bool,
+    ) -> Result<Claim<'a>, Error> {
+        let trust = self.trust.as_ref().expect("an answer is verified if a key is trusted");
+        let newer = self.newer_than(&asking.keys, file).await?;
+        let (claim, seen) = trust.check(asking, newer.as_deref(), file, question, of_head)?;
+        self.follow(trust, seen).await?;
+        Ok(claim)
+    }
+
+    pub(crate) async fn call_append(&self, request: v1::AppendRequest) -> Result<v1::AppendResponse, Error> {
+        ask!(self, Repeat::Safe, append, request)
+    }
+
+    pub(crate) async fn call_describe_ledger(
+        &self,
+        request: v1::DescribeLedgerRequest,
+    ) -> Result<v1::DescribeLedgerResponse, Error> {
+        ask!(self, Repeat::Safe, describe_ledger, request)
+    }
+
+    pub(crate) async fn call_get_member(&self, request: v1::GetMemberRequest) -> Result<v1::GetMemberResponse, Error> {
+        ask!(self, Repeat::Safe, get_member, request)
+    }
+
+    pub(crate) async fn call_get_journals(
+        &self,
+        request: v1::GetJournalsRequest,
+    ) -> Result<v1::GetJournalsResponse, Error> {
+        ask!(self, Repeat::Safe, get_journals, request)
+    }
+
+    pub(crate) async fn call_get_lineage(
+        &self,
+        request: v1::GetLineageRequest,
+    ) -> Result<v1::GetLineageResponse, Error> {
+        ask!(self, Repeat::Safe, get_lineage, request)
+    }
+
+    /// Streams the ledgers of members in the order of their names. They are not verified.
+    pub async fn list_ledgers(
+        &self,
+        request: v1::ListLedgersRequest,
+    ) -> Result<Stream<v1::ListLedgersResponse>, Error> {
+        let rule = rules::ledgers(&request);
+        Ok(self.stream(ask!(self, Repeat::Safe, list_ledgers, request)?, rule))
+    }
+
+    /// Streams the members and agents of a ledger in the order of their ids. They are not verified:
+    /// [`Client::ledger_member`] does that for one.
+    pub async fn list_members(
+        &self,
+        request: v1::ListMembersRequest,
+    ) -> Result<Stream<v1::ListMembersResponse>, Error> {
+        let rule = rules::members(&request);
+        Ok(self.stream(ask!(self, Repeat::Safe, list_members, request)?, rule))
     }
 
     /// Checks the answer to a read, if a key is trusted.

@@ -74,6 +74,11 @@ pub(crate) struct Fake {
     pub get_checkpoint: Unary<v1::GetCheckpointRequest, v1::GetCheckpointResponse>,
     pub pin: Unary<v1::PinRequest, v1::PinResponse>,
     pub status: Unary<v1::StatusRequest, v1::StatusResponse>,
+    pub append: Unary<v1::AppendRequest, v1::AppendResponse>,
+    pub describe_ledger: Unary<v1::DescribeLedgerRequest, v1::DescribeLedgerResponse>,
+    pub get_member: Unary<v1::GetMemberRequest, v1::GetMemberResponse>,
+    pub get_journals: Unary<v1::GetJournalsRequest, v1::GetJournalsResponse>,
+    pub get_lineage: Unary<v1::GetLineageRequest, v1::GetLineageResponse>,
 }
 
 macro_rules! refused {
@@ -99,6 +104,8 @@ impl v1::ledger_server::Ledger for Fake {
     type DiffStream = Many<v1::DiffResponse>;
     type WatchHeadsStream = Many<v1::WatchHeadsResponse>;
     type JournalStream = Many<v1::JournalResponse>;
+    type ListLedgersStream = Many<v1::ListLedgersResponse>;
+    type ListMembersStream = Many<v1::ListMembersResponse>;
 
     async fn commit(&self, request: Request<v1::CommitRequest>) -> Answer<v1::CommitResponse> {
         self.commit.answer(request)
@@ -152,6 +159,26 @@ impl v1::ledger_server::Ledger for Fake {
         self.status.answer(request)
     }
 
+    async fn append(&self, request: Request<v1::AppendRequest>) -> Answer<v1::AppendResponse> {
+        self.append.answer(request)
+    }
+
+    async fn describe_ledger(&self, request: Request<v1::DescribeLedgerRequest>) -> Answer<v1::DescribeLedgerResponse> {
+        self.describe_ledger.answer(request)
+    }
+
+    async fn get_member(&self, request: Request<v1::GetMemberRequest>) -> Answer<v1::GetMemberResponse> {
+        self.get_member.answer(request)
+    }
+
+    async fn get_journals(&self, request: Request<v1::GetJournalsRequest>) -> Answer<v1::GetJournalsResponse> {
+        self.get_journals.answer(request)
+    }
+
+    async fn get_lineage(&self, request: Request<v1::GetLineageRequest>) -> Answer<v1::GetLineageResponse> {
+        self.get_lineage.answer(request)
+    }
+
     refused! {
         stage: v1::StageRequest => v1::StageResponse;
         finalize: v1::FinalizeRequest => v1::CommitResponse;
@@ -166,6 +193,8 @@ impl v1::ledger_server::Ledger for Fake {
         list_pins: v1::ListPinsRequest => v1::ListPinsResponse;
         transfer_leader: v1::TransferLeaderRequest => v1::TransferLeaderResponse;
         journal: v1::JournalRequest => Many<v1::JournalResponse>;
+        list_ledgers: v1::ListLedgersRequest => Many<v1::ListLedgersResponse>;
+        list_members: v1::ListMembersRequest => Many<v1::ListMembersResponse>;
     }
 }
 

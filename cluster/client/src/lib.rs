@@ -47,6 +47,7 @@ mod endpoint;
 mod error;
 #[cfg(test)]
 mod fake;
+pub mod ledgers;
 mod options;
 mod routes;
 mod rules;

@@ -123,6 +123,30 @@ pub(crate) fn heads(request: &v1::WatchHeadsRequest) -> Rule<v1::WatchHeadsRespo
     })
 }
 
+/// Ledgers in ascending order of their names, at most as many as were asked for.
+pub(crate) fn ledgers(request: &v1::ListLedgersRequest) -> Rule<v1::ListLedgersResponse> {
+    let mut last = request.after.clone();
+    let mut left = limit_of(request.limit);
+    Box::new(move |message| {
+        count_down(&mut left)?;
+        if message.name <= last {
+            return Err("names that do not ascend");
+        }
+        last.clone_from(&message.name);
+        Ok(())
+    })
+}
+
+/// Members in ascending order of their ids, at most as many as were asked for.
+pub(crate) fn members(request: &v1::ListMembersRequest) -> Rule<v1::ListMembersResponse> {
+    let mut keys = Ascending::new(Bytes::new(), None);
+    let mut left = limit_of(request.limit);
+    Box::new(move |message| {
+        count_down(&mut left)?;
+        keys.take(&message.id)
+    })
+}
+
 /// No rule: the auditor checks each message against its book.
 pub(crate) fn journal(_: &v1::JournalRequest) -> Rule<v1::JournalResponse> {
     Box::new(|_| Ok(()))

@@ -242,6 +242,26 @@ impl Trust {
         Ok(seen.checkpoint)
     }
 
+    /// Verifies a proof, which must answer the question, and be no older than what was known before
+    /// it was asked. One of head must be of the newest version. Returns what the proof shows, and
+    /// its checkpoint.
+    pub(crate) fn check<'a>(
+        &self,
+        asking: &Asking,
+        newer: Option<&[u8]>,
+        file: &ProofFile<'a>,
+        question: &Question<'_>,
+        of_head: bool,
+    ) -> Result<(Claim<'a>, Seen), Error> {
+        let verified = self.logs.verify(file, &asking.keys, newer, question)?;
+        let newest = verified.newest.stamp.version;
+        let is_head = verified.header().is_some_and(|header| header.stamp.version == newest);
+        ensure(is_head || !of_head, NOT_HEAD)?;
+        ensure(verified.checkpoint.size >= asking.seen, OLDER)?;
+        let Verified { claim, checkpoint, keys, .. } = verified;
+        Ok((claim, Seen { checkpoint, keys }))
+    }
+
     /// Like the function [`check_receipt`]. Uses the known shards, or those of this genesis header,
     /// which are kept once a receipt holds with them.
     pub(crate) fn check_receipt(
@@ -265,7 +285,18 @@ impl Trust {
 
 const FORKED: &str = "the log has two roots of the same size: keep both checkpoints, they are evidence";
 
+const NOT_HEAD: &str = "the version that was read is not the one that was asked for";
+
+const OLDER: &str = "it is older than what this client had seen before it asked";
+
 const LATE: &str = "its checkpoint is signed by a key that the ledger had replaced before: keep it, it is evidence";
+
+/// What is known before a question is asked.
+pub(crate) struct Asking {
+    pub keys: Arc<Keys>,
+    /// The size of the newest checkpoint that was seen, in entries.
+    pub seen: u64,
+}
 
 /// A proven checkpoint, and the keys that its proof shows.
 #[derive(Clone, Debug)]
@@ -365,10 +396,10 @@ fn check_place(verified: &Verified<'_>, read: &Read<'_>) -> Result<(), Error> {
             same(stamp, at) || Version(at.version) == stamp.version && proof.epoch.next.as_ref().is_some_and(renamed)
         }
     };
-    ensure(asked, "the version that was read is not the one that was asked for")?;
+    ensure(asked, NOT_HEAD)?;
     // Witnesses may lag behind.
     let fresh = *stale_ok || *cosigned || verified.checkpoint.size >= read.seen;
-    ensure(fresh, "it is older than what this client had seen before it asked")
+    ensure(fresh, OLDER)
 }
 
 fn check_claim(verified: &Verified<'_>, read: &Read<'_>) -> Result<(), Error> {

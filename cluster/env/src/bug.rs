@@ -54,6 +54,22 @@ bugs! {
     /// A shard finds the state of a read by its version number alone, even though it missed a
     /// rollback.
     MissedAdminServed = "missed-rollback-served";
+    /// A member's request that was applied is refused when it is sent again.
+    RepeatedAppendRefused = "repeated-append-refused";
+    /// Now and then, the leader forgets the lanes of a member.
+    LaneForgotten = "lane-forgotten";
+    /// A journal has no cell for its second clue.
+    CellLeftOut = "second-clue-without-cell";
+    /// A rollback takes journals of members back.
+    FloorLeftOut = "ledger-floor-left-out";
+}
+
+impl Bug {
+    /// Whether the bug concerns ledgers of members, and shows in runs with them alone.
+    #[must_use]
+    pub fn is_of_ledgers(self) -> bool {
+        matches!(self, Self::RepeatedAppendRefused | Self::LaneForgotten | Self::CellLeftOut | Self::FloorLeftOut)
+    }
 }
 
 impl fmt::Display for Bug {

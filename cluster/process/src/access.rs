@@ -3,9 +3,9 @@
 //!
 //! A certificate states a role by a URI among its alternative names: [`ROLE_URI`] and the role's
 //! name. It may state several. The cluster's processes are `node` and `coordinator`; clients are
-//! `reader`, `writer`, `operator` or `auditor`. A call is denied unless the table ([`allowed`])
-//! allows it to one of the caller's roles. A method that is not in the table is denied to
-//! everybody.
+//! `reader`, `writer`, `operator`, `auditor` or `member`. A call is denied unless the table
+//! ([`allowed`]) allows it to one of the caller's roles. A method that is not in the table is
+//! denied to everybody.
 //!
 //! A certificate of a node or coordinator also states the process's name, by [`NAME_URI`] and the
 //! name. Where a request says which process sent it, the service asks the [`Claimant`] whether that
@@ -35,12 +35,12 @@ pub use self::{
     action::{Action, noted, recorded},
     caller::{CALLER, Caller, FORWARDED, Name},
     claimant::Claimant,
-    guard::{Guard, may_also},
+    guard::{Guard, MemberSaid, may_also, member_of},
     log::{AccessLog, FILE_BYTES_MAX},
     methods::allowed,
 };
 pub use crate::{
-    identity::{Identity, NAME_URI, ROLE_URI, Role, Roles},
+    identity::{Identity, MEMBER_URI, NAME_URI, ROLE_URI, Role, Roles},
     peer::Peer,
 };
 

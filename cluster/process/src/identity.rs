@@ -1,7 +1,7 @@
 //! The holder of a certificate. TLS has verified the certificate before it is read here.
 
 use coppice_proto::certificate::Said;
-pub use coppice_proto::certificate::{NAME_URI, ROLE_URI, Role, Roles};
+pub use coppice_proto::certificate::{MEMBER_URI, NAME_URI, ROLE_URI, Role, Roles};
 use coppice_types::text::is_control;
 use coppice_verify::{
     hash::sha256,
@@ -29,6 +29,8 @@ pub struct Identity {
     pub roles: Roles,
     /// The process that the certificate is for; `None` if it names none, or several.
     pub process: Option<String>,
+    /// The member of ledgers that the certificate is for; `None` if it names none, or several.
+    pub member: Option<String>,
 }
 
 impl Identity {
@@ -37,12 +39,12 @@ impl Identity {
     pub fn of(certificate: &CertificateDer<'_>) -> Self {
         let fingerprint = hex::encode(sha256(certificate).0);
         let parsed = X509Certificate::from_der(certificate).ok().zip(Said::of(certificate));
-        let Some(((_, parsed), Said { serial, roles, name: process, .. })) = parsed else {
+        let Some(((_, parsed), Said { serial, roles, name: process, member, .. })) = parsed else {
             let (subject, serial) = (String::new(), String::new());
-            return Self { subject, serial, fingerprint, roles: Roles::NONE, process: None };
+            return Self { subject, serial, fingerprint, roles: Roles::NONE, process: None, member: None };
         };
         let subject = bounded(&subject_of(parsed.subject()), SUBJECT_BYTES_MAX);
-        Self { subject, serial, fingerprint, roles, process }
+        Self { subject, serial, fingerprint, roles, process, member }
     }
 
     /// The name of the holder: the subject, or the certificate's fingerprint if there is no

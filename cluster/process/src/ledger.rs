@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use coppice_types::{ClusterId, Digest, Params, codec::Writer};
-use coppice_verify::{hash::sha256, shard_map::ShardMap};
+use coppice_verify::{hash::sha256, ledgers::RESERVED_END, shard_map::ShardMap};
 use serde::{Deserialize, Serialize};
 
 use crate::{Failure, net::check_address};
@@ -76,12 +76,15 @@ pub struct Ledger {
     pub capacity: u32,
     /// Whether shards keep the operation lists of batches, for auditors.
     pub journals_kept: bool,
+    /// Whether the cluster keeps ledgers of members. Then `journals_kept` is on, and half of the
+    /// shards hold these ledgers.
+    pub ledgers: bool,
 }
 
 impl Default for Ledger {
     fn default() -> Self {
-        let Params { capacity, journals_kept, .. } = Params::default();
-        Self { shards: 2, splits: Vec::new(), capacity, journals_kept }
+        let Params { capacity, journals_kept, ledgers, .. } = Params::default();
+        Self { shards: 2, splits: Vec::new(), capacity, journals_kept, ledgers }
     }
 }
 
@@ -94,7 +97,9 @@ impl Ledger {
     /// # Errors
     /// If one is out of its range.
     pub fn params(&self) -> Result<Params, Failure> {
-        let params = Params { capacity: self.capacity, journals_kept: self.journals_kept, ..Params::default() };
+        let (capacity, ledgers) = (self.capacity, self.ledgers);
+        let journals_kept = self.journals_kept || ledgers;
+        let params = Params { capacity, journals_kept, ledgers, ..Params::default() };
         params.check().map_err(|error| Failure::usage(format!("ledger: {error}")))?;
         Ok(params)
     }
@@ -108,7 +113,7 @@ impl Ledger {
             if !(1..=SHARDS_MAX).contains(&self.shards) {
                 return Err(Failure::usage(format!("ledger: shards = {} is not 1 to {SHARDS_MAX}", self.shards)));
             }
-            even_splits(self.shards)
+            splits_of(self.shards, self.ledgers, even_splits)
         } else {
             self.splits.iter().map(|split| parse_key(split)).collect::<Result<Vec<_>, _>>()?
         };
@@ -151,6 +156,21 @@ fn parse_key(text: &str) -> Result<Vec<u8>, Failure> {
         Some(digits) => hex::decode(digits).map_err(|_| Failure::usage(format!("ledger: splits: {text}: not hex"))),
         None => Ok(text.as_bytes().to_vec()),
     }
+}
+
+/// The keys at which the shards of a new ledger begin, except the first one. `even` divides the
+/// keys of clients. With ledgers of members, the first half of the shards holds those.
+pub fn splits_of(shards: u32, ledgers: bool, even: impl Fn(u32) -> Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    if !ledgers || shards < 2 {
+        return even(shards);
+    }
+    let of_ledgers = shards.div_ceil(2);
+    // Reserved keys are spread by their second byte.
+    let mut splits: Vec<Vec<u8>> =
+        even_splits(of_ledgers).into_iter().map(|split| [&[0], &split[..]].concat()).collect();
+    splits.push(RESERVED_END.to_vec());
+    splits.extend(even(shards - of_ledgers));
+    splits
 }
 
 /// Splits by the first byte, as evenly as possible.

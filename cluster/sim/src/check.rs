@@ -4,6 +4,8 @@
 //! - `audit`: every state root follows from the batches and events, by a naive model.
 //! - `commits`: every acknowledged batch stands where its client was told, applied once, and its
 //!   preconditions held. No refused batch is in the log.
+//! - `appends`: each request of a member that is in the log holds, judged again. Every acknowledged
+//!   one stands where its author was told, applied once.
 //! - `order`: every answer fits one moment of the log between question and answer
 //!   (linearizability).
 //! - `reads`: records that were read are those of the model at that state. `proofs` and
@@ -42,6 +44,7 @@ fn judge(world: &World) -> Result<(), Finding> {
     let ledger = Ledger::read(world)?;
     let history = world.site.scribe.lock();
     ledger.check_checkpoints(&history)?;
+    ledger.check_appends(&history)?;
     let placed = commits::check(&history, &ledger)?;
     order::check(&history, &ledger, &placed)?;
     // `replicas` may record findings of its own, so the lock is released first.

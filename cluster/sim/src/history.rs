@@ -10,7 +10,12 @@ use bytes::Bytes;
 use coppice_engine::ShardState;
 use coppice_proto::v1;
 use coppice_types::{Digest, GroupId, Reason, Stamp, Version};
-use coppice_verify::merkle;
+use coppice_verify::{
+    ledgers::{Checked, Request},
+    merkle,
+};
+
+use crate::shape::CLUSTER;
 
 /// A moment: the number of moments before it.
 pub type Moment = u64;
@@ -20,6 +25,9 @@ pub type BatchId = u64;
 
 /// A checker's finding: the checker's name, a colon, and a description.
 pub type Finding = String;
+
+/// What a member was told of a request: its hash, the version, and the number of its first journal.
+pub type Told = (Digest, Stamp, u64);
 
 /// A batch, and the answers that its sender got.
 #[derive(Clone, Debug)]
@@ -140,6 +148,10 @@ pub struct History {
     states: BTreeMap<(GroupId, u64, Version), ShardState>,
     /// Leaf hashes of the longest root log that any replica has had.
     log: Vec<Digest>,
+    /// Every request of a member that was ever sent, by the hash of what was signed.
+    pub requests: BTreeMap<Digest, Checked>,
+    /// What members were told of their requests: hash, version, and number of the first journal.
+    pub appended: Vec<Told>,
     /// The first finding.
     pub wrong: Option<Finding>,
     /// Number of commits and reads that succeeded.
@@ -173,6 +185,16 @@ impl History {
     pub fn tick(&mut self) -> Moment {
         self.now += 1;
         self.now
+    }
+
+    /// Notes a request of a member that is about to be sent, and the key that signed it.
+    ///
+    /// # Panics
+    /// If its form or signature is wrong.
+    pub fn request(&mut self, request: &Request, key: &[u8; 32]) {
+        let mut checked = request.clone().check(CLUSTER).expect("authors send requests of sound form");
+        assert!(checked.verify(key), "authors sign their requests");
+        self.requests.insert(checked.hash, checked);
     }
 
     /// Records a root of the log, signed or seen. Two roots of the same size must be equal, and the

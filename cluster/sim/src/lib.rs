@@ -17,6 +17,7 @@
 //!  run                                    a seed, from its first event to the verdict
 //!  nemesis   check                        the faults, and the judges
 //!  world     rot                          everything in a run; images with a bad byte
+//!  author                                 members that append to a ledger
 //!  coordinators   client                  processes that ask nodes, and their clients
 //!  node                                   machines with nodes
 //!  witnesses                              witnesses of the root log
@@ -39,6 +40,8 @@ pub mod node;
 
 pub mod client;
 pub mod coordinators;
+
+pub mod author;
 
 pub mod rot;
 pub mod world;

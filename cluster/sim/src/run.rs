@@ -10,6 +10,7 @@ use tokio::{
 };
 
 use crate::{
+    author::{AUTHORS, Author},
     check,
     client::{Client, Phase},
     coordinators, event,
@@ -47,6 +48,8 @@ pub struct Settings {
     pub print: bool,
     /// Whether there are no faults at all.
     pub peaceful: bool,
+    /// Whether the cluster keeps ledgers of members, and members append to one.
+    pub ledgers: bool,
 }
 
 /// Runs a seed on a new runtime of one thread with paused time. Time goes on by itself when nothing
@@ -55,6 +58,9 @@ pub struct Settings {
 pub fn run(runtime: Runtime, seed: u64, settings: Settings) -> Verdict {
     let verdict = runtime.block_on(async {
         let mut shape = Shape::new(seed);
+        if settings.ledgers {
+            shape.keep_ledgers();
+        }
         if settings.peaceful {
             shape.faults = Faults::default();
         }
@@ -114,6 +120,10 @@ async fn suffer(world: &mut World) {
     for id in 1..=shape.clients {
         let client = Client::new(id, Arc::clone(&shape), world.site.scribe.clone(), &world.site.net, &names);
         clients.spawn(client.run(watched.clone()));
+    }
+    for id in 1..=if shape.params.ledgers { AUTHORS } else { 0 } {
+        let author = Author::new(id, &shape, world.site.scribe.clone(), &world.site.net, &names);
+        clients.spawn(author.run(watched.clone()));
     }
     let mut nemesis = Nemesis::new(&shape);
     let end = Instant::now() + shape.chaos;

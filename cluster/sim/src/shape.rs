@@ -158,6 +158,32 @@ impl Shape {
         }
     }
 
+    /// Makes the cluster one that keeps ledgers of members: in two shards more, on the nodes of the
+    /// root group.
+    pub fn keep_ledgers(&mut self) {
+        let splits = [vec![0, 0x80], vec![1]].into_iter();
+        let others = self.map.shards().iter().skip(1).map(|shard| shard.low.clone());
+        self.map = ShardMap::from_splits(&splits.chain(others).collect::<Vec<_>>()).expect("the splits ascend");
+        let root = self.groups[&GroupId::Root].clone();
+        for shard in self.map.shards() {
+            self.groups.entry(GroupId::Shard(shard.id)).or_insert_with(|| root.clone());
+        }
+        self.params = Params {
+            ledgers: true,
+            journals_kept: true,
+            key_bytes_max: 256,
+            node_bytes: 1536,
+            value_bytes_max: 64 << 10,
+            batch_bytes_max: 64 << 10,
+            ..self.params.clone()
+        };
+    }
+
+    /// Number of shards that hold only reserved keys.
+    fn reserved(&self) -> usize {
+        if self.params.ledgers { 2 } else { 0 }
+    }
+
     fn witnesses(rng: &mut SimRng) -> Vec<Habit> {
         const HABITS: [Habit; 5] = [Habit::Sound, Habit::Sound, Habit::Slow, Habit::Lying, Habit::Dead];
         let count = if rng.chance(250) { 3 } else { 0 };
@@ -192,13 +218,14 @@ impl Shape {
     /// A random key of a random shard.
     #[must_use]
     pub fn key(&self, rng: &mut SimRng) -> String {
-        let shard = usize::try_from(rng.below(self.map.shards().len() as u64)).expect("shards are few");
+        let shards = self.map.shards().len() - self.reserved();
+        let shard = usize::try_from(rng.below(shards as u64)).expect("shards are few");
         format!("{}{:02}", LETTERS[shard], rng.below(self.keys_per_shard))
     }
 
     /// One key of each shard, which only shows that the shard takes writes.
     #[must_use]
     pub fn probes(&self) -> Vec<String> {
-        (0..self.map.shards().len()).map(|shard| format!("{}-probe", LETTERS[shard])).collect()
+        (0..self.map.shards().len() - self.reserved()).map(|shard| format!("{}-probe", LETTERS[shard])).collect()
     }
 }

@@ -27,6 +27,10 @@ const FINDERS: &[(Bug, u64)] = &[
     (Bug::RefusalUnheeded, 12),
     (Bug::MissedAdminServed, 10),
     (Bug::TermUnchecked, 15),
+    (Bug::RepeatedAppendRefused, 7),
+    (Bug::LaneForgotten, 2),
+    (Bug::CellLeftOut, 1),
+    (Bug::FloorLeftOut, 1),
 ];
 
 /// Number of seeds that are tried: enough to find a bug that no longer shows at its own seed.
@@ -42,7 +46,8 @@ fn found(bug: Bug, first: u64, lanes: u64) -> Option<u64> {
                 return;
             }
             bug::plant(Some(bug));
-            if let Some(finding) = common::run(seed, Settings::default()).wrong {
+            let settings = Settings { ledgers: bug.is_of_ledgers(), ..Settings::default() };
+            if let Some(finding) = common::run(seed, settings).wrong {
                 println!("{bug} at seed {seed}: {finding}");
                 next_finding.fetch_min(seed, Ordering::Relaxed);
             }

@@ -6,6 +6,7 @@ use std::{
     sync::{
         Mutex,
         atomic::{AtomicU64, Ordering},
+        mpsc,
     },
     time::{Duration, Instant},
 };
@@ -17,6 +18,23 @@ use coppice_sim::Settings;
 const SEEDS: u64 = 200;
 const SEEDS_MIN: u64 = 100;
 const TIME: Duration = Duration::from_secs(240);
+/// The fewest seeds with ledgers of members, and the time for more.
+const LEDGERS_LEAST: (u64, Duration) = (30, Duration::from_secs(60));
+/// Longest real time of one seed. In a run that takes longer, simulated time has stopped: some task
+/// is always ready, and in a real process it would take a whole processor.
+const SEED_TIME_MAX: Duration = Duration::from_secs(300);
+
+/// Ends the process if a seed takes too long. The watch ends with the value that is returned.
+fn watch(seed: u64) -> mpsc::Sender<()> {
+    let (watched, ended) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        if ended.recv_timeout(SEED_TIME_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("seed {seed} does not end: `make sim SEED={seed}` shows its last events");
+            std::process::abort();
+        }
+    });
+    watched
+}
 
 /// Runs seeds on as many threads as there are processors, each seed on one thread. Returns a line
 /// for each that failed.
@@ -24,7 +42,7 @@ const TIME: Duration = Duration::from_secs(240);
     clippy::disallowed_methods,
     reason = "real time decides how many seeds are tried, and nothing of what they do"
 )]
-fn run_all(seeds: std::ops::RangeInclusive<u64>, settings: Settings) -> Vec<String> {
+fn run_all(seeds: std::ops::RangeInclusive<u64>, settings: Settings, (least, time): (u64, Duration)) -> Vec<String> {
     let next = AtomicU64::new(*seeds.start());
     let failed = Mutex::new(Vec::new());
     let began = Instant::now();
@@ -34,9 +52,10 @@ fn run_all(seeds: std::ops::RangeInclusive<u64>, settings: Settings) -> Vec<Stri
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed > *seeds.end() || seed > SEEDS_MIN && began.elapsed() > TIME {
+                    if seed > *seeds.end() || seed > least && began.elapsed() > time {
                         break;
                     }
+                    let _watched = watch(seed);
                     if let Some(wrong) = common::run(seed, settings).wrong {
                         failed.lock().expect("no holder panics").push(format!("seed {seed}: {wrong}"));
                     }
@@ -68,6 +87,13 @@ fn the_same_seed_gives_the_same_trace() {
 
 #[test]
 fn clusters_survive_their_faults() {
-    let failed = run_all(1..=SEEDS, Settings::default());
+    let failed = run_all(1..=SEEDS, Settings::default(), (SEEDS_MIN, TIME));
     assert!(failed.is_empty(), "run `make sim SEED=n` to see what happens:\n{}", failed.join("\n"));
+}
+
+/// Members append to a ledger, beside clients that write keys.
+#[test]
+fn ledgers_of_members_survive_the_same_faults() {
+    let failed = run_all(1..=SEEDS, Settings { ledgers: true, ..Settings::default() }, LEDGERS_LEAST);
+    assert!(failed.is_empty(), "run `LEDGERS=1 make sim SEED=n` to see what happens:\n{}", failed.join("\n"));
 }

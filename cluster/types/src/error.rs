@@ -86,14 +86,30 @@ reasons! {
     LimitExceeded = "LIMIT_EXCEEDED", Invalid;
     /// The key is reserved for ledgers.
     Reserved = "RESERVED", Invalid;
+    /// The signature of a member's request is not of the key in force.
+    BadSignature = "BAD_SIGNATURE", Invalid;
     /// The request names another cluster.
     WrongCluster = "WRONG_CLUSTER", Invalid;
     /// The roles of the caller's certificate do not allow the call.
     Denied = "DENIED", Denied;
-    /// There is no such header, stage or session.
+    /// The ledger has no such member, or the caller is none.
+    NotAMember = "NOT_A_MEMBER", Denied;
+    /// The member lacks the role for it.
+    RoleMissing = "ROLE_MISSING", Denied;
+    /// There is no such header, stage, session, ledger or journal.
     NotFound = "NOT_FOUND", NotFound;
     /// A precondition or the expected head does not hold.
     PreconditionFailed = "PRECONDITION_FAILED", Conflict;
+    /// The request is not the next one of its lane.
+    Lane = "LANE", Conflict;
+    /// The member has signed for another epoch, or has seen another root log.
+    StaleView = "STALE_VIEW", Conflict;
+    /// The ledger has another size than the request says.
+    LedgerChanged = "LEDGER_CHANGED", Conflict;
+    /// A clue has another number of journals than the request says.
+    ClueChanged = "CLUE_CHANGED", Conflict;
+    /// A ledger or member of this name exists, or the change of members is not possible.
+    NotPossible = "NOT_POSSIBLE", Conflict;
     /// The version is above head.
     NotYet = "NOT_YET", Conflict;
     /// The version is below the pruned boundary.

@@ -191,6 +191,16 @@ bytes!(
     /// The name of a ledger of members, derived from the request that founds it.
     LedgerId(16)
 );
+
+impl LedgerId {
+    /// Whether the ledger's records are spread over all shards. Those of a compact ledger lie side
+    /// by side.
+    #[must_use]
+    pub const fn is_spread(&self) -> bool {
+        self.0[15] & 1 == 1
+    }
+}
+
 bytes!(
     /// The name of a member or agent in a ledger, derived from its readable name.
     MemberId(16)

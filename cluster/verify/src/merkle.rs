@@ -106,6 +106,19 @@ impl ListTree {
         left
     }
 
+    /// [`inclusion_path`] of one leaf.
+    ///
+    /// # Panics
+    /// If the index is beyond the list.
+    #[must_use]
+    pub fn path(&self, index: u64) -> Vec<Digest> {
+        let part = |start: u64, size: u64| Ok::<_, core::convert::Infallible>(self.part(start, size));
+        match inclusion_path_with(self.levels[0].len() as u64, index, part) {
+            Ok(path) => path,
+            Err(never) => match never {},
+        }
+    }
+
     fn part(&self, start: u64, size: u64) -> Digest {
         if size.is_power_of_two() {
             return self.levels[size.trailing_zeros() as usize][(start / size) as usize];

@@ -190,8 +190,10 @@ impl SignerKey {
         &self.verifier.name
     }
 
-    /// Signs a message that can't be the text of a note: its first byte is a control character.
-    pub(crate) fn sign(&self, message: &[u8]) -> [u8; 64] {
+    /// Signs a message. It must not be the text of a note: whatever else is signed begins with a
+    /// control character.
+    #[must_use]
+    pub fn sign(&self, message: &[u8]) -> [u8; 64] {
         self.key.sign(message).to_bytes()
     }
 

@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use coppice_proto::{status, timeout::asked, v1};
-use coppice_types::{Params, Reason, SessionId};
+use coppice_types::{ClusterId, Params, Reason, SessionId};
 use coppice_verify::header::Genesis;
 use tokio::{
     sync::{OnceCell, Semaphore, mpsc, oneshot},
@@ -22,13 +22,22 @@ use crate::{
     plan::{Leaves, Refusal, Request},
     quotas::Quotas,
     write::{
-        command::{Command, Entry, Permit},
+        command::{Command, Committed, Entry, Permit},
         trace::Trace,
     },
 };
 
 /// The receiving end of a channel for an answer.
 pub type Receive<T> = oneshot::Receiver<Result<T, Status>>;
+
+/// What the genesis header says. It never changes.
+#[derive(Clone, Debug)]
+pub struct Founded {
+    pub cluster: ClusterId,
+    pub params: Params,
+    /// The shards. Their states are those of an empty ledger.
+    pub map: Leaves,
+}
 
 /// The entrance to the sequencer. Clones share it.
 #[derive(Clone, Debug)]
@@ -41,7 +50,7 @@ pub struct Intake {
     /// Free places for batches that wait or are being decided, and free bytes.
     queue_slots: Arc<Semaphore>,
     queue_bytes: Arc<Semaphore>,
-    genesis: Arc<OnceCell<(Params, Leaves)>>,
+    genesis: Arc<OnceCell<Founded>>,
 }
 
 impl Intake {
@@ -62,12 +71,16 @@ impl Intake {
         Self { log, limits, metrics, quotas, commands, queue_slots, queue_bytes, genesis: Arc::default() }
     }
 
-    /// The ledger's parameters and shards. They never change, so they are read from the first view.
-    async fn genesis(&self) -> Result<&(Params, Leaves), Status> {
+    /// What the genesis header says, read from the first view.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE` without a quorum of the root group.
+    pub async fn genesis(&self) -> Result<&Founded, Status> {
         let found = || async {
             let view = self.log.any_view().await?;
             let Genesis { params, shard_map, .. } = &view.genesis;
-            Ok((params.clone(), Leaves::new(shard_map.genesis_leaves())?))
+            let map = Leaves::new(shard_map.genesis_leaves())?;
+            Ok(Founded { cluster: view.tail.header.cluster, params: params.clone(), map })
         };
         self.genesis.get_or_try_init(found).await
     }
@@ -78,7 +91,7 @@ impl Intake {
     /// The limit that the batch exceeds, or the field that is wrong.
     pub async fn admit(&self, batch: Option<v1::Batch>, session: Option<(SessionId, u64)>) -> Result<Request, Status> {
         let batch = batch.ok_or_else(|| Refusal::invalid("a batch is missing"))?;
-        let (params, map) = self.genesis().await?;
+        let Founded { params, map, .. } = self.genesis().await?;
         Ok(Request::admit(batch, session, map, params)?)
     }
 
@@ -113,7 +126,7 @@ impl Intake {
         request: Arc<Request>,
         want_receipt: bool,
         limit: Duration,
-    ) -> Result<Receive<v1::CommitResponse>, Status> {
+    ) -> Result<Receive<Committed>, Status> {
         let slot = self.queue_slots.clone().acquire_owned().await.map_err(|_| stopping())?;
         let bytes = self.queue_bytes.clone().acquire_many_owned(weight(&request)).await.map_err(|_| stopping())?;
         let command = self.commands.reserve().await.map_err(|_| stopping())?;
@@ -132,7 +145,7 @@ impl Intake {
         request: Arc<Request>,
         want_receipt: bool,
         limit: Duration,
-    ) -> Result<(Entry, Receive<v1::CommitResponse>), Status> {
+    ) -> Result<(Entry, Receive<Committed>), Status> {
         let permits = self.permits(&request)?;
         Ok(entry(request, want_receipt, limit, Trace::current(), permits))
     }
@@ -169,7 +182,7 @@ fn entry(
     limit: Duration,
     trace: Trace,
     permits: [Permit; 2],
-) -> (Entry, Receive<v1::CommitResponse>) {
+) -> (Entry, Receive<Committed>) {
     let (reply, receive) = oneshot::channel();
     let deadline = Instant::now() + limit;
     let came = Instant::now();

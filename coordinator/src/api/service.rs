@@ -19,6 +19,7 @@ use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
+    appends::{MemberKeys, sight},
     forward::Forward,
     intake::{Intake, answer, session_of},
     lead,
@@ -53,19 +54,22 @@ const KEY_KIND: u8 = 6;
 /// Serves `coppice.v1.Ledger`.
 #[derive(Clone, Debug)]
 pub struct Api {
-    intake: Intake,
-    reads: Reads,
+    pub(super) intake: Intake,
+    pub(super) reads: Reads,
+    pub(super) keys: Arc<MemberKeys>,
     forward: Forward,
     links: Arc<Links>,
     shown: Arc<Shown>,
 }
 
+/// A stream of messages to a client.
 type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-type Answer<T> = Result<Response<T>, Status>;
+/// The answer to a unary call.
+pub type Answer<T> = Result<Response<T>, Status>;
 
 impl Api {
     pub fn new(intake: Intake, reads: Reads, forward: Forward, links: Arc<Links>, shown: Arc<Shown>) -> Self {
-        Self { intake, reads, forward, links, shown }
+        Self { intake, reads, keys: Arc::default(), forward, links, shown }
     }
 
     async fn commit_here(
@@ -76,7 +80,7 @@ impl Api {
     ) -> Answer<v1::CommitResponse> {
         let came = Instant::now();
         let answer = self.commit_batch(request, caller, limit).await;
-        self.intake.metrics.answered(came, answer.as_ref());
+        self.intake.metrics.answered(came, answer.as_ref().map(|answer| answer.replayed));
         answer.map(Response::new)
     }
 
@@ -93,7 +97,7 @@ impl Api {
         let batch = Arc::new(self.intake.admit(request.batch, session).await?);
         let (entry, receive) = self.intake.entry(batch, request.want_receipt, limit)?;
         self.intake.send(Command::Commit(entry))?;
-        answer(receive, self.intake.patience()).await
+        Ok(answer(receive, self.intake.patience()).await?.response)
     }
 
     /// Pins a version within the caller's quota.
@@ -123,7 +127,7 @@ impl Api {
     async fn finalize_here(&self, request: v1::FinalizeRequest) -> Answer<v1::CommitResponse> {
         let came = Instant::now();
         let answer = self.finalize_stage(request).await;
-        self.intake.metrics.answered(came, answer.as_ref());
+        self.intake.metrics.answered(came, answer.as_ref().map(|answer| answer.replayed));
         answer.map(Response::new)
     }
 
@@ -132,7 +136,7 @@ impl Api {
         let nothing = Arc::new(self.intake.admit(Some(v1::Batch::default()), None).await?);
         let (entry, receive) = self.intake.entry(nothing, request.want_receipt, self.intake.limits.commit_timeout)?;
         self.intake.send(Command::Stage(StageCommand::Finalize { id, entry }))?;
-        answer(receive, self.intake.patience()).await
+        Ok(answer(receive, self.intake.patience()).await?.response)
     }
 
     async fn discard_here(&self, request: v1::DiscardRequest) -> Answer<v1::DiscardResponse> {
@@ -192,6 +196,8 @@ impl Ledger for Api {
     type DiffStream = Messages<v1::DiffResponse>;
     type WatchHeadsStream = Messages<v1::WatchHeadsResponse>;
     type JournalStream = Messages<v1::JournalResponse>;
+    type ListLedgersStream = Messages<v1::ListLedgersResponse>;
+    type ListMembersStream = Messages<v1::ListMembersResponse>;
 
     async fn commit(&self, request: Request<v1::CommitRequest>) -> Answer<v1::CommitResponse> {
         // Within a session a batch is committed only once, however often it is sent.
@@ -329,6 +335,45 @@ impl Ledger for Api {
     async fn journal(&self, request: Request<v1::JournalRequest>) -> Answer<Self::JournalStream> {
         let (reads, request) = (self.reads.clone(), request.into_inner());
         stream(move |sink| async move { reads.journal(request, &sink).await })
+    }
+
+    async fn append(&self, request: Request<v1::AppendRequest>) -> Answer<v1::AppendResponse> {
+        let (limit, caller) = (self.intake.limit(request.metadata()), quotas::caller(&request));
+        // A lane applies a request only once, however often it is sent.
+        let here = |request| self.append_here(request, &caller, limit);
+        self.forward.route(request, true, here, async |leader, request| leader.append(request).await).await
+    }
+
+    async fn list_ledgers(&self, request: Request<v1::ListLedgersRequest>) -> Answer<Self::ListLedgersStream> {
+        let (reads, sight) = (self.reads.by(&quotas::caller(&request)), sight(request.extensions()));
+        let request = request.into_inner();
+        stream(move |sink| async move { reads.ledgers(&request, &sight, &sink).await })
+    }
+
+    async fn describe_ledger(&self, request: Request<v1::DescribeLedgerRequest>) -> Answer<v1::DescribeLedgerResponse> {
+        let (reads, sight) = (self.reads.by(&quotas::caller(&request)), sight(request.extensions()));
+        Ok(Response::new(reads.describe(request.get_ref(), &sight).await?))
+    }
+
+    async fn list_members(&self, request: Request<v1::ListMembersRequest>) -> Answer<Self::ListMembersStream> {
+        let (reads, sight) = (self.reads.by(&quotas::caller(&request)), sight(request.extensions()));
+        let request = request.into_inner();
+        stream(move |sink| async move { reads.members(&request, &sight, &sink).await })
+    }
+
+    async fn get_member(&self, request: Request<v1::GetMemberRequest>) -> Answer<v1::GetMemberResponse> {
+        let (reads, sight) = (self.reads.by(&quotas::caller(&request)), sight(request.extensions()));
+        Ok(Response::new(reads.member(request.get_ref(), &sight).await?))
+    }
+
+    async fn get_journals(&self, request: Request<v1::GetJournalsRequest>) -> Answer<v1::GetJournalsResponse> {
+        let (reads, sight) = (self.reads.by(&quotas::caller(&request)), sight(request.extensions()));
+        Ok(Response::new(reads.journals(request.get_ref(), &sight).await?))
+    }
+
+    async fn get_lineage(&self, request: Request<v1::GetLineageRequest>) -> Answer<v1::GetLineageResponse> {
+        let (reads, sight) = (self.reads.by(&quotas::caller(&request)), sight(request.extensions()));
+        Ok(Response::new(reads.lineage(request.get_ref(), &sight).await?))
     }
 
     async fn get_checkpoint(&self, request: Request<v1::GetCheckpointRequest>) -> Answer<v1::GetCheckpointResponse> {

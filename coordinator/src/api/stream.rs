@@ -10,17 +10,14 @@ use std::{collections::VecDeque, sync::Arc};
 
 use coppice_proto::{status, v1};
 use coppice_types::{Reason, SessionId};
-use tokio::{
-    sync::oneshot,
-    time::{Instant, timeout},
-};
+use tokio::time::{Instant, timeout};
 use tonic::{Status, Streaming};
 
-use super::intake::{Intake, session_of, stopping};
-use crate::{groups::root::SessionAnswer, plan::Refusal, read::reads::Sink};
+use super::intake::{Intake, Receive, session_of, stopping};
+use crate::{groups::root::SessionAnswer, plan::Refusal, read::reads::Sink, write::command::Committed};
 
 /// A batch that is under way: its number, its arrival, and the channel for its answer.
-type UnderWay = (u64, Instant, oneshot::Receiver<Result<v1::CommitResponse, Status>>);
+type UnderWay = (u64, Instant, Receive<Committed>);
 type Answers = VecDeque<UnderWay>;
 
 /// Serves one stream until its writer ends it, a batch is refused, or either side breaks off.
@@ -45,7 +42,7 @@ pub async fn serve(
             () = sink.closed() => return Ok(()),
             answer = first_of(&mut under_way) => {
                 let (number, came, commit) = answer;
-                metrics.answered(came, commit.as_ref());
+                metrics.answered(came, commit.as_ref().map(|commit| commit.replayed));
                 let answer = v1::CommitStreamResponse { number, commit: Some(commit?) };
                 if sink.send(Ok(answer)).await.is_err() {
                     return Ok(());
@@ -64,7 +61,7 @@ pub async fn serve(
 async fn first_of(under_way: &mut Answers) -> (u64, Instant, Result<v1::CommitResponse, Status>) {
     let Some((number, came, receive)) = under_way.front_mut() else { return std::future::pending().await };
     let (number, came) = (*number, *came);
-    let answer = receive.await.unwrap_or_else(|_| Err(stopping()));
+    let answer = receive.await.unwrap_or_else(|_| Err(stopping())).map(|committed| committed.response);
     under_way.pop_front();
     (number, came, answer)
 }

@@ -11,17 +11,19 @@ use std::{
 
 use bytes::Bytes;
 use coppice_env::watch;
-use coppice_proto::status;
+use coppice_proto::{status, v1};
 use coppice_types::{Digest, Reason, Stamp};
 use coppice_verify::checkpoint::origin;
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::{attested::Attested, keys::KeyRing, places::Places, root::Root, wire::View};
+use super::{attested::Attested, keys::KeyRing, places::Places, root::Root, wire, wire::View};
 use crate::plan::{Leaves, Refusal};
 
 /// Limit on the number of versions whose headers and leaves are remembered for reads.
 const VERSIONS_MAX: usize = 256;
+/// Limit on the number of sizes whose roots are remembered.
+const ROOTS_MAX: usize = 4096;
 /// Limit on the number of remembered places of headers.
 const PLACES_MAX: usize = 256;
 /// Limit on the number of views that are fetched in order to find one whose log can be signed.
@@ -58,6 +60,8 @@ struct Remembered {
     /// The newest view whose log was signed, with the note.
     signed: Mutex<Option<(Arc<View>, Bytes)>>,
     versions: Mutex<BTreeMap<Stamp, Arc<KnownVersion>>>,
+    /// Roots of the log by size. They never change, since the log only grows.
+    roots: Mutex<BTreeMap<u64, Digest>>,
     /// The places of headers in prefixes of the log, by the prefix's size and the header's
     /// sequence.
     places: Mutex<BTreeMap<(u64, u64), Arc<Places>>>,
@@ -79,7 +83,36 @@ impl RootLog {
         self.check_cluster(&view)?;
         *self.remembered.view.lock().expect("no holder of the lock panics") = Some(view.clone());
         self.note_size(view.log_size);
+        self.remember_root(view.log_size, view.log_root);
         Ok(view)
+    }
+
+    fn remember_root(&self, size: u64, root: Digest) {
+        let mut roots = self.remembered.roots.lock().expect("no holder of the lock panics");
+        roots.insert(size, root);
+        if roots.len() > ROOTS_MAX {
+            roots.pop_first();
+        }
+    }
+
+    /// The root that the log had at this size; `None` if it was never so large.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE` without a quorum.
+    pub async fn root_at(&self, size: u64) -> Result<Option<Digest>, Status> {
+        if let Some(root) = self.remembered.roots.lock().expect("no holder of the lock panics").get(&size) {
+            return Ok(Some(*root));
+        }
+        let view = self.view().await?;
+        if size > view.log_size {
+            return Ok(None);
+        }
+        let newest = view.log_size - 1;
+        let read = v1::LogProofRead { indices: vec![newest], size: view.log_size, old_size: size };
+        let answer = self.root.read(v1::read_root_request::Read::LogProof(read)).await?;
+        let root = wire::digest_in(&answer.old_root)?;
+        self.remember_root(size, root);
+        Ok(Some(root))
     }
 
     /// The newest view that was seen; `None` if there was none.
@@ -143,6 +176,7 @@ impl RootLog {
     /// # Errors
     /// Those of [`RootLog::signed`].
     pub async fn signed_at(&self, size: u64, root: Digest) -> Result<Bytes, Status> {
+        self.remember_root(size, root);
         match self.checkpoint(size, root).await? {
             Some(note) => Ok(note),
             None => Ok(self.signed(self.view().await?).await?.1),

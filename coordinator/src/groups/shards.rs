@@ -194,25 +194,51 @@ impl Shards {
     pub async fn key_states(
         &self,
         shard: ShardId,
-        context: v1::ShardContext,
-        state: ShardState,
+        at: (v1::ShardContext, ShardState),
         keys: Vec<Bytes>,
         deadline: Instant,
     ) -> Result<BTreeMap<Bytes, KeyState>, Status> {
+        let records = self.records(shard, at, keys, deadline, false).await?;
+        records.iter().map(|record| Ok((record.key.clone(), wire::key_state_in(record)?))).collect()
+    }
+
+    /// Reads the values of one shard's keys at an exact state, for requests that depend on them.
+    /// `None` for a key without a record.
+    ///
+    /// # Errors
+    /// Those of [`Shards::read`].
+    pub async fn key_values(
+        &self,
+        shard: ShardId,
+        at: (v1::ShardContext, ShardState),
+        keys: Vec<Bytes>,
+        deadline: Instant,
+    ) -> Result<BTreeMap<Bytes, Option<Bytes>>, Status> {
+        let records = self.records(shard, at, keys, deadline, true).await?;
+        Ok(records.into_iter().map(|record| (record.key, record.found.then_some(record.value))).collect())
+    }
+
+    /// The records of these keys, in their order.
+    async fn records(
+        &self,
+        shard: ShardId,
+        (context, state): (v1::ShardContext, ShardState),
+        keys: Vec<Bytes>,
+        deadline: Instant,
+        want_values: bool,
+    ) -> Result<Vec<v1::ShardRecord>, Status> {
         let request = v1::ShardReadRequest {
             group: wire::group_number(shard),
             context: Some(context),
             state: Some(convert::to_state(state)),
             parts: vec![v1::ReadPart { keys: keys.clone() }],
             want_proof: false,
-            want_values: false,
+            want_values,
         };
-        let answer = self.links.read_shard(Lane::Commits, &request, deadline).await?;
-        let [answer] = answer.answers.as_slice() else { return Err(wire::broken("read")) };
-        if answer.records.len() != keys.len() {
-            return Err(wire::broken("read"));
-        }
-        keys.into_iter().zip(&answer.records).map(|(key, record)| Ok((key, wire::key_state_in(record)?))).collect()
+        let mut answer = self.links.read_shard(Lane::Commits, &request, deadline).await?;
+        let records = answer.answers.pop().filter(|_| answer.answers.is_empty()).ok_or_else(|| wire::broken("read"))?;
+        let fits = records.records.iter().map(|record| &record.key).eq(&keys);
+        if fits { Ok(records.records) } else { Err(wire::broken("read")) }
     }
 }
 

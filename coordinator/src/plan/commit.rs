@@ -14,7 +14,8 @@ use coppice_verify::{
 };
 
 use super::{
-    form::fold,
+    appends::Part,
+    form::{Draft, fold},
     map::{Leaves, state_of},
     request::{Request, Write},
 };
@@ -36,8 +37,12 @@ pub struct ShardPlan {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub stamp: Stamp,
-    /// The batches, in the order of their application.
+    /// The batches and requests of members, in the order of their application.
     pub batches: Vec<Arc<Request>>,
+    /// What follows from each request of a member, in their order.
+    pub appends: Vec<Part>,
+    /// What follows for the ledgers that they append to.
+    pub heads: Vec<Part>,
     /// The touched shards.
     pub shards: BTreeMap<ShardId, ShardPlan>,
 }
@@ -88,7 +93,7 @@ pub enum Admin {
 }
 
 impl Plan {
-    /// Plans the prepares of a version.
+    /// Plans the prepares of a version. `batches` are those that the draft takes.
     ///
     /// # Panics
     /// If a batch was routed by other leaves.
@@ -96,13 +101,18 @@ impl Plan {
     pub fn new(
         stamp: Stamp,
         batches: Vec<Arc<Request>>,
+        draft: &Draft,
         leaves: &Leaves,
         merges: &BTreeMap<ShardId, MergeName>,
         journals_kept: bool,
     ) -> Self {
+        let requests = batches.iter().filter_map(|batch| batch.append.as_ref());
+        let appends = requests.zip(&draft.appended).map(|(request, appended)| Part::append(request, appended, leaves));
+        let (appends, heads) = (appends.collect(), draft.closed.iter().map(|closed| Part::head(closed, leaves)));
+        let mut plan = Self { stamp, batches, appends, heads: heads.collect(), shards: BTreeMap::new() };
         let mut shards = BTreeMap::new();
         for leaf in leaves.all() {
-            let lists: Vec<&Vec<Write>> = batches.iter().filter_map(|batch| batch.writes.get(&leaf.shard)).collect();
+            let lists: Vec<&Vec<Write>> = plan.writes().filter_map(|writes| writes.get(&leaf.shard)).collect();
             if lists.is_empty() {
                 continue;
             }
@@ -111,9 +121,20 @@ impl Plan {
             let merge = merges.get(&leaf.shard).cloned();
             shards.insert(leaf.shard, ShardPlan { base: state_of(leaf), merge, writes, journal });
         }
-        let routed = batches.iter().flat_map(|batch| batch.writes.keys()).all(|shard| shards.contains_key(shard));
+        let routed = plan.writes().flat_map(BTreeMap::keys).all(|shard| shards.contains_key(shard));
         assert!(routed, "batches are routed by the leaves in force");
-        Self { stamp, batches, shards }
+        plan.shards = shards;
+        plan
+    }
+
+    /// The operations of all entries of the journal that write, in its order.
+    fn writes(&self) -> impl Iterator<Item = &BTreeMap<ShardId, Vec<Write>>> {
+        let mut appends = self.appends.iter();
+        let requests = self.batches.iter().map(move |batch| match &batch.append {
+            None => &batch.writes,
+            Some(_) => &appends.next().expect("each request of a member has its part").writes,
+        });
+        requests.chain(self.heads.iter().map(|head| &head.writes))
     }
 
     /// Makes the header of the version from the digests that the shards answered.
@@ -144,18 +165,21 @@ impl Plan {
     }
 
     fn journal(&self) -> Vec<Entry> {
-        let batch = |batch: &Arc<Request>| {
-            Entry::Batch(BatchEntry {
+        let mut appends = self.appends.iter();
+        let batch = |batch: &Arc<Request>| match &batch.append {
+            None => Entry::Batch(BatchEntry {
                 session: batch.session,
                 metadata: batch.metadata_hash,
                 shards: batch.list_hashes.iter().map(|(&shard, &hash)| (shard, hash)).collect(),
-            })
+            }),
+            Some(_) => appends.next().expect("each request of a member has its part").entry.clone(),
         };
+        let heads = self.heads.iter().map(|head| head.entry.clone());
         let merge = |(&shard, plan): (&ShardId, &ShardPlan)| {
             let merge = plan.merge.as_ref()?;
             Some(Entry::Merge(MergeEntry { shard, inputs: merge.inputs.clone(), output: merge.output }))
         };
-        self.batches.iter().map(batch).chain(self.shards.iter().filter_map(merge)).collect()
+        self.batches.iter().map(batch).chain(heads).chain(self.shards.iter().filter_map(merge)).collect()
     }
 
     fn sessions(&self) -> Vec<SessionCommit> {

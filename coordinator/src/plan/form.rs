@@ -11,7 +11,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use coppice_types::{Condition, Digest, Reason, SessionId, ShardId, Stamp};
+use coppice_types::{Change, Condition, Digest, Operation, Reason, SessionId, ShardId, Stamp};
+use coppice_verify::ledgers::{Appended, Closed, Round, is_judged_by};
 
 use super::{
     refusal::Refusal,
@@ -37,6 +38,8 @@ pub enum KeyState {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overlay {
     writes: BTreeMap<Bytes, KeyState>,
+    /// Values of the reserved keys that requests of members are judged by.
+    values: BTreeMap<Bytes, Bytes>,
 }
 
 impl Overlay {
@@ -49,6 +52,22 @@ impl Overlay {
             };
             self.writes.insert(write.key.clone(), state);
         }
+    }
+
+    /// Adds what follows from requests of members.
+    fn apply_operations(&mut self, operations: &[Operation]) {
+        for Operation { key, change } in operations.iter().filter(|operation| is_judged_by(&operation.key)) {
+            match change {
+                Change::Put(value) => self.values.insert(key.clone(), value.clone()),
+                Change::Delete => unreachable!("records that requests are judged by stay"),
+            };
+        }
+    }
+
+    /// The value of a reserved key after the writes. `None` if they do not touch it.
+    #[must_use]
+    pub fn value(&self, key: &[u8]) -> Option<&Bytes> {
+        self.values.get(key)
     }
 
     /// The state of a key after the writes. `None` if they do not touch it.
@@ -70,9 +89,18 @@ pub struct Blocked {
 impl Blocked {
     /// Whether a batch waits for one of the shards.
     fn holds(&self, request: &Request) -> bool {
-        request.writes.keys().any(|shard| self.full.contains(shard))
+        request.written().any(|shard| self.full.contains(shard))
             || request.involved.iter().any(|shard| self.starting.contains(shard))
     }
+}
+
+/// Keys as they were read at the newest staged version.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeysRead {
+    /// The states of the keys of preconditions.
+    pub states: BTreeMap<Bytes, KeyState>,
+    /// The values of reserved keys; `None` for a key without a record.
+    pub values: BTreeMap<Bytes, Option<Bytes>>,
 }
 
 /// The facts that a version is formed from.
@@ -84,8 +112,7 @@ pub struct Ground<'a> {
     pub below: Stamp,
     /// Undecided writes of the versions below.
     pub overlay: &'a Overlay,
-    /// Keys as they were read at the newest staged version.
-    pub reads: &'a BTreeMap<Bytes, KeyState>,
+    pub reads: &'a KeysRead,
     /// The committed numbers of sessions.
     pub sessions: &'a Sessions,
     /// Session numbers that are being decided.
@@ -119,6 +146,10 @@ pub struct Draft {
     pub verdicts: Vec<Verdict>,
     /// The writes of the taken batches.
     pub overlay: Overlay,
+    /// What follows from each taken request of a member, in their order.
+    pub appended: Vec<Appended>,
+    /// The ledgers that they append to, in the order of their ids.
+    pub closed: Vec<Closed>,
 }
 
 impl Draft {
@@ -156,6 +187,14 @@ pub fn keys_to_read<R: Borrow<Request>>(waiting: &[R], overlay: &Overlay, blocke
     keys.filter(|key| overlay.get(key).is_none()).cloned().collect()
 }
 
+/// The reserved keys whose values must be read before these batches can be judged.
+#[must_use]
+pub fn values_to_read<R: Borrow<Request>>(waiting: &[R], overlay: &Overlay, blocked: &Blocked) -> BTreeSet<Bytes> {
+    let judged = waiting.iter().map(Borrow::borrow).filter(|request| !blocked.holds(request));
+    let appends = judged.filter_map(|request| request.append.as_ref());
+    appends.flat_map(|append| append.reads()).map(Bytes::from).filter(|key| overlay.value(key).is_none()).collect()
+}
+
 /// The session numbers that the root group must be asked for before these batches can be judged.
 #[must_use]
 pub fn numbers_to_ask<R: Borrow<Request>>(waiting: &[R], sessions: &Sessions) -> BTreeSet<(SessionId, u64)> {
@@ -167,10 +206,16 @@ pub fn numbers_to_ask<R: Borrow<Request>>(waiting: &[R], sessions: &Sessions) ->
 /// Forms a version from waiting batches.
 ///
 /// # Panics
-/// If a key of [`keys_to_read`] was not read and its shard is not in `ground.down`.
+/// If a key of [`keys_to_read`] or [`values_to_read`] was not read and its shard is not in
+/// `ground.down`.
 #[must_use]
 pub fn form<R: Borrow<Request>>(waiting: &[R], ground: &Ground<'_>) -> Draft {
+    let value = |key: &[u8]| match ground.overlay.value(key) {
+        Some(value) => Some(value.clone()),
+        None => ground.reads.values.get(key).expect("each reserved key was read, or its shard is down").clone(),
+    };
     let mut former = Former {
+        round: Round::new(&value, ground.stamp),
         ground,
         draft: Draft::default(),
         seen: BTreeSet::new(),
@@ -190,11 +235,18 @@ pub fn form<R: Borrow<Request>>(waiting: &[R], ground: &Ground<'_>) -> Draft {
             break;
         }
     }
-    former.draft
+    let Former { round, mut draft, .. } = former;
+    draft.closed = round.close();
+    let appended = draft.appended.iter().map(|appended| &appended.operations);
+    let operations = appended.chain(draft.closed.iter().map(|closed| &closed.operations));
+    operations.for_each(|operations| draft.overlay.apply_operations(operations));
+    draft
 }
 
 struct Former<'a> {
     ground: &'a Ground<'a>,
+    /// The part of ledgers of members.
+    round: Round<'a>,
     draft: Draft,
     /// Session numbers that were judged in this draft.
     seen: BTreeSet<(SessionId, u64)>,
@@ -290,7 +342,8 @@ impl Former<'_> {
         }
     }
 
-    fn judge_content(&self, request: &Request) -> Result<(), Refusal> {
+    /// Judges what the batch says of the state. An append is applied at once, if nothing is wrong.
+    fn judge_content(&mut self, request: &Request) -> Result<(), Refusal> {
         if let Some(expected) = request.expected_head
             && expected != self.ground.below
         {
@@ -300,7 +353,11 @@ impl Former<'_> {
         request.checks.iter().try_for_each(|check| {
             let state = self.state(&check.key);
             if holds(check, state) { Ok(()) } else { Err(failed(check, state)) }
-        })
+        })?;
+        if let Some(append) = &request.append {
+            self.draft.appended.push(self.round.append(append)?);
+        }
+        Ok(())
     }
 
     fn state(&self, key: &[u8]) -> KeyState {
@@ -308,7 +365,7 @@ impl Former<'_> {
             .overlay
             .get(key)
             .or_else(|| self.ground.overlay.get(key))
-            .or_else(|| self.ground.reads.get(key).copied())
+            .or_else(|| self.ground.reads.states.get(key).copied())
             .expect("every key of a precondition was read, or its shard is down")
     }
 }

@@ -8,7 +8,7 @@ use coppice_proto::v1;
 use coppice_types::{Condition, Digest, Params, Precondition, Reason, SessionId, ShardId, Stamp};
 use coppice_verify::{
     hash::{self, RecordBody},
-    ledgers::RESERVED_END,
+    ledgers::{Checked, RESERVED_END},
 };
 
 use super::{map::Leaves, refusal::Refusal};
@@ -42,7 +42,7 @@ pub struct Check {
     pub condition: Condition,
 }
 
-/// A checked and routed batch.
+/// A checked and routed batch, or a member's request to append journals.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The operations by shard, each list in the order in which they were sent.
@@ -67,6 +67,9 @@ pub struct Request {
     pub involved: BTreeSet<ShardId>,
     /// An upper bound of the bytes that the batch adds to a prepare.
     pub bytes: u64,
+    /// What a member asks to append. Such a request has no writes of its own: they follow from the
+    /// state that it is judged in.
+    pub append: Option<Box<Checked>>,
 }
 
 impl Request {
@@ -114,11 +117,18 @@ impl Request {
             ordered: false,
             involved,
             bytes,
+            append: None,
         })
     }
 }
 
 impl Request {
+    /// The shards that the request may write to.
+    pub fn written(&self) -> impl Iterator<Item = &ShardId> {
+        let of_append = self.append.iter().flat_map(|_| &self.involved);
+        self.writes.keys().chain(of_append)
+    }
+
     /// The session number that must be applied before this one, if the batch is `ordered`.
     #[must_use]
     pub fn predecessor(&self) -> Option<(SessionId, u64)> {
@@ -131,7 +141,7 @@ fn stamp(stamp: v1::Stamp) -> Stamp {
     Stamp::new(stamp.epoch, stamp.version)
 }
 
-fn limit(name: &str, allowed: u32, found: u64) -> Result<(), Refusal> {
+pub(super) fn limit(name: &str, allowed: u32, found: u64) -> Result<(), Refusal> {
     if found > u64::from(allowed) { Err(Refusal::over_limit(name, u64::from(allowed), found)) } else { Ok(()) }
 }
 
@@ -213,7 +223,7 @@ impl Write {
     }
 }
 
-fn list_hash(list: &[Write]) -> Digest {
+pub(super) fn list_hash(list: &[Write]) -> Digest {
     hash::operation_list_hash(list.iter().map(|write| (write.key.as_ref(), write.body())))
 }
 

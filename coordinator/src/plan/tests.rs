@@ -71,7 +71,7 @@ fn in_session(batch: v1::Batch, number: u64) -> Arc<Request> {
 /// absent.
 struct World {
     overlay: Overlay,
-    reads: BTreeMap<Bytes, KeyState>,
+    reads: KeysRead,
     sessions: Sessions,
     in_flight: BTreeSet<(SessionId, u64)>,
     blocked: Blocked,
@@ -85,7 +85,7 @@ impl World {
     fn new() -> Self {
         Self {
             overlay: Overlay::default(),
-            reads: BTreeMap::new(),
+            reads: KeysRead::default(),
             sessions: Sessions::new(4),
             in_flight: BTreeSet::new(),
             blocked: Blocked::default(),
@@ -99,7 +99,7 @@ impl World {
     fn form(&mut self, waiting: &[Arc<Request>]) -> Draft {
         let waiting = in_reach(waiting.iter().cloned(), &self.blocked, self.batches_max);
         for key in keys_to_read(&waiting, &self.overlay, &self.blocked) {
-            self.reads.entry(key).or_insert(KeyState::Absent);
+            self.reads.states.entry(key).or_insert(KeyState::Absent);
         }
         form(
             &waiting,
@@ -134,7 +134,7 @@ fn waiting_batches_share_a_version_and_the_last_write_of_a_key_wins() {
     ];
     assert_eq!(World::new().form(&waiting).verdicts, vec![Verdict::Taken; 3]);
     let tail = tail();
-    let plan = Plan::new(tail.next_stamp(), waiting.to_vec(), &tail.leaves, &BTreeMap::new(), true);
+    let plan = Plan::new(tail.next_stamp(), waiting.to_vec(), &Draft::default(), &tail.leaves, &BTreeMap::new(), true);
     let writes: Vec<_> = plan.shards[&ShardId(0)].writes.iter().map(value).collect();
     assert_eq!(writes, [("a", Some("2")), ("b", Some("4"))]);
     assert_eq!(plan.shards[&ShardId(1)].writes.len(), 1);
@@ -182,7 +182,7 @@ fn undecided_writes_are_seen_before_what_was_read() {
     world.overlay.apply(&undecided, Stamp::new(0, 1));
     world.below = Stamp::new(0, 1);
     let old = KeyState::Live { last_changed: Stamp::new(0, 0), value_hash: hash::sha256(b"old") };
-    world.reads.insert(Bytes::from_static(b"a"), old);
+    world.reads.states.insert(Bytes::from_static(b"a"), old);
     let stamp = v1::Stamp { epoch: 0, version: 1 };
     let waiting = [
         admit(batch([], [value_is("a", "old")])),
@@ -297,7 +297,7 @@ fn however_many_wait_for_a_shard_others_behind_them_pass() {
             [Reason::PreconditionFailed],
             "two are looked at"
         );
-        assert!(!world.reads.contains_key(b"b".as_slice()), "keys of batches that wait need not be read");
+        assert!(!world.reads.states.contains_key(b"b".as_slice()), "keys of batches that wait need not be read");
     }
 }
 
@@ -399,7 +399,7 @@ fn headers_follow_the_rules_of_the_log() {
     let merge = MergeName { inputs: vec![Digest([3; 32]), Digest([4; 32])], output: Digest([5; 32]) };
     let waiting = vec![in_session(batch([put("a", "1")], []), 1), admit(batch([put("a", "2")], []))];
     let merges = BTreeMap::from([(ShardId(0), merge.clone()), (ShardId(1), merge)]);
-    let plan = Plan::new(tail.next_stamp(), waiting.clone(), &tail.leaves, &merges, false);
+    let plan = Plan::new(tail.next_stamp(), waiting.clone(), &Draft::default(), &tail.leaves, &merges, false);
     assert_eq!(plan.shards.len(), 1, "an untouched shard's merge waits");
     let commit = plan.commit(&BTreeMap::from([(ShardId(0), Digest([9; 32]))]), &tail, 500);
     let header = Header::decode(&commit.header).expect("headers are canonical");
@@ -415,7 +415,14 @@ fn headers_follow_the_rules_of_the_log() {
     let batch_hash = waiting[0].batch_hash;
     assert_eq!(commit.sessions, [SessionCommit { session: SESSION, number: 1, batch_hash, journal_index: 0 }]);
     // A version may touch no shard.
-    let empty = Plan::new(commit.tail.next_stamp(), vec![admit(batch([], []))], &commit.tail.leaves, &merges, false);
+    let empty = Plan::new(
+        commit.tail.next_stamp(),
+        vec![admit(batch([], []))],
+        &Draft::default(),
+        &commit.tail.leaves,
+        &merges,
+        false,
+    );
     let second = empty.commit(&BTreeMap::new(), &commit.tail, 2_000);
     second.tail.header.check_follows(&header).expect("it follows");
     assert_eq!(second.tail.header.state_root, header.state_root);
@@ -426,8 +433,14 @@ fn rollback_and_prune_are_headers_that_follow_the_rules_of_the_log() {
     let mut at = tail();
     let mut leaves = vec![at.leaves.clone()];
     for number in 1..=3 {
-        let plan =
-            Plan::new(at.next_stamp(), vec![admit(batch([put("a", "1")], []))], &at.leaves, &BTreeMap::new(), false);
+        let plan = Plan::new(
+            at.next_stamp(),
+            vec![admit(batch([put("a", "1")], []))],
+            &Draft::default(),
+            &at.leaves,
+            &BTreeMap::new(),
+            false,
+        );
         at = plan.commit(&BTreeMap::from([(ShardId(0), Digest([number; 32]))]), &at, 2_000).tail;
         leaves.push(at.leaves.clone());
     }
@@ -442,7 +455,14 @@ fn rollback_and_prune_are_headers_that_follow_the_rules_of_the_log() {
     let pruned = rolled.tail.admin(&Admin::Prune { boundary: Version(1) }, "someone", "because", 3_000);
     pruned.tail.header.check_follows(&rolled.tail.header).expect("it follows");
     assert_eq!(pruned.tail.header.admin_sequence, 2);
-    let plan = Plan::new(pruned.tail.next_stamp(), Vec::new(), &pruned.tail.leaves, &BTreeMap::new(), false);
+    let plan = Plan::new(
+        pruned.tail.next_stamp(),
+        Vec::new(),
+        &Draft::default(),
+        &pruned.tail.leaves,
+        &BTreeMap::new(),
+        false,
+    );
     let next = plan.commit(&BTreeMap::new(), &pruned.tail, 3_000);
     assert_eq!(next.tail.header.stamp, Stamp::new(1, 2));
     next.tail.header.check_follows(&pruned.tail.header).expect("it follows");

@@ -5,13 +5,13 @@ use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use coppice_proto::{status, v1};
-use coppice_types::{ClusterId, Digest, Reason};
+use coppice_types::{ClusterId, Digest, LedgerId, Reason};
 use coppice_verify::{
     checkpoint::Checkpoint,
     hash, merkle,
     proof::{
-        EpochPart, HeaderPart, LogPart, Proof, ProofFile, Query, QueryProof, ReceiptProof, ShardPart, StandingProof,
-        TreeList,
+        EpochPart, HeaderPart, JournalPart, JournalsProof, KnownPart, LineageProof, LogPart, Proof, ProofFile, Query,
+        QueryProof, ReceiptProof, ShardPart, StandingProof, TreeList,
     },
     shard_map::StateLeaf,
 };
@@ -269,6 +269,58 @@ impl Receipts {
             hashes: self.hashes.proof(u64::from(index)),
         };
         encode(self.cluster, Proof::Receipt(proof))
+    }
+}
+
+/// The entry of a ledger's head in a version's journal.
+#[derive(Debug)]
+pub struct HeadEntry {
+    pub index: u32,
+    /// The canonical bytes.
+    pub bytes: Bytes,
+    /// The list proof of the entry.
+    pub hashes: Vec<Digest>,
+}
+
+/// Makes the proof file of journals of a ledger, each with the inclusion path of its leaf.
+///
+/// # Errors
+/// `LIMIT_EXCEEDED` if the file would be too large.
+pub fn journals_file(
+    proven: HeaderProof,
+    entry: HeadEntry,
+    known: Option<KnownPart>,
+    journals: Vec<(JournalPart<'_>, Vec<Digest>)>,
+) -> Result<Bytes, Status> {
+    let cluster = proven.view.tail.header.cluster;
+    let proof = JournalsProof {
+        log: proven.log,
+        header: proven.header,
+        epoch: proven.epoch,
+        index: entry.index,
+        entry: Cow::Borrowed(&entry.bytes),
+        hashes: entry.hashes,
+        known,
+        journals,
+    };
+    encode(cluster, Proof::Journals(proof))
+}
+
+/// Makes the proof file of a lineage from the proof of its range, and the journals of its cells.
+///
+/// # Errors
+/// `INTERNAL` if the range's file does not decode; `LIMIT_EXCEEDED` if the file would be too large.
+pub fn lineage_file(
+    range: &[u8],
+    ledger: LedgerId,
+    clue: Digest,
+    journals: Vec<JournalPart<'_>>,
+) -> Result<Bytes, Status> {
+    match ProofFile::decode(range) {
+        Ok(ProofFile { cluster, proof: Proof::Query(query) }) => {
+            encode(cluster, Proof::Lineage(LineageProof { query, ledger, clue, journals }))
+        }
+        _ => Err(wire::broken("proof of a range")),
     }
 }
 

@@ -113,7 +113,7 @@ impl Reads {
         if stale_ok { self.log.any_view().await } else { self.log.view().await }
     }
 
-    async fn locate(&self, read: &v1::ReadOptions, stale_ok: bool) -> Result<Located, Status> {
+    pub(super) async fn locate(&self, read: &v1::ReadOptions, stale_ok: bool) -> Result<Located, Status> {
         let view = self.view(stale_ok).await?;
         // The checkpoint of a proof is signed before anything is read, and signing may replace the
         // view by a newer one. So the version that is head in the view is also the newest in the
@@ -160,7 +160,7 @@ impl Reads {
     }
 
     /// Header, place and leaves of a version that stands.
-    async fn version(&self, view: &View, stamp: Stamp) -> Result<Arc<KnownVersion>, Status> {
+    pub(super) async fn version(&self, view: &View, stamp: Stamp) -> Result<Arc<KnownVersion>, Status> {
         if let Some(known) = self.log.known_version(stamp) {
             return Ok(known);
         }
@@ -229,12 +229,18 @@ impl Reads {
         if keys.len() > KEYS_MAX {
             return Err(Refusal::over_limit("keys_max", KEYS_MAX as u64, keys.len() as u64).into());
         }
-        let answer = self.retry(read, |located, deadline| self.get_at(located, keys, read, deadline)).await?;
+        let checked = |located: Located, deadline| async move {
+            let params = &located.view.genesis.params;
+            keys.iter().try_for_each(|key| check_key(key, params))?;
+            self.get_at(located, keys, read, deadline).await
+        };
+        let answer = self.retry(read, checked).await?;
         self.metrics.read(keys.len(), read.want_proof);
         Ok(answer)
     }
 
-    async fn get_at(
+    /// Reads keys at a located state, whose keys are allowed.
+    pub(super) async fn get_at(
         &self,
         located: Located,
         keys: &[Bytes],
@@ -242,7 +248,6 @@ impl Reads {
         deadline: Instant,
     ) -> Result<v1::BatchGetResponse, Status> {
         let params = &located.view.genesis.params;
-        keys.iter().try_for_each(|key| check_key(key, params))?;
         let _room = self.room_for(keys.len(), params, deadline).await?;
         let mut by_shard: BTreeMap<usize, Vec<Bytes>> = BTreeMap::new();
         let mut sorted: Vec<Bytes> = keys.to_vec();
@@ -277,7 +282,7 @@ impl Reads {
         })
     }
 
-    async fn get_shard(
+    pub(super) async fn get_shard(
         &self,
         located: &Located,
         index: usize,

@@ -79,7 +79,8 @@ impl Reads {
         send(sink, v1::RangeResponse { records: Vec::new(), end: Some(end) }).await
     }
 
-    fn scan_range(
+    /// The pages of the part of a range that lies in a shard.
+    pub(super) fn scan_range(
         &self,
         located: &Located,
         index: usize,
@@ -115,7 +116,12 @@ impl Reads {
     }
 
     /// Proves all records of a range that was read.
-    async fn prove_range(&self, located: &Located, low: &[u8], high: Option<&[u8]>) -> Result<Bytes, Status> {
+    pub(super) async fn prove_range(
+        &self,
+        located: &Located,
+        low: &[u8],
+        high: Option<&[u8]>,
+    ) -> Result<Bytes, Status> {
         let params = &located.view.genesis.params;
         let deadline = Instant::now() + self.read_timeout;
         let _room = self.room_for(usize::MAX, params, deadline).await?;

@@ -17,12 +17,13 @@ use coppice_env::{
 };
 use coppice_proto::{convert, status, v1};
 use coppice_types::{Digest, Reason, SessionCommit, SessionId, Term};
+use coppice_verify::journal;
 use opentelemetry::context::FutureExt;
 use tokio::{sync::oneshot, time::Instant};
 use tonic::Status;
 
 use super::{
-    command::{Entry, not_committed},
+    command::{Committed, Entry, not_committed},
     trace::Trace,
 };
 use crate::{
@@ -164,13 +165,13 @@ pub fn open_outcome() -> Status {
 }
 
 /// Size and root of a log whose newest entry is a header, and the header's inclusion path.
-type Committed = (u64, Digest, Vec<Digest>);
+type InLog = (u64, Digest, Vec<Digest>);
 
 async fn answer_committed(
     log: &RootLog,
     commit: &Commit,
     signed: Result<Bytes, Status>,
-    (size, root, path): Committed,
+    (size, root, path): InLog,
     entries: Vec<Entry>,
 ) {
     let checkpoint = match signed {
@@ -192,7 +193,8 @@ async fn answer_committed(
         if entry.want_receipt {
             with_receipt.push((entry, answer));
         } else {
-            entry.answer(Ok(answer));
+            let first_jsn = entry.request.append.as_ref().map(|_| first_jsn(&commit.journal[index as usize]));
+            entry.answer(Ok(Committed { response: answer, first_jsn }));
         }
     }
     if with_receipt.is_empty() {
@@ -217,7 +219,15 @@ async fn answer_committed(
                 }
             }
         }
-        entry.answer(Ok(answer));
+        entry.answer(Ok(answer.into()));
+    }
+}
+
+/// The number of the first journal of an append, by its entry in the version's journal.
+fn first_jsn(entry: &[u8]) -> u64 {
+    match journal::Entry::decode(entry) {
+        Ok(journal::Entry::Append(append)) => append.first_jsn,
+        _ => unreachable!("the entries of a version are those of its requests, in their order"),
     }
 }
 
@@ -236,7 +246,7 @@ pub async fn release(log: &RootLog, term: Term, held: Vec<Held>) {
             Held::Refused(entry, refusal) => entry.answer(Err(refusal.into())),
             Held::Known(entry, done) => {
                 let answer = replay(log, done, entry.want_receipt).await;
-                entry.answer(answer);
+                entry.answer(answer.map(Committed::from));
             }
         }
     }

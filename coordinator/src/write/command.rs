@@ -28,7 +28,21 @@ const REASON_BYTES_MAX: usize = 1024;
 /// A batch's part of the queue: one slot, or its bytes.
 pub type Permit = OwnedSemaphorePermit;
 /// The channel for a commit's answer.
-pub type Reply = oneshot::Sender<Result<v1::CommitResponse, Status>>;
+pub type Reply = oneshot::Sender<Result<Committed, Status>>;
+
+/// The answer to a committed request.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    pub response: v1::CommitResponse,
+    /// The number of the first journal, if the request appended to a ledger of members.
+    pub first_jsn: Option<u64>,
+}
+
+impl From<v1::CommitResponse> for Committed {
+    fn from(response: v1::CommitResponse) -> Self {
+        Self { response, first_jsn: None }
+    }
+}
 
 /// A batch that waits to be committed.
 #[derive(Debug)]
@@ -48,7 +62,7 @@ pub struct Entry {
 
 impl Entry {
     /// Sends the answer. A client that has gone needs none.
-    pub fn answer(self, answer: Result<v1::CommitResponse, Status>) {
+    pub fn answer(self, answer: Result<Committed, Status>) {
         let _ = self.reply.send(answer);
     }
 }

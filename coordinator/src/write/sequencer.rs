@@ -13,6 +13,7 @@
 //! ```
 
 mod admin;
+mod gather;
 mod questions;
 mod round;
 mod staging;
@@ -27,6 +28,7 @@ use coppice_types::{Params, Reason, SessionId, ShardId, Stamp, Term, Version};
 use tokio::{sync::mpsc, time::Instant};
 use tonic::Status;
 
+use self::gather::Gather;
 use super::{
     answer::{Outcome, open_outcome},
     command::{Command, Entry, Exit, TASKS_MAX, Task, not_committed, refuse},
@@ -44,14 +46,6 @@ use crate::{
 const POLL: Duration = Duration::from_millis(20);
 /// How long the task sleeps if nothing happens.
 const IDLE: Duration = Duration::from_millis(500);
-/// How long batches are gathered for a version while the one before is being decided.
-const GATHER: Duration = Duration::from_millis(1);
-/// Batches are gathered only if the previous version has at least this many, so that a few clients
-/// that wait for each other's versions never wait longer.
-const GATHER_FROM: usize = 4;
-/// Bytes of waiting batches that make a version worth its cost.
-const GATHER_BYTES: u64 = 256 << 10;
-
 /// The leader's state in one term.
 #[derive(Debug)]
 pub struct Sequencer {
@@ -64,8 +58,7 @@ pub struct Sequencer {
     sessions: Sessions,
     stages: Stages,
     waiting: VecDeque<Entry>,
-    /// The end of the time in which batches are gathered for the next version.
-    gather_until: Option<Instant>,
+    gather: Gather,
     tasks: VecDeque<Task>,
     /// The time of the next look at the shards.
     look_at: Instant,
@@ -91,7 +84,7 @@ impl Sequencer {
             sessions,
             stages: Stages::default(),
             waiting,
-            gather_until: None,
+            gather: Gather::default(),
             tasks: VecDeque::new(),
             look_at: Instant::now(),
             resources,
@@ -139,14 +132,13 @@ impl Sequencer {
             self.settle_in_flight().await?;
             return self.perform(task).await;
         }
-        let forms = !self.waiting.is_empty() && !self.gathers();
-        if forms {
-            self.gather_until = None;
-            if self.round().await? == Progress::Made {
-                return Ok(());
-            }
+        let bytes = || self.waiting.iter().map(|entry| entry.request.bytes).sum();
+        let (in_flight, waiting) = (self.head.batches_in_flight(), self.waiting.len());
+        let gathers = self.gather.until(Instant::now(), in_flight, waiting, bytes);
+        if gathers.is_none() && !self.waiting.is_empty() && self.round().await? == Progress::Made {
+            return Ok(());
         }
-        let wake = self.gather_until.unwrap_or_else(|| Instant::now() + self.patience());
+        let wake = gathers.unwrap_or_else(|| Instant::now() + self.patience());
         tokio::select! {
             biased;
             outcome = self.head.outcome() => self.on_outcome(outcome)?,
@@ -158,18 +150,6 @@ impl Sequencer {
             () = tokio::time::sleep_until(wake) => {}
         }
         Ok(())
-    }
-
-    /// Whether more batches are waited for before the next version is formed. A version costs the
-    /// same for few batches as for many, and the clients of one that is being decided will soon
-    /// send their next batches.
-    fn gathers(&mut self) -> bool {
-        let enough = || self.waiting.iter().map(|entry| entry.request.bytes).sum::<u64>() >= GATHER_BYTES;
-        if self.head.batches_in_flight() < GATHER_FROM || enough() {
-            return false;
-        }
-        let now = Instant::now();
-        now < *self.gather_until.get_or_insert(now + GATHER)
     }
 
     fn take(&mut self, command: Command) {
@@ -230,7 +210,7 @@ impl Sequencer {
                 self.waiting.push_back(entry);
                 continue;
             }
-            let blocked = entry.request.writes.keys().any(|shard| full.contains(shard));
+            let blocked = entry.request.written().any(|shard| full.contains(shard));
             let refusal = if blocked {
                 let message =
                     format!("tree_limit is {}, and no merge is built yet: try again later", self.params.tree_limit);

@@ -18,6 +18,7 @@ pub(super) fn certified<T>(message: T, role: Role, process: &str) -> Request<T> 
         fingerprint: "ab".repeat(32),
         roles: Roles::of(&[role]),
         process: Some(process.to_owned()),
+        member: None,
     };
     let mut request = Request::new(message);
     request.extensions_mut().insert(guard());

@@ -39,7 +39,7 @@ use zeroize::Zeroizing;
 use super::shape::{Shape, Wanted};
 use crate::{
     failure::{Code, Failure},
-    files,
+    files, text,
 };
 
 /// The part of an origin before the cluster id.
@@ -221,6 +221,17 @@ fn read_key(path: &Path) -> Result<Option<SignerKey>, Failure> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Failure::file(path, &error)),
     }
+}
+
+/// The private key in a file that must be there.
+///
+/// # Errors
+/// If there is no file, others may read it, or it holds no private key.
+pub fn secret_key(path: &Path) -> Result<SignerKey, Failure> {
+    read_key(path)?.ok_or_else(|| {
+        let failure = Failure::usage(format!("{}: there is no such file", text::path(path)));
+        failure.hint("`coppice keygen --name NAME --out FILE` makes a private key.")
+    })
 }
 
 /// The public key in a file; `None` if there is no file.

@@ -1,6 +1,7 @@
 //! The shape of a development cluster: choices that are made at the first start and hold from then
 //! on.
 
+use coppice_process::ledger::splits_of;
 use coppice_types::Params;
 use coppice_verify::shard_map::ShardMap;
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,9 @@ pub struct Shape {
     /// Whether shards keep each version's operation lists.
     #[serde(default)]
     pub journals_kept: bool,
+    /// Whether the cluster keeps ledgers of members.
+    #[serde(default)]
+    pub ledgers: bool,
 }
 
 /// The shape that the command line asks for; every part is optional.
@@ -37,6 +41,8 @@ pub struct Wanted {
     pub partition_capacity: Option<u32>,
     /// Whether shards keep each version's operation lists.
     pub journals_kept: bool,
+    /// Whether the cluster keeps ledgers of members, and with them journals.
+    pub ledgers: bool,
 }
 
 impl Wanted {
@@ -52,14 +58,15 @@ impl Wanted {
             splits,
             replicas: args.replicas,
             partition_capacity: args.partition_capacity,
-            journals_kept: args.journals,
+            journals_kept: args.journals || args.ledgers,
+            ledgers: args.ledgers,
         })
     }
 
     fn splits(&self) -> Result<Option<Vec<Vec<u8>>>, Failure> {
         match (self.shards, self.splits.len()) {
             (None, 0) => Ok(None),
-            (Some(shards), 0) => Ok(Some(text_splits(shards))),
+            (Some(shards), 0) => Ok(Some(splits_of(shards, self.ledgers, text_splits))),
             (Some(shards), splits) if shards as usize != splits + 1 => {
                 let message = format!("{splits} --split keys make {} shards, not {shards}", splits + 1);
                 Err(Failure::usage(message).hint("Leave --shards out, or give one --split fewer than shards."))
@@ -73,13 +80,14 @@ impl Wanted {
     /// # Errors
     /// If the options contradict each other.
     pub fn shape(&self) -> Result<Shape, Failure> {
-        let splits = self.splits()?.unwrap_or_else(|| text_splits(2));
+        let splits = self.splits()?.unwrap_or_else(|| splits_of(2, self.ledgers, text_splits));
         let shape = Shape {
             format: 1,
             replicas: self.replicas.unwrap_or(3),
             partition_capacity: self.partition_capacity.unwrap_or(Params::default().capacity),
             splits: splits.iter().map(hex::encode).collect(),
             journals_kept: self.journals_kept,
+            ledgers: self.ledgers,
         };
         shape.params().check().map_err(|error| Failure::usage(error.to_string()))?;
         shape.shard_map()?;
@@ -108,6 +116,9 @@ impl Wanted {
         if let Some(capacity) = self.partition_capacity.filter(|capacity| *capacity != stored.partition_capacity) {
             return refuse("--partition-capacity", stored.partition_capacity.to_string(), capacity.to_string());
         }
+        if self.ledgers && !stored.ledgers {
+            return refuse("--ledgers", "off".to_owned(), "on".to_owned());
+        }
         if self.journals_kept && !stored.journals_kept {
             return refuse("--journals", "off".to_owned(), "on".to_owned());
         }
@@ -119,7 +130,8 @@ impl Shape {
     /// Limits and digest parameters of the genesis header.
     #[must_use]
     pub fn params(&self) -> Params {
-        Params { capacity: self.partition_capacity, journals_kept: self.journals_kept, ..Params::default() }
+        let (capacity, journals_kept, ledgers) = (self.partition_capacity, self.journals_kept, self.ledgers);
+        Params { capacity, journals_kept, ledgers, ..Params::default() }
     }
 
     /// The shards of the genesis header.
@@ -172,6 +184,20 @@ mod tests {
     }
 
     #[test]
+    fn ledgers_get_half_of_the_shards() {
+        let hex = |shards| {
+            let wanted = Wanted { shards: Some(shards), ledgers: true, journals_kept: true, ..Wanted::default() };
+            let shape = wanted.shape().expect("it holds");
+            assert!(shape.shard_map().expect("the splits ascend").fits_ledgers());
+            shape.splits
+        };
+        assert!(hex(1).is_empty());
+        assert_eq!(hex(2), ["01"]);
+        assert_eq!(hex(4), ["0080".to_owned(), "01".to_owned(), hex::encode("n")]);
+        assert_eq!(hex(64).len(), 63);
+    }
+
+    #[test]
     fn a_shape_that_contradicts_itself_or_the_stored_one_is_refused() {
         let wanted = |shards, splits: &[&str]| Wanted {
             shards,
@@ -191,6 +217,7 @@ mod tests {
             Wanted { replicas: Some(1), ..Wanted::default() },
             Wanted { partition_capacity: Some(128), ..Wanted::default() },
             Wanted { journals_kept: true, ..Wanted::default() },
+            Wanted { ledgers: true, ..Wanted::default() },
         ];
         for other in others {
             assert!(other.check(&stored).is_err(), "{other:?}");

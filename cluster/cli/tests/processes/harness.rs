@@ -191,7 +191,17 @@ impl Cluster {
         Self::new(3, true, true)
     }
 
+    /// A cluster with mutual TLS of one node, which keeps ledgers of members.
+    pub fn of_ledgers() -> Self {
+        Self::with(1, true, false, "ledgers = true")
+    }
+
     fn new(nodes: usize, tls: bool, registered: bool) -> Self {
+        Self::with(nodes, tls, registered, "splits = [\"account/00350\"]\ncapacity = 128")
+    }
+
+    /// A cluster with these lines in the table `[ledger]` of its settings.
+    fn with(nodes: usize, tls: bool, registered: bool, ledger: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let mut ports = free_ports(11);
         let apis = [vec![ports[3]], ports.split_off(9)].concat();
@@ -208,7 +218,7 @@ impl Cluster {
         let vkey = fs::read_to_string(cluster.path("ledger.vkey")).expect("it was made");
         let name = vkey.split('+').next().expect("a name");
         let id = name.rsplit('/').next().expect("a cluster id");
-        let mut text = format!("cluster_id = \"{id}\"\n[ledger]\nsplits = [\"account/00350\"]\ncapacity = 128\n");
+        let mut text = format!("cluster_id = \"{id}\"\n[ledger]\n{ledger}\n");
         for (at, port) in cluster.ports[..nodes].iter().enumerate() {
             let ordinal = at + 1;
             text += &format!("[nodes.node-{ordinal}]\nordinal = {ordinal}\naddress = \"127.0.0.1:{port}\"\n");
@@ -541,17 +551,26 @@ impl Authority {
         self.certify_as(dir, name, &roles_of(name));
     }
 
+    /// Makes `<name>.pem` and `<name>.key` of a member of ledgers.
+    pub fn certify_member(&self, dir: &Path, name: &str) {
+        self.certify_uris(dir, name, vec![format!("urn:coppice:member:{name}")]);
+    }
+
     /// Makes `<name>.pem` and `<name>.key` with these roles.
     pub fn certify_as(&self, dir: &Path, name: &str, roles: &[&str]) {
+        let mut uris: Vec<String> = roles.iter().map(|role| format!("urn:coppice:role:{role}")).collect();
+        if name.contains('-') {
+            uris.push(format!("urn:coppice:name:{name}"));
+        }
+        self.certify_uris(dir, name, uris);
+    }
+
+    fn certify_uris(&self, dir: &Path, name: &str, uris: Vec<String>) {
         let key = rcgen::KeyPair::generate().expect("a key");
         let hosts = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
         let mut params = rcgen::CertificateParams::new(hosts).expect("names of hosts");
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        let mut uris: Vec<String> = roles.iter().map(|role| format!("urn:coppice:role:{role}")).collect();
-        if name.contains('-') {
-            uris.push(format!("urn:coppice:name:{name}"));
-        }
         for uri in uris {
             params.subject_alt_names.push(rcgen::SanType::URI(uri.try_into().expect("it is ASCII")));
         }

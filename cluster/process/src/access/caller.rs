@@ -135,7 +135,14 @@ mod tests {
 
     fn identity(subject: &str, roles: &[Role]) -> Identity {
         let (serial, fingerprint) = ("01".to_owned(), "ab".repeat(32));
-        Identity { subject: subject.to_owned(), serial, fingerprint, roles: Roles::of(roles), process: None }
+        Identity {
+            subject: subject.to_owned(),
+            serial,
+            fingerprint,
+            roles: Roles::of(roles),
+            process: None,
+            member: None,
+        }
     }
 
     fn caller(address: Option<&str>, identity: Option<Identity>, metadata: &MetadataMap) -> Caller {

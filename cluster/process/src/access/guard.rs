@@ -84,6 +84,30 @@ impl Guard {
     }
 }
 
+/// What a certificate says about its holder as a member of ledgers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberSaid {
+    /// Roles are not checked.
+    Unchecked,
+    /// It is for the member of this name.
+    Named(String),
+    /// It names no member.
+    Nobody,
+}
+
+/// The member of ledgers that the caller of a request is.
+#[must_use]
+pub fn member_of(request: &tonic::Extensions) -> MemberSaid {
+    if !request.get::<Guard>().is_some_and(|guard| guard.asks) {
+        return MemberSaid::Unchecked;
+    }
+    let identity = request.get::<Peer>().and_then(|peer| peer.identity.as_deref());
+    match identity.and_then(|identity| identity.member.clone()) {
+        Some(name) => MemberSaid::Named(name),
+        None => MemberSaid::Nobody,
+    }
+}
+
 /// Checks that the caller of a request may also call the method of another path, because the
 /// request can do as much as that method. If no [`Guard`] checks roles, every caller may.
 ///

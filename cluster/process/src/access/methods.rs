@@ -1,19 +1,24 @@
 //! The one table of methods and the roles that may call them.
 
 use crate::identity::{
-    Role::{Auditor, Coordinator, Node, Operator, Reader, Writer},
+    Role::{Auditor, Coordinator, Member, Node, Operator, Reader, Writer},
     Roles,
 };
 
 /// Every role, for health checks: they reveal nothing about records.
-const ANY: Roles = Roles::of(&[Reader, Writer, Operator, Auditor, Node, Coordinator]);
+const ANY: Roles = Roles::of(&[Reader, Writer, Operator, Auditor, Member, Node, Coordinator]);
 /// The root log: headers and checkpoints, which strangers may see as well, and the status of the
 /// cluster.
-const LOG: Roles = Roles::of(&[Reader, Writer, Operator, Auditor, Coordinator]);
+const LOG: Roles = Roles::of(&[Reader, Writer, Operator, Auditor, Member, Coordinator]);
 /// Records and their proofs.
 const READ: Roles = Roles::of(&[Reader, Writer, Auditor, Coordinator]);
 /// All batches of the ledger.
 const AUDIT: Roles = Roles::of(&[Auditor, Coordinator]);
+/// Journals of ledgers of members. A member sees the ledgers that have it; an auditor sees all of
+/// them, without payloads.
+const LEDGERS: Roles = Roles::of(&[Auditor, Member, Coordinator]);
+/// Appends to ledgers of members. A coordinator forwards them.
+const APPEND: Roles = Roles::of(&[Member, Coordinator]);
 /// Changes of records. A coordinator forwards the calls of its own callers.
 const WRITE: Roles = Roles::of(&[Writer, Coordinator]);
 /// All other changes of the ledger or the cluster.
@@ -25,7 +30,7 @@ const BY_COORDINATORS: Roles = Roles::of(&[Coordinator]);
 /// Requests of nodes and coordinators to nodes.
 const INSIDE: Roles = Roles::of(&[Node, Coordinator]);
 
-const METHODS: [(&str, Roles); 43] = [
+const METHODS: [(&str, Roles); 50] = [
     ("/coppice.v1.Ledger/Commit", WRITE),
     ("/coppice.v1.Ledger/CommitStream", WRITE),
     ("/coppice.v1.Ledger/Stage", WRITE),
@@ -38,6 +43,13 @@ const METHODS: [(&str, Roles); 43] = [
     ("/coppice.v1.Ledger/History", READ),
     ("/coppice.v1.Ledger/Diff", READ),
     ("/coppice.v1.Ledger/Journal", AUDIT),
+    ("/coppice.v1.Ledger/Append", APPEND),
+    ("/coppice.v1.Ledger/ListLedgers", LEDGERS),
+    ("/coppice.v1.Ledger/DescribeLedger", LEDGERS),
+    ("/coppice.v1.Ledger/ListMembers", LEDGERS),
+    ("/coppice.v1.Ledger/GetMember", LEDGERS),
+    ("/coppice.v1.Ledger/GetJournals", LEDGERS),
+    ("/coppice.v1.Ledger/GetLineage", LEDGERS),
     ("/coppice.v1.Ledger/Head", LOG),
     ("/coppice.v1.Ledger/GetHeader", LOG),
     ("/coppice.v1.Ledger/WatchHeads", LOG),
@@ -116,7 +128,7 @@ mod tests {
 
     #[test]
     fn no_client_may_call_what_only_the_cluster_says_to_itself() {
-        let clients = Roles::of(&[Reader, Writer, Operator, Auditor]);
+        let clients = Roles::of(&[Reader, Writer, Operator, Auditor, Member]);
         for (path, roles) in METHODS {
             let inside =
                 ["Peer", "Shard", "Root", "Node"].iter().any(|name| path.starts_with(&format!("/coppice.v1.{name}/")));

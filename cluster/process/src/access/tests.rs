@@ -39,7 +39,9 @@ fn certify(authority: &Authority, uris: &[&str], change: impl FnOnce(&mut Certif
 }
 
 fn of_role(authority: &Authority, role: &str) -> (String, String) {
-    certify(authority, &[&format!("{ROLE_URI}{role}")], |_| {})
+    // The name of a member of ledgers is its role.
+    let uri = if role == "member" { format!("{MEMBER_URI}mill") } else { format!("{ROLE_URI}{role}") };
+    certify(authority, &[&uri], |_| {})
 }
 
 /// A guarded server that answers every path.
@@ -112,15 +114,17 @@ async fn reaches_with(channel: &Channel, path: &str, (header, value): (&str, &st
 
 #[tokio::test]
 async fn each_role_may_call_what_the_table_says_and_nothing_else() {
-    use Role::{Auditor, Coordinator, Node, Operator, Reader, Writer};
+    use Role::{Auditor, Coordinator, Member, Node, Operator, Reader, Writer};
     let scene = Scene::start().await;
     // One method of each class with its roles, written down here and not taken from the table.
-    let expected: [(&str, &[Role]); 9] = [
+    let expected: [(&str, &[Role]); 11] = [
         ("/coppice.v1.Ledger/Get", &[Reader, Writer, Auditor, Coordinator]),
         ("/coppice.v1.Ledger/Commit", &[Writer, Coordinator]),
         ("/coppice.v1.Ledger/Rollback", &[Operator, Coordinator]),
         ("/coppice.v1.Ledger/Journal", &[Auditor, Coordinator]),
-        ("/coppice.v1.Ledger/Head", &[Reader, Writer, Operator, Auditor, Coordinator]),
+        ("/coppice.v1.Ledger/Head", &[Reader, Writer, Operator, Auditor, Member, Coordinator]),
+        ("/coppice.v1.Ledger/Append", &[Member, Coordinator]),
+        ("/coppice.v1.Ledger/GetLineage", &[Auditor, Member, Coordinator]),
         ("/coppice.v1.Peer/Exchange", &[Node]),
         ("/coppice.v1.Shard/Command", &[Coordinator]),
         ("/coppice.v1.Node/ChangeMember", &[Node, Coordinator]),
@@ -178,6 +182,8 @@ async fn several_roles_add_up_and_anything_else_in_a_certificate_is_not_a_role()
         "urn:coppice:role:Writer",
         "urn:coppice:role:writer/x",
         "URN:coppice:role:writer",
+        "urn:coppice:role:member",
+        "urn:coppice:member:",
         "writer",
         "spiffe://urn:coppice:role:writer",
     ];

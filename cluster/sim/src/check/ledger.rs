@@ -6,13 +6,14 @@ use bytes::Bytes;
 use coppice_engine::ShardState;
 use coppice_proto::v1::{self, operation::Change};
 use coppice_shard_node::{Replica, shard::decode_journal};
-use coppice_types::{Digest, GroupId, Params, Sequence, ShardId, Stamp, Version};
+use coppice_types::{Digest, GroupId, Operation, Params, Sequence, ShardId, Stamp, Version};
 use coppice_verify::{
     audit::{self, Author, Broken, Chain},
     epochs::Epochs,
     hash::{self, RecordBody},
     header::{Body, Header},
-    journal::{BatchEntry, Entry, decode_operations},
+    journal::{AppendEntry, BatchEntry, Entry, HeadEntry, decode_operations},
+    ledgers::{Closed, Round},
     merkle,
     replay::Forest,
     shard_map::{Shard, ShardMap, StateLeaf, state_root},
@@ -32,6 +33,8 @@ pub struct Event {
     pub header: Header,
     /// The batches of its journal, with their index there.
     pub batches: Vec<(u32, BatchId)>,
+    /// The requests of members in its journal, by hash, with the numbers of their first journals.
+    pub appends: Vec<(Digest, u64)>,
     /// The epochs after the entry.
     pub epochs: Epochs,
     /// The boundary of the last prune, after the entry.
@@ -225,10 +228,39 @@ impl Ledger {
             ledger.states.insert(head, model.records.clone());
             models.insert(head, model.clone());
             ledger.leaves.push(hash::log_entry_hash(&bytes));
-            ledger.events.push(Event { bytes, header, batches, epochs: epochs.clone(), boundary, head });
+            let append = |entry: &Entry| match entry {
+                Entry::Append(append) => Some((hash::sha256(&append.signed), append.first_jsn)),
+                _ => None,
+            };
+            let appends = entries.iter().filter_map(append).collect();
+            ledger.events.push(Event { bytes, header, batches, appends, epochs: epochs.clone(), boundary, head });
         }
         kept.map_or(Ok(()), |kept| kept.end())?;
         Ok(ledger)
+    }
+
+    /// Checks that each request of a member that was acknowledged stands where its author was told,
+    /// and was applied once.
+    pub fn check_appends(&self, history: &History) -> Result<(), Finding> {
+        let mut placed: BTreeMap<Digest, (Stamp, u64)> = BTreeMap::new();
+        for event in &self.events {
+            for (request, first) in &event.appends {
+                if placed.insert(*request, (event.header.stamp, *first)).is_some() {
+                    return Err(format!(
+                        "appends: a request was applied twice, the second time in {}",
+                        event.header.stamp
+                    ));
+                }
+            }
+        }
+        for (request, stamp, first) in &history.appended {
+            match placed.get(request) {
+                Some(place) if *place == (*stamp, *first) => {}
+                Some(place) => return Err(format!("appends: journal {first} of {stamp} stands at {place:?}")),
+                None => return Err(format!("appends: acknowledged journal {first} of {stamp} is lost")),
+            }
+        }
+        Ok(())
     }
 
     /// Checks that every root that was ever shown is of a prefix of the log, and signed by the key
@@ -272,14 +304,28 @@ impl Model {
     ) -> Result<Vec<(u32, BatchId)>, Finding> {
         let mut touched: BTreeMap<ShardId, (Operations, Merges)> = BTreeMap::new();
         let mut batches = Vec::new();
+        let (appended, closed) = self.rejudge(header.stamp, journal, sent)?;
+        let (mut appended, mut closed) = (appended.into_iter(), closed.into_iter());
         let alone = journal.iter().filter(|entry| matches!(entry, Entry::Batch(_))).count() == 1;
         for (index, entry) in journal.iter().enumerate() {
             match entry {
                 Entry::Merge(merge) => {
                     touched.entry(merge.shard).or_default().1.push((merge.inputs.clone(), merge.output));
                 }
-                Entry::Append(_) | Entry::Head(_) => {
-                    return Err(format!("audit: {} has an entry of a ledger that nobody founded", header.stamp));
+                Entry::Append(entry) => {
+                    let part =
+                        appended.next().ok_or_else(|| format!("audit: {} has an append too many", header.stamp))?;
+                    if *entry != part.0 {
+                        return Err(format!("appends: {} applies a request in another way", header.stamp));
+                    }
+                    self.take_part(part.1, entry.shards.as_slice(), (header.stamp, sent.map), &mut kept, &mut touched)?;
+                }
+                Entry::Head(entry) => {
+                    let part = closed.next().ok_or_else(|| format!("audit: {} has a head too many", header.stamp))?;
+                    if *entry != part.0 {
+                        return Err(format!("appends: {} ends with another head of a ledger", header.stamp));
+                    }
+                    self.take_part(part.1, entry.shards.as_slice(), (header.stamp, sent.map), &mut kept, &mut touched)?;
                 }
                 Entry::Batch(entry) => {
                     let (id, batch) = sent.find(entry, header.stamp)?;
@@ -312,6 +358,70 @@ impl Model {
         Ok(batches)
     }
 
+    /// Judges the requests of a version again, each as it was sent, and derives their entries.
+    fn rejudge(&self, stamp: Stamp, journal: &[Entry], sent: &Sent<'_>) -> Result<Rejudged, Finding> {
+        let value = |key: &[u8]| self.records.get(key).map(|(value, _)| value.clone());
+        let mut round = Round::new(&value, stamp);
+        let mut appended = Vec::new();
+        for entry in journal {
+            let Entry::Append(entry) = entry else { continue };
+            let request = sent.history.requests.get(&hash::sha256(&entry.signed));
+            let request = request.ok_or_else(|| format!("appends: {stamp} has a request that nobody sent"))?;
+            let done = round
+                .append(request)
+                .map_err(|refusal| format!("appends: {stamp} applies a request that is to be refused: {refusal}"))?;
+            let entry = AppendEntry {
+                ledger: done.ledger,
+                signed: request.bytes.clone(),
+                signature: request.signature,
+                first_jsn: done.first_jsn,
+                count: request.signed.items,
+                leaves_root: done.leaves_root,
+                shards: shards_of(&done.operations, sent.map),
+            };
+            appended.push((entry, done.operations));
+        }
+        let head = |closed: Closed| {
+            let entry = HeadEntry {
+                ledger: closed.ledger,
+                size_before: closed.size_before,
+                size: closed.size,
+                root: closed.root,
+                shards: shards_of(&closed.operations, sent.map),
+            };
+            (entry, closed.operations)
+        };
+        Ok((appended, round.close().into_iter().map(head).collect()))
+    }
+
+    /// Takes over the operations of a part of a ledger.
+    fn take_part(
+        &mut self,
+        operations: Vec<Operation>,
+        shards: &[(ShardId, Digest)],
+        (stamp, map): (Stamp, &ShardMap),
+        kept: &mut Option<&mut Journals>,
+        touched: &mut BTreeMap<ShardId, (Operations, Merges)>,
+    ) -> Result<(), Finding> {
+        for (shard, _) in shards {
+            let own = |operation: &&Operation| map.shard_of(&operation.key).id == *shard;
+            let mut list: Operations = operations.iter().filter(own).map(body).collect();
+            let fits = audit::check_operations(self.params(), map, *shard, Author::Ledger, &list);
+            fits.map_err(|broken| format!("audit: {stamp}: {}", broken.rule))?;
+            if let Some(kept) = kept {
+                list = kept.take(*shard, stamp, list)?;
+            }
+            touched.entry(*shard).or_default().0.extend(list);
+        }
+        for Operation { key, change } in operations {
+            match change {
+                coppice_types::Change::Put(value) => drop(self.records.insert(key, (value, stamp))),
+                coppice_types::Change::Delete => drop(self.records.remove(&key)),
+            }
+        }
+        Ok(())
+    }
+
     fn params(&self) -> &Params {
         let (forest, _) = self.forests.values().next().expect("a ledger has a shard");
         &forest.params
@@ -340,6 +450,28 @@ impl Model {
         }
         Err(format!("audit: the state root of {} does not follow from its batches and events", header.stamp))
     }
+}
+
+/// The entries of a version's appends and heads, with their operations.
+type Rejudged = (Vec<(AppendEntry, Vec<Operation>)>, Vec<(HeadEntry, Vec<Operation>)>);
+
+/// An operation as it is hashed.
+fn body(operation: &Operation) -> (Vec<u8>, RecordBody) {
+    let body = match &operation.change {
+        coppice_types::Change::Put(value) => RecordBody::put(value),
+        coppice_types::Change::Delete => RecordBody::Tombstone,
+    };
+    (operation.key.to_vec(), body)
+}
+
+/// The shards that operations touch, with the hash of each one's list.
+fn shards_of(operations: &[Operation], map: &ShardMap) -> Vec<(ShardId, Digest)> {
+    let mut lists: BTreeMap<ShardId, Operations> = BTreeMap::new();
+    for operation in operations {
+        lists.entry(map.shard_of(&operation.key).id).or_default().push(body(operation));
+    }
+    let hash = |list: &Operations| hash::operation_list_hash(list.iter().map(|(key, body)| (key.as_slice(), *body)));
+    lists.iter().map(|(shard, list)| (*shard, hash(list))).collect()
 }
 
 /// The batches that clients have sent.

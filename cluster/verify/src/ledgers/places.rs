@@ -14,6 +14,8 @@ pub const RESERVED_END: &[u8] = &[1];
 /// Journals whose leaves, envelopes and tiles lie side by side in a spread ledger.
 const UNIT_JOURNALS: u64 = 256;
 
+/// Place of the kind in a key, behind the two first bytes and the ledger's id.
+const KIND_AT: usize = 18;
 const HEAD: u8 = 0;
 const LEAF: u8 = 1;
 const ENVELOPE: u8 = 2;
@@ -29,9 +31,14 @@ pub fn name_key(name: &str) -> Vec<u8> {
     [&[0, 0], name.as_bytes()].concat()
 }
 
+/// The bound above all names of ledgers.
+#[must_use]
+pub fn name_end() -> Vec<u8> {
+    Vec::from([0, 1])
+}
+
 fn key(ledger: LedgerId, unit: &[u8], kind: u8, rest: &[&[u8]]) -> Vec<u8> {
-    let spread = ledger.0[15] & 1 == 1;
-    let place = ledger_place(ledger, if spread { unit } else { &[] });
+    let place = ledger_place(ledger, if ledger.is_spread() { unit } else { &[] });
     let mut key = Vec::from([0, place]);
     key.extend(ledger.as_bytes());
     key.push(kind);
@@ -41,6 +48,19 @@ fn key(ledger: LedgerId, unit: &[u8], kind: u8, rest: &[&[u8]]) -> Vec<u8> {
 
 fn unit(jsn: u64) -> [u8; 8] {
     (jsn / UNIT_JOURNALS).to_be_bytes()
+}
+
+/// Whether requests are judged by the record of a reserved key: names, heads, clues, members and
+/// keys, and none of those whose number grows with each journal.
+#[must_use]
+pub fn is_judged_by(key: &[u8]) -> bool {
+    let of_name = key.starts_with(&[0, 0]);
+    of_name
+        || match key.get(KIND_AT) {
+            Some(&(HEAD | MEMBER | KEY)) => true,
+            Some(&CLUE) => key.len() == KIND_AT + 1 + size_of::<Digest>(),
+            _ => false,
+        }
 }
 
 /// Key of a ledger's head: its size and the edge of its list.
@@ -90,6 +110,12 @@ pub fn clue_end(ledger: LedgerId, clue: &Digest) -> Vec<u8> {
 #[must_use]
 pub fn member_key(ledger: LedgerId, member: MemberId) -> Vec<u8> {
     key(ledger, &[], MEMBER, &[member.as_bytes()])
+}
+
+/// The bound above all members of a ledger.
+#[must_use]
+pub fn member_end(ledger: LedgerId) -> Vec<u8> {
+    key(ledger, &[], MEMBER + 1, &[])
 }
 
 /// Key of the body of the founding journal.
@@ -149,6 +175,20 @@ mod tests {
             clue_end(SPREAD, &clue),
         ];
         assert!(keys.is_sorted_by(|a, b| a < b));
+    }
+
+    #[test]
+    fn requests_are_judged_by_few_records() {
+        let clue = sha256(b"clue");
+        let (member, key) = (member_key(COMPACT, MemberId([3; 16])), key_key(COMPACT, &[7; 32]));
+        for key in [name_key("grain"), head_key(COMPACT), member, key, clue_key(SPREAD, &clue)] {
+            assert!(is_judged_by(&key), "{key:?}");
+        }
+        let cell = cell_key(SPREAD, &clue, 1);
+        for key in [leaf_key(COMPACT, 1), envelope_key(COMPACT, 1), tile_key(COMPACT, 0, 0), cell, founding_key(SPREAD)]
+        {
+            assert!(!is_judged_by(&key), "{key:?}");
+        }
     }
 
     #[test]

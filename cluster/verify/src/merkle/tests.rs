@@ -58,6 +58,7 @@ fn a_tree_proves_each_leaf_as_the_list_does() {
         let tree = ListTree::new(leaves.clone());
         for index in 0..count {
             assert_eq!(tree.proof(index), list_proof(&leaves, &[index]), "{index} of {count}");
+            assert_eq!(tree.path(index), inclusion_path(&leaves, index), "{index} of {count}");
         }
     }
 }

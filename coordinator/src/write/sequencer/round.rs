@@ -8,9 +8,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use coppice_env::Laps;
+use coppice_env::{
+    Laps,
+    bug::{Bug, planted, strikes},
+};
 use coppice_proto::{status, v1};
 use coppice_types::{ErrorKind, Reason, SessionId, ShardId};
+use coppice_verify::ledgers::Member;
 use futures::future::join_all;
 use opentelemetry::context::FutureExt;
 use tokio::time::Instant;
@@ -21,8 +25,8 @@ use crate::{
     groups::{root::SessionAnswer, shards::Shape, wire},
     metrics::Phase,
     plan::{
-        Blocked, Draft, Ground, KeyState, Leaves, Overlay, Plan, Request, Verdict, form, in_reach, keys_to_read,
-        numbers_to_ask,
+        Blocked, Draft, Ground, KeysRead, Leaves, Overlay, Plan, Request, Verdict, form, in_reach, keys_to_read,
+        numbers_to_ask, values_to_read,
     },
     write::{
         answer::{Deciding, Held, fail, release},
@@ -65,7 +69,7 @@ impl Sequencer {
         let (batches, traces): (Vec<_>, Vec<_>) = taken.map(|(entry, _)| (entry.request.clone(), &entry.trace)).unzip();
         let trace = trace::version(traces.into_iter(), stamp);
         let merges = self.links.merges(&leaves);
-        let plan = Plan::new(stamp, batches, &leaves, &merges, self.params.journals_kept);
+        let plan = Plan::new(stamp, batches, &draft, &leaves, &merges, self.params.journals_kept);
         lap("judge");
         let prepared = self.prepare(&plan).with_context(trace.clone()).await?;
         lap("prepare");
@@ -127,46 +131,60 @@ impl Sequencer {
         Ok(())
     }
 
-    /// Reads the keys of preconditions at the newest staged version. Shards that don't answer are
-    /// marked as down.
+    /// Reads the keys of preconditions, and the records of ledgers that requests are judged by, at
+    /// the newest staged version. Shards that don't answer are marked as down.
     pub(super) async fn read_keys(
         &mut self,
         waiting: &[Arc<Request>],
         overlay: &Overlay,
         leaves: &Leaves,
         blocked: &Blocked,
-    ) -> Result<BTreeMap<Bytes, KeyState>, Exit> {
-        let mut by_shard: BTreeMap<ShardId, Vec<Bytes>> = BTreeMap::new();
-        for key in keys_to_read(waiting, overlay, blocked) {
-            by_shard.entry(leaves.route(&key)).or_default().push(key);
-        }
-        by_shard.retain(|shard, _| self.links.is_up(*shard));
+    ) -> Result<KeysRead, Exit> {
+        let by_shard = |keys: BTreeSet<Bytes>| {
+            let mut by_shard: BTreeMap<ShardId, Vec<Bytes>> = BTreeMap::new();
+            for key in keys {
+                by_shard.entry(leaves.route(&key)).or_default().push(key);
+            }
+            by_shard.retain(|shard, _| self.links.is_up(*shard));
+            by_shard
+        };
         let deadline = Instant::now() + self.resources.limits.prepare_timeout;
         let shards = &self.resources.shards;
-        let reads = by_shard.into_iter().map(|(shard, keys)| {
-            let state = leaves.state(shard).expect("keys are routed by these leaves");
-            let context = self.head.shard_context(shard);
-            async move { (shard, shards.key_states(shard, context, state, keys, deadline).await) }
-        });
-        let answers = join_all(reads).await;
-        let mut found = BTreeMap::new();
-        for (shard, answer) in answers {
+        let at =
+            |shard| (self.head.shard_context(shard), leaves.state(shard).expect("keys are routed by these leaves"));
+        let states = by_shard(keys_to_read(waiting, overlay, blocked))
+            .into_iter()
+            .map(|(shard, keys)| async move { (shard, shards.key_states(shard, at(shard), keys, deadline).await) });
+        let values = by_shard(values_to_read(waiting, overlay, blocked))
+            .into_iter()
+            .map(|(shard, keys)| async move { (shard, shards.key_values(shard, at(shard), keys, deadline).await) });
+        let (states, values) = tokio::join!(join_all(states), join_all(values));
+        let mut found = KeysRead::default();
+        let mut failed = Vec::new();
+        for (shard, answer) in states {
             match answer {
-                Ok(states) => found.extend(states),
-                Err(error) if is_stale(&error) => return Err(Exit::Deposed),
-                Err(error) => self.set_down(shard, &error),
+                Ok(states) => found.states.extend(states),
+                Err(error) => failed.push((shard, error)),
             }
+        }
+        for (shard, answer) in values {
+            match answer {
+                Ok(values) => {
+                    found.values.extend(values.into_iter().map(|(key, value)| (key, value.map(forgotten))));
+                }
+                Err(error) => failed.push((shard, error)),
+            }
+        }
+        for (shard, error) in failed {
+            if is_stale(&error) {
+                return Err(Exit::Deposed);
+            }
+            self.set_down(shard, &error);
         }
         Ok(found)
     }
 
-    fn judge(
-        &self,
-        waiting: &[Arc<Request>],
-        overlay: &Overlay,
-        reads: &BTreeMap<Bytes, KeyState>,
-        blocked: &Blocked,
-    ) -> Draft {
+    fn judge(&self, waiting: &[Arc<Request>], overlay: &Overlay, reads: &KeysRead, blocked: &Blocked) -> Draft {
         let empty = BTreeSet::new();
         let tip = self.head.tip();
         form(
@@ -325,6 +343,17 @@ impl Sequencer {
         let (log, metrics) = (self.resources.log.clone(), self.resources.metrics.clone());
         self.head.start(deciding.start(log, metrics, self.head.term(), overlay));
         Ok(Progress::Made)
+    }
+}
+
+/// The value of a reserved key, from which the planted bug takes a member's lanes.
+fn forgotten(value: Bytes) -> Bytes {
+    if !planted(Bug::LaneForgotten) {
+        return value;
+    }
+    match Member::decode(&value) {
+        Ok(member) if strikes(Bug::LaneForgotten, 16) => Member { lanes: Vec::new(), ..member }.encode().into(),
+        _ => value,
     }
 }
 

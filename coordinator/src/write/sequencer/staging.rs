@@ -18,7 +18,7 @@ use crate::{
     quotas::Slot,
     write::{
         answer::{Deciding, Held, release, replay},
-        command::{Entry, Exit, StageCommand, StageId, not_committed},
+        command::{Committed, Entry, Exit, StageCommand, StageId, not_committed},
         shard_links::{Prepared, Standing},
         stages::{Base, Stage},
         trace,
@@ -93,9 +93,9 @@ impl Sequencer {
                 bytes_max: self.bytes_max(),
             },
         );
-        match draft.verdicts.into_iter().next() {
+        match draft.verdicts.first() {
             Some(Verdict::Taken) => {}
-            Some(Verdict::Refused(refusal)) => return Ok(Err(self.checked(refusal).await)),
+            Some(Verdict::Refused(refusal)) => return Ok(Err(self.checked(refusal.clone()).await)),
             _ if !blocked.full.is_empty() => {
                 let staged = base.touches(&blocked.full);
                 let way = if staged { "finalize the stages below and stage again" } else { "try again later" };
@@ -105,7 +105,7 @@ impl Sequencer {
             _ => return Ok(Err(status::refuse(Reason::Unavailable, "a shard is not ready yet"))),
         }
         let merges = base.merges(&self.links);
-        let plan = Plan::new(stamp, vec![request], &base.leaves, &merges, self.params.journals_kept);
+        let plan = Plan::new(stamp, vec![request], &draft, &base.leaves, &merges, self.params.journals_kept);
         let prepared = match self.prepare(&plan).await? {
             Ok(prepared) => prepared,
             Err(failures) => {
@@ -166,7 +166,7 @@ impl Sequencer {
         if let Some(done) = self.stages.finalized(&id) {
             tokio::spawn(async move {
                 let answer = replay(&log, done, entry.want_receipt).await;
-                entry.answer(answer);
+                entry.answer(answer.map(Committed::from));
             });
             return;
         }

@@ -174,6 +174,7 @@ async fn a_guard_judges_a_caller_in_the_process_by_its_certificate() {
         fingerprint: String::new(),
         roles: Roles::of(roles),
         process: Some("node-1".to_owned()),
+        member: None,
     };
     for (identity, code) in [
         (Some(of(&[Role::Node, Role::Coordinator])), Code::Ok),

@@ -1,0 +1,254 @@
+//! Arguments of the commands about ledgers of members.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// Commands about ledgers of members.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Ledger {
+    /// Found a ledger. Its first members and its rules are its journal 0.
+    Create(Box<LedgerCreate>),
+    /// List the ledgers.
+    List,
+    /// Show a ledger: its size, root and rules.
+    Show(LedgerShow),
+    /// List the members and agents of a ledger.
+    Members {
+        /// The ledger: its name, or `0x` and its id.
+        ledger: String,
+    },
+    /// Append journals in one signed request.
+    Append(LedgerAppend),
+    /// Print the payload of a journal.
+    Get(LedgerGet),
+    /// List journals.
+    Journals(LedgerJournals),
+    /// List the journals with a clue, newest first.
+    Lineage(LedgerLineage),
+    /// Change the members of a ledger, or its agents.
+    #[command(subcommand)]
+    Member(LedgerMember),
+}
+
+/// A role of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MemberRole {
+    /// Admits members, and changes their roles and keys.
+    Owner,
+    /// Agrees to what owners may not do alone.
+    Regulator,
+    /// Appends journals, and makes agents.
+    Writer,
+    /// Reads payloads.
+    Reader,
+    /// Reads everything but payloads of others.
+    Verifier,
+}
+
+/// The signer of a request.
+#[derive(Clone, Debug, Args)]
+pub struct Signer {
+    /// File of the member's private key, as `coppice keygen --name MEMBER` makes it.
+    #[arg(long, value_name = "FILE")]
+    pub key: PathBuf,
+    /// The member or agent that signs [default: the name of the key].
+    #[arg(long, value_name = "MEMBER")]
+    pub member: Option<String>,
+    /// One of the member's 16 lanes. Requests of one lane are applied in order.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..16))]
+    pub lane: u8,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "A member is given as FILE, or NAME=FILE. FILE holds its public key, as `coppice keygen --name NAME` makes it; without NAME, the key's name is the member's."
+)]
+pub struct LedgerCreate {
+    /// Name of the ledger: lower-case letters, digits, `-`, `_` and `.`.
+    pub name: String,
+    /// File of the founder's private key. The founder is an owner, a writer and a reader.
+    #[arg(long, value_name = "FILE")]
+    pub owner: PathBuf,
+    /// A member that appends and reads; repeatable.
+    #[arg(long, value_name = "[NAME=]FILE")]
+    pub member: Vec<String>,
+    /// A regulator; repeatable.
+    #[arg(long, value_name = "[NAME=]FILE")]
+    pub regulator: Vec<String>,
+    /// A member that reads; repeatable.
+    #[arg(long, value_name = "[NAME=]FILE")]
+    pub reader: Vec<String>,
+    /// A member that reads everything but payloads; repeatable.
+    #[arg(long, value_name = "[NAME=]FILE")]
+    pub verifier: Vec<String>,
+    /// Spread the ledger's records over all shards, for a ledger with more writes than one shard
+    /// takes.
+    #[arg(long)]
+    pub spread: bool,
+    /// Time between an order to purge and its effect.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub notice: u32,
+    /// Longest time between two time stamps that is promised [default: none is].
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub anchor_every: u32,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct LedgerShow {
+    /// The ledger: its name, or `0x` and its id.
+    pub ledger: String,
+    /// Write a proof of its size, root and founding; `-` for standard output.
+    #[arg(long, value_name = "FILE")]
+    pub proof: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct LedgerAppend {
+    /// The ledger: its name, or `0x` and its id.
+    pub ledger: String,
+    #[command(flatten)]
+    pub signer: Signer,
+    /// Payload of a journal; repeat for several journals under one signature.
+    #[arg(long, value_name = "VALUE", required = true)]
+    pub data: Vec<String>,
+    /// A clue of these journals, by which they are found; repeatable.
+    #[arg(long, value_name = "CLUE")]
+    pub clue: Vec<String>,
+    /// Only if the ledger has this many journals.
+    #[arg(long, value_name = "N")]
+    pub if_size: Option<u64>,
+    /// Only if so many journals have this clue; repeatable.
+    #[arg(long, value_name = "CLUE=N")]
+    pub if_count: Vec<String>,
+    /// Write a receipt, a proof of these journals as they were signed.
+    #[arg(long, value_name = "FILE")]
+    pub receipt: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct LedgerGet {
+    /// The ledger: its name, or `0x` and its id.
+    pub ledger: String,
+    /// Number of the journal.
+    pub jsn: u64,
+    /// Write the payload's bytes into a file; `-` for standard output.
+    #[arg(long, value_name = "FILE", conflicts_with = "encoding")]
+    pub out: Option<PathBuf>,
+    /// Write a proof of the journal with its payload and signature; `-` for standard output.
+    #[arg(long, value_name = "FILE")]
+    pub proof: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct LedgerJournals {
+    /// The ledger: its name, or `0x` and its id.
+    pub ledger: String,
+    /// The first journal.
+    #[arg(long, value_name = "JSN", default_value_t = 0)]
+    pub from: u64,
+    /// At most this many journals [default: all].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+    /// Show payloads, too.
+    #[arg(long)]
+    pub payloads: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct LedgerLineage {
+    /// The ledger: its name, or `0x` and its id.
+    pub ledger: String,
+    /// The clue.
+    pub clue: String,
+    /// Only the newest so many [default: all].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub newest: Option<u32>,
+    /// Show payloads, too.
+    #[arg(long)]
+    pub payloads: bool,
+    /// Write a proof that these are all, or the newest, with their signatures; `-` for standard
+    /// output.
+    #[arg(long, value_name = "FILE")]
+    pub proof: Option<PathBuf>,
+}
+
+/// Changes of members. Each is a journal that a member signs.
+#[derive(Clone, Debug, Subcommand)]
+pub enum LedgerMember {
+    /// Admit a member. Owners may.
+    Add {
+        /// The ledger.
+        ledger: String,
+        /// The new member: FILE or NAME=FILE, of its public key.
+        #[arg(value_name = "[NAME=]FILE")]
+        new: String,
+        /// Its roles, with commas between them.
+        #[arg(long, value_enum, value_delimiter = ',', default_values = ["writer", "reader"])]
+        roles: Vec<MemberRole>,
+        #[command(flatten)]
+        signer: Signer,
+    },
+    /// Set the roles of a member. Owners may.
+    Roles {
+        /// The ledger.
+        ledger: String,
+        /// The member.
+        name: String,
+        /// Its roles from now on, with commas between them.
+        #[arg(long, value_enum, value_delimiter = ',', required = true)]
+        roles: Vec<MemberRole>,
+        #[command(flatten)]
+        signer: Signer,
+    },
+    /// Change the key of a member or agent. Owners, the member itself and an agent's principal may.
+    Key {
+        /// The ledger.
+        ledger: String,
+        /// The member or agent.
+        name: String,
+        /// File of the new private key, which agrees to the change.
+        #[arg(long, value_name = "FILE")]
+        new_key: PathBuf,
+        #[command(flatten)]
+        signer: Signer,
+    },
+    /// End the key of a member or agent. Those who may change it may.
+    Revoke {
+        /// The ledger.
+        ledger: String,
+        /// The member or agent.
+        name: String,
+        #[command(flatten)]
+        signer: Signer,
+    },
+    /// Mark a member's journals as disputed from a number on: its key was stolen.
+    Dispute {
+        /// The ledger.
+        ledger: String,
+        /// The member or agent.
+        name: String,
+        /// The first disputed journal.
+        #[arg(long, value_name = "JSN")]
+        from: u64,
+        #[command(flatten)]
+        signer: Signer,
+    },
+    /// Let an agent append for the signer.
+    Agent {
+        /// The ledger.
+        ledger: String,
+        /// The agent: FILE or NAME=FILE, of its public key.
+        #[arg(value_name = "[NAME=]FILE")]
+        new: String,
+        /// All clues of its journals begin with this, and each journal has one [default: any
+        /// journals].
+        #[arg(long, value_name = "PREFIX", default_value = "")]
+        prefix: String,
+        /// The journal from which on it may not append any more [default: no end].
+        #[arg(long, value_name = "JSN")]
+        until: Option<u64>,
+        #[command(flatten)]
+        signer: Signer,
+    },
+}

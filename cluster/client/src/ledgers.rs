@@ -1,0 +1,487 @@
+//! Ledgers of members: requests that a member signs, and answers about what a ledger holds.
+//!
+//! An [`Author`] signs for one member in one of its lanes. A lane applies its requests in the order
+//! of their numbers, each once. So a request whose answer was lost is sent again unchanged.
+//!
+//! If the client trusts a key, each answer must be proven: an append by a receipt that shows all
+//! its journals as they were signed, a read by a proof of exactly what was asked for.
+
+use coppice_proto::v1;
+use coppice_types::{ClusterId, Digest, Epoch, LedgerId, MemberId, Stamp};
+use coppice_verify::{
+    check::{Claim, Journal, Question, Subject},
+    checkpoint::Checkpoint,
+    hash::{clue_hash, ledger_id, member_id, sha256},
+    keys::Keys,
+    ledgers::{
+        Condition, DATA, Envelope, FOUNDING, Founding, Item, Leaf, MEMBERS, Member, MemberChange, NONCE_BYTES, Request,
+        Signed, member_key,
+    },
+    note::SignerKey,
+};
+
+use crate::{
+    Client, Error,
+    trust::{Asking, Seen, decoded},
+};
+
+/// The place of the journals of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Id of the ledger.
+    pub ledger: LedgerId,
+    /// The version that has the journals.
+    pub stamp: Stamp,
+    /// Number of the first journal. The others follow without gaps.
+    pub first_jsn: u64,
+    /// The receipt, a proof file; empty unless it was asked for.
+    pub receipt: bytes::Bytes,
+    /// Whether the request had been applied before.
+    pub replayed: bool,
+}
+
+/// The options of a read of journals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The payloads.
+    pub payload: bool,
+    /// What the authors signed. A proof then verifies their signatures.
+    pub request: bool,
+    /// A proof file, also if no key is trusted.
+    pub proof: bool,
+}
+
+/// Journals of a ledger, as a version has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Journals {
+    /// Leaves with their envelopes.
+    pub journals: Vec<(Leaf, Option<Envelope>)>,
+    /// Number of journals with the clue; or of the ledger, in a version that may be older than head
+    /// ([`Client::describe_ledger`] says how many it has at head).
+    pub count: u64,
+    /// The proof file; empty unless it was asked for.
+    pub proof: bytes::Bytes,
+}
+
+/// Names a ledger in a request: an id of 32 hex digits, or a name.
+#[must_use]
+pub fn ledger_name(ledger: LedgerId) -> v1::LedgerName {
+    let which = v1::ledger_name::Which::Id(bytes::Bytes::copy_from_slice(ledger.as_bytes()));
+    v1::LedgerName { which: Some(which) }
+}
+
+/// Reads a leaf of an answer.
+fn journal(journal: &v1::LedgerJournal, payload: bool) -> Result<(Leaf, Option<Envelope>), Error> {
+    let leaf = Leaf::decode(&journal.leaf).map_err(|_| Error::Malformed("leaf of a journal"))?;
+    let envelope = payload.then(|| Envelope::decode(&journal.envelope)).transpose();
+    let envelope = envelope.map_err(|_| Error::Malformed("envelope of a journal"))?;
+    let fits = leaf.jsn == journal.jsn && envelope.as_ref().is_none_or(|it| it.commitment() == leaf.commitment);
+    if fits { Ok((leaf, envelope)) } else { Err(Error::Malformed("journal")) }
+}
+
+/// Whether an answer shows the journals that its proof shows.
+fn same(told: &[(Leaf, Option<Envelope>)], proven: &[Journal], wanted: Wanted) -> bool {
+    told.len() == proven.len()
+        && told.iter().zip(proven).all(|((leaf, envelope), proven)| {
+            let signed = !wanted.request || proven.signed.is_some();
+            *leaf == proven.leaf && *envelope == proven.envelope && signed
+        })
+}
+
+impl Client {
+    /// Sends a signed request. It may be sent again until it is answered: a lane applies a number
+    /// once. The answer has a receipt if one was asked for, or if a key is trusted.
+    ///
+    /// # Errors
+    /// If a key is trusted, also [`Error::Unproven`] or [`Error::Untrusted`] if the receipt does
+    /// not show the journals of this request.
+    pub async fn append(&self, request: &Request, want_receipt: bool) -> Result<Appended, Error> {
+        let item = |item: &Item| v1::LedgerItem { kind: item.kind.into(), envelope: item.envelope.encode().into() };
+        let message = v1::AppendRequest {
+            signed: request.signed.clone().into(),
+            signature: request.signature.to_vec().into(),
+            items: request.items.iter().map(item).collect(),
+            want_receipt: want_receipt || self.trust.is_some(),
+        };
+        let asking = self.asking();
+        let answer = self.call_append(message).await?;
+        let stamp = answer.stamp.ok_or(Error::Malformed("no version"))?;
+        let appended = Appended {
+            ledger: LedgerId::from_slice(&answer.ledger).ok_or(Error::Malformed("id of a ledger"))?,
+            stamp: Stamp::new(stamp.epoch, stamp.version),
+            first_jsn: answer.first_jsn,
+            receipt: answer.receipt,
+            replayed: answer.replayed,
+        };
+        if let Some(asking) = asking {
+            self.check_append(&asking, request, &appended).await.map_err(Error::after_commit)?;
+        }
+        Ok(appended)
+    }
+
+    async fn check_append(&self, asking: &Asking, request: &Request, told: &Appended) -> Result<(), Error> {
+        let file = decoded(&told.receipt)?;
+        let question = Question::about(Subject::Request(sha256(&request.signed)));
+        let claim = self.trust_ledgers(asking, &file, &question, false).await?;
+        let Claim::Journals(claim) = claim else { return Err(Error::Untrusted("the receipt is of another kind")) };
+        let sent = request.items.iter().map(|item| item.envelope.commitment());
+        let whole = claim.ledger == told.ledger
+            && claim.journals[0].leaf.jsn == told.first_jsn
+            && claim.journals[0].leaf.stamp == told.stamp
+            && claim.journals.iter().map(|journal| journal.leaf.commitment).eq(sent);
+        if whole { Ok(()) } else { Err(Error::Untrusted("the receipt is for other journals than the answer")) }
+    }
+
+    /// Describes a ledger.
+    ///
+    /// # Errors
+    /// If a key is trusted, also [`Error::Unproven`] or [`Error::Untrusted`] if the proof does not
+    /// hold.
+    pub async fn describe_ledger(
+        &self,
+        mut request: v1::DescribeLedgerRequest,
+    ) -> Result<v1::DescribeLedgerResponse, Error> {
+        request.read.get_or_insert_default().want_proof |= self.trust.is_some();
+        let (asking, named) = (self.asking(), request.ledger.clone());
+        let answer = self.call_describe_ledger(request).await?;
+        if let Some(asking) = asking {
+            self.check_description(&asking, named, &answer).await?;
+        }
+        Ok(answer)
+    }
+
+    async fn check_description(
+        &self,
+        asking: &Asking,
+        named: Option<v1::LedgerName>,
+        told: &v1::DescribeLedgerResponse,
+    ) -> Result<(), Error> {
+        use coppice_verify::ledgers::{Head, founding_key, head_key, name_key};
+        let id = LedgerId::from_slice(&told.id).ok_or(Error::Malformed("id of a ledger"))?;
+        let name = match named.and_then(|named| named.which) {
+            Some(v1::ledger_name::Which::Name(name)) => Some(name_key(&name)),
+            Some(v1::ledger_name::Which::Id(asked)) if asked != told.id => {
+                return Err(Error::Untrusted("it describes another ledger"));
+            }
+            _ => None,
+        };
+        let (head, founding) = (head_key(id), founding_key(id));
+        let file = decoded(&told.proof)?;
+        let asked = [Some(&head), Some(&founding), name.as_ref()].into_iter().flatten().map(Vec::as_slice).collect();
+        let claim = self.trust_ledgers(asking, &file, &Question::about(Subject::Keys(asked)), true).await?;
+        let value = |key: &[u8]| proven_value(&claim, key).ok_or(Error::Untrusted("the proof has no such record"));
+        let proven = Head::decode(value(&head)?).map_err(|_| Error::Malformed("head of a ledger"))?;
+        let same = (proven.edge.size(), proven.purged) == (told.size, told.purged)
+            && proven.edge.root().as_bytes()[..] == told.root[..]
+            && value(&founding)? == &told.founding[..]
+            && name.as_ref().is_none_or(|name| proven_value(&claim, name) == Some(&told.id[..]));
+        if same { Ok(()) } else { Err(Error::Untrusted("the answer and its proof disagree")) }
+    }
+
+    /// Reads a member's record; `None` if the ledger has no such member.
+    ///
+    /// # Errors
+    /// Like [`Client::describe_ledger`].
+    pub async fn ledger_member(&self, ledger: LedgerId, name: &str) -> Result<Option<Member>, Error> {
+        let read = v1::ReadOptions { want_proof: self.trust.is_some(), ..v1::ReadOptions::default() };
+        let (ledger_name, member) = (Some(ledger_name(ledger)), name.to_owned());
+        let asking = self.asking();
+        let answer =
+            self.call_get_member(v1::GetMemberRequest { ledger: ledger_name, member, read: Some(read) }).await?;
+        if let Some(asking) = asking {
+            let (key, file) = (member_key(ledger, member_id(name)), decoded(&answer.proof)?);
+            let question = Question::about(Subject::Keys(vec![&key]));
+            let claim = self.trust_ledgers(&asking, &file, &question, true).await?;
+            if proven_value(&claim, &key).unwrap_or_default() != &answer.record[..] {
+                return Err(Error::Untrusted("the answer and its proof disagree"));
+            }
+        }
+        if answer.record.is_empty() {
+            return Ok(None);
+        }
+        Member::decode(&answer.record).map(Some).map_err(|_| Error::Malformed("record of a member"))
+    }
+
+    /// Reads `limit` journals from `from` on, or fewer at the end of the ledger. With `known`, the
+    /// proof must show that the ledger has only grown since that size and root.
+    ///
+    /// # Errors
+    /// Like [`Client::describe_ledger`].
+    pub async fn journals(
+        &self,
+        ledger: LedgerId,
+        (from, limit): (u64, u32),
+        wanted: Wanted,
+        known: Option<(u64, Digest)>,
+    ) -> Result<Journals, Error> {
+        let want_proof = wanted.proof || self.trust.is_some();
+        let request = v1::GetJournalsRequest {
+            ledger: Some(ledger_name(ledger)),
+            from_jsn: from,
+            limit,
+            want_payload: wanted.payload,
+            want_request: wanted.request,
+            known_size: known.map_or(0, |(size, _)| size),
+            read: Some(v1::ReadOptions { want_proof, ..v1::ReadOptions::default() }),
+        };
+        let asking = self.asking();
+        let answer = self.call_get_journals(request).await?;
+        let journals = answer.journals.iter().map(|it| journal(it, wanted.payload)).collect::<Result<Vec<_>, _>>()?;
+        let count = answer.size.saturating_sub(from).min(u64::from(limit));
+        if !journals.iter().map(|(leaf, _)| leaf.jsn).eq((from..).take(usize::try_from(count).unwrap_or(usize::MAX))) {
+            return Err(Error::Malformed("other journals than were asked for"));
+        }
+        if let Some(asking) = asking {
+            let file = decoded(&answer.proof)?;
+            let end = answer.size.min(from.saturating_add(u64::from(limit)));
+            let subject = Subject::Journals { ledger, numbers: (from..end).collect(), known };
+            let claim = self.trust_ledgers(&asking, &file, &Question::about(subject), false).await?;
+            let Claim::Journals(claim) = claim else { return Err(Error::Untrusted("the proof is of another kind")) };
+            let agrees = claim.size == answer.size && claim.root.as_bytes()[..] == answer.root[..];
+            if !agrees || !same(&journals, &claim.journals, wanted) {
+                return Err(Error::Untrusted("the answer and its proof disagree"));
+            }
+        }
+        Ok(Journals { journals, count: answer.size, proof: answer.proof })
+    }
+
+    /// Reads the journals with a clue, newest first: all of them, or the newest so many.
+    ///
+    /// # Errors
+    /// Like [`Client::describe_ledger`].
+    pub async fn lineage(
+        &self,
+        ledger: LedgerId,
+        clue: &[u8],
+        newest: Option<u32>,
+        wanted: Wanted,
+    ) -> Result<Journals, Error> {
+        let want_proof = wanted.proof || self.trust.is_some();
+        let request = v1::GetLineageRequest {
+            ledger: Some(ledger_name(ledger)),
+            clue: bytes::Bytes::copy_from_slice(clue),
+            newest: newest.unwrap_or(0),
+            want_payload: wanted.payload,
+            want_request: wanted.request,
+            read: Some(v1::ReadOptions { want_proof, ..v1::ReadOptions::default() }),
+        };
+        let asking = self.asking();
+        let answer = self.call_get_lineage(request).await?;
+        let journals = answer.journals.iter().map(|it| journal(it, wanted.payload)).collect::<Result<Vec<_>, _>>()?;
+        let count = newest.filter(|newest| *newest > 0).map_or(answer.count, |newest| answer.count.min(newest.into()));
+        let descend = journals.is_sorted_by(|(a, _), (b, _)| a.jsn > b.jsn);
+        if journals.len() as u64 != count || !descend {
+            return Err(Error::Malformed("other journals than were asked for"));
+        }
+        if let Some(asking) = asking {
+            let file = decoded(&answer.proof)?;
+            let newest = newest.filter(|newest| *newest > 0).map(u64::from);
+            let subject = Subject::Lineage { ledger, clue: clue_hash(ledger, clue), newest };
+            let claim = self.trust_ledgers(&asking, &file, &Question::about(subject), true).await?;
+            let Claim::Lineage(claim) = claim else { return Err(Error::Untrusted("the proof is of another kind")) };
+            if claim.count != answer.count || !same(&journals, &claim.journals, wanted) {
+                return Err(Error::Untrusted("the answer and its proof disagree"));
+            }
+        }
+        Ok(Journals { journals, count: answer.count, proof: answer.proof })
+    }
+
+    /// The cluster's id. It is not verified.
+    ///
+    /// # Errors
+    /// Those of calls.
+    pub async fn cluster(&self) -> Result<ClusterId, Error> {
+        ClusterId::from_slice(&self.head().await?.cluster_id).ok_or(Error::Malformed("cluster id"))
+    }
+
+    /// The root log and epoch that a request signed now names: the newest checkpoint, verified if a
+    /// key is trusted.
+    async fn seen(&self) -> Result<(ClusterId, Epoch, Checkpoint), Error> {
+        let head = self.head().await?;
+        let cluster = ClusterId::from_slice(&head.cluster_id).ok_or(Error::Malformed("cluster id"))?;
+        let epoch = head.stamp.ok_or(Error::Malformed("no head"))?.epoch;
+        let checkpoint = match &self.trust {
+            None => Checkpoint::claimed(&head.checkpoint).map_err(|_| Error::Malformed("checkpoint"))?,
+            Some(trust) => {
+                let keys = Keys::clone(&trust.keys());
+                let unsigned = "the newest checkpoint is not signed by the trusted key";
+                let checkpoint =
+                    Checkpoint::open(&head.checkpoint, keys.newest()).map_err(|_| Error::Untrusted(unsigned))?;
+                self.follow(trust, Seen { checkpoint: checkpoint.clone(), keys }).await?;
+                checkpoint
+            }
+        };
+        Ok((cluster, Epoch(epoch), checkpoint))
+    }
+
+    /// Founds a ledger. `founder` is the name of the member whose key this is.
+    ///
+    /// # Errors
+    /// Those of [`Client::append`].
+    pub async fn found_ledger(
+        &self,
+        key: &SignerKey,
+        founder: &str,
+        founding: &Founding,
+        nonce: [u8; NONCE_BYTES],
+    ) -> Result<Appended, Error> {
+        let (cluster, epoch, seen) = self.seen().await?;
+        let envelope = Envelope { nonce, clues: Vec::new(), payload: founding.encode() };
+        let signed = Signed {
+            cluster,
+            ledger: LedgerId::default(),
+            member: member_id(founder),
+            agent: None,
+            lane: 0,
+            number: 1,
+            epoch,
+            seen_size: seen.size,
+            seen_root: seen.root,
+            conditions: Vec::new(),
+            items: 0,
+            items_root: Digest::default(),
+        };
+        let request = signed.sign(key, vec![Item { kind: FOUNDING, envelope }]);
+        let appended = self.append(&request, false).await?;
+        let id = ledger_id(cluster, &request.signed, founding.spread);
+        if appended.ledger == id { Ok(appended) } else { Err(Error::Malformed("id of a ledger")) }
+    }
+
+    /// A hand that signs for a member in one of its lanes. It begins behind the newest request of
+    /// the lane. `None` if the ledger has no such member or agent.
+    ///
+    /// # Errors
+    /// Those of [`Client::ledger_member`].
+    pub async fn author(
+        &self,
+        ledger: LedgerId,
+        member: &str,
+        lane: u8,
+        key: SignerKey,
+    ) -> Result<Option<Author>, Error> {
+        let Some(record) = self.ledger_member(ledger, member).await? else { return Ok(None) };
+        let (cluster, epoch, seen) = self.seen().await?;
+        let (member, agent) = match &record.agency {
+            None => (member_id(member), None),
+            Some(agency) => (agency.principal, Some(member_id(member))),
+        };
+        let number = record.lane(lane) + 1;
+        let place = Place { cluster, ledger, member, agent, lane };
+        Ok(Some(Author { client: self.clone(), key, place, epoch, seen, number }))
+    }
+}
+
+/// The value of a key in a proven claim; `None` if it has none.
+fn proven_value<'c>(claim: &'c Claim<'_>, key: &[u8]) -> Option<&'c [u8]> {
+    let Claim::Query(claim) = claim else { return None };
+    let coppice_verify::check::Answer::Keys(shown) = &claim.answer else { return None };
+    let at = shown.binary_search_by(|(shown, _)| (**shown).cmp(key)).ok()?;
+    shown[at].1.as_ref()?.value.as_deref()
+}
+
+/// The place of an author: what does not change from request to request.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    cluster: ClusterId,
+    ledger: LedgerId,
+    member: MemberId,
+    agent: Option<MemberId>,
+    lane: u8,
+}
+
+/// Signs requests for one member in one of its lanes.
+#[derive(Debug)]
+pub struct Author {
+    client: Client,
+    key: SignerKey,
+    place: Place,
+    epoch: Epoch,
+    /// The newest checkpoint that the author has seen.
+    seen: Checkpoint,
+    /// Number of the next request.
+    number: u64,
+}
+
+impl Author {
+    /// Number of the next request in the lane.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Looks at the newest checkpoint and epoch again. Later requests name those.
+    ///
+    /// # Errors
+    /// Those of calls.
+    pub async fn look(&mut self) -> Result<(), Error> {
+        let (_, epoch, seen) = self.client.seen().await?;
+        (self.epoch, self.seen) = (epoch, seen);
+        Ok(())
+    }
+
+    /// The next request of the lane, signed and not sent. It can be kept and sent by
+    /// [`Client::append`] as often as needed.
+    #[must_use]
+    pub fn request(&self, items: Vec<Item>, conditions: Vec<Condition>) -> Request {
+        let Place { cluster, ledger, member, agent, lane } = self.place;
+        let signed = Signed {
+            cluster,
+            ledger,
+            member,
+            agent,
+            lane,
+            number: self.number,
+            epoch: self.epoch,
+            seen_size: self.seen.size,
+            seen_root: self.seen.root,
+            conditions,
+            items: 0,
+            items_root: Digest::default(),
+        };
+        signed.sign(&self.key, items)
+    }
+
+    /// Appends journals with data, in one request.
+    ///
+    /// # Errors
+    /// Those of [`Client::append`]. After a refusal the number of the lane is not used up.
+    pub async fn append(
+        &mut self,
+        envelopes: Vec<Envelope>,
+        conditions: Vec<Condition>,
+        want_receipt: bool,
+    ) -> Result<Appended, Error> {
+        let items = envelopes.into_iter().map(|envelope| Item { kind: DATA, envelope }).collect();
+        self.send(items, conditions, want_receipt).await
+    }
+
+    /// Changes members. The changes hold from the next journal on.
+    ///
+    /// # Errors
+    /// Those of [`Author::append`].
+    pub async fn change_members(
+        &mut self,
+        changes: &[MemberChange],
+        nonce: [u8; NONCE_BYTES],
+        want_receipt: bool,
+    ) -> Result<Appended, Error> {
+        let payload = MemberChange::encode_all(changes);
+        let envelope = Envelope { nonce, clues: Vec::new(), payload };
+        self.send(vec![Item { kind: MEMBERS, envelope }], Vec::new(), want_receipt).await
+    }
+
+    async fn send(
+        &mut self,
+        items: Vec<Item>,
+        conditions: Vec<Condition>,
+        want_receipt: bool,
+    ) -> Result<Appended, Error> {
+        let request = self.request(items, conditions);
+        let appended = self.client.append(&request, want_receipt).await?;
+        self.number += 1;
+        Ok(appended)
+    }
+}
+
+#[cfg(test)]
+mod tests;

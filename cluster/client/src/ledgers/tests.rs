@@ -1,0 +1,322 @@
+//! A model keeps a ledger and answers honestly; then it lies in every way that a proof of something
+//! else could cover.
+
+use std::sync::{Arc, Mutex};
+
+use coppice_proto::convert;
+use coppice_types::{ErrorKind, Params};
+use coppice_verify::{
+    ledgers::{Checked, Grant, Head, Policy, Roles, founding_key, head_key, name_key},
+    replay::{self, Shown},
+    shard_map::ShardMap,
+};
+
+use super::*;
+use crate::{
+    fake::{self, Fake},
+    options::Options,
+};
+
+const CLUSTER: ClusterId = ClusterId([7; 16]);
+const SHOWN: Shown = Shown { request: true, envelope: true };
+
+fn hand(name: &str) -> SignerKey {
+    SignerKey::from_seed(name, &sha256(name.as_bytes()).0).expect("a name")
+}
+
+/// A model with a ledger of three journals, and another ledger.
+struct Scene {
+    model: replay::Ledger,
+    ledger: LedgerId,
+    other: LedgerId,
+    /// The version before the newest.
+    before: Stamp,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let params = Params { ledgers: true, journals_kept: true, ..Params::default() };
+        let map = ShardMap::from_splits(&[vec![1]]).expect("one split");
+        let model = replay::Ledger::new("model", CLUSTER, &[1; 32], &params, map);
+        let (ledger, other, before) = (LedgerId::default(), LedgerId::default(), Stamp::default());
+        let mut scene = Self { model, ledger, other, before };
+        scene.ledger = scene.found("grain");
+        scene.other = scene.found("other");
+        for (number, data) in [(2, "first"), (3, "second")] {
+            scene.before = scene.model.head();
+            scene.append(number, data);
+        }
+        scene
+    }
+
+    fn signed(&self, ledger: LedgerId, number: u64) -> Signed {
+        let size = self.model.headers.len() as u64;
+        Signed {
+            cluster: CLUSTER,
+            ledger,
+            member: member_id("bank"),
+            agent: None,
+            lane: 0,
+            number,
+            epoch: Epoch(0),
+            seen_size: size,
+            seen_root: self.model.checkpoint(size).root,
+            conditions: Vec::new(),
+            items: 0,
+            items_root: Digest::default(),
+        }
+    }
+
+    fn take(&mut self, request: Request) -> Checked {
+        let mut checked = request.check(CLUSTER).expect("its form is right");
+        assert!(checked.verify(&hand("bank").verifier().public_key()));
+        let (_, done) = self.model.append_requests(std::slice::from_ref(&checked));
+        done.into_iter().next().expect("an answer").expect("it holds");
+        checked
+    }
+
+    fn found(&mut self, name: &str) -> LedgerId {
+        let roles = Roles::OWNER.and(Roles::WRITER);
+        let key = hand("bank").verifier().public_key();
+        let founding = Founding {
+            name: name.to_owned(),
+            spread: false,
+            policy: Policy::default(),
+            members: vec![Grant { name: "bank".to_owned(), roles, key, certificate: Vec::new() }],
+            authorities: Vec::new(),
+            time_authorities: Vec::new(),
+        };
+        let envelope = Envelope { nonce: [1; 32], clues: Vec::new(), payload: founding.encode() };
+        let items = vec![Item { kind: FOUNDING, envelope }];
+        self.take(self.signed(LedgerId::default(), 1).sign(&hand("bank"), items)).ledger
+    }
+
+    fn request(&self, number: u64, data: &str) -> Request {
+        let envelope = Envelope { nonce: [2; 32], clues: vec![b"lot".to_vec()], payload: data.as_bytes().to_vec() };
+        self.signed(self.ledger, number).sign(&hand("bank"), vec![Item { kind: DATA, envelope }])
+    }
+
+    fn append(&mut self, number: u64, data: &str) {
+        let request = self.request(number, data);
+        self.take(request);
+    }
+
+    fn told(&self, stamp: Stamp, ledger: LedgerId, jsn: u64) -> v1::LedgerJournal {
+        let file = self.model.prove_journals(stamp, ledger, &[jsn], None, SHOWN);
+        let coppice_verify::proof::Proof::Journals(proof) = file.proof else { unreachable!("it proves journals") };
+        let (part, _) = &proof.journals[0];
+        v1::LedgerJournal {
+            jsn,
+            leaf: part.leaf.to_vec().into(),
+            envelope: part.envelope.as_ref().expect("it is shown").to_vec().into(),
+        }
+    }
+
+    /// The answer to a read of the newest journals with the clue, in a version.
+    fn lineage(&self, stamp: Stamp, newest: Option<u64>) -> v1::GetLineageResponse {
+        let clue = clue_hash(self.ledger, b"lot");
+        let file = self.model.prove_lineage(stamp, self.ledger, clue, newest, SHOWN);
+        let size = self.model.size_of(stamp, self.ledger);
+        let shown = newest.map_or(1, |newest| size.saturating_sub(newest).max(1));
+        v1::GetLineageResponse {
+            journals: (shown..size).rev().map(|jsn| self.told(stamp, self.ledger, jsn)).collect(),
+            count: size - 1,
+            read_at: Some(convert::to_stamp(stamp)),
+            proof: file.encode().expect("a small file").into(),
+        }
+    }
+
+    fn journals(&self, stamp: Stamp, numbers: &[u64], known: Option<u64>) -> v1::GetJournalsResponse {
+        let file = self.model.prove_journals(stamp, self.ledger, numbers, known, SHOWN);
+        let coppice_verify::proof::Proof::Journals(proof) = &file.proof else { unreachable!("it proves journals") };
+        let entry = coppice_verify::journal::Entry::decode(&proof.entry).expect("an entry");
+        let coppice_verify::journal::Entry::Head(head) = entry else { unreachable!("it is a head") };
+        v1::GetJournalsResponse {
+            journals: numbers.iter().map(|jsn| self.told(stamp, self.ledger, *jsn)).collect(),
+            size: head.size,
+            root: convert::to_digest(&head.root),
+            read_at: Some(convert::to_stamp(stamp)),
+            proof: file.encode().expect("a small file").into(),
+        }
+    }
+
+    fn description(&self, stamp: Stamp, ledger: LedgerId, name: &str) -> v1::DescribeLedgerResponse {
+        let (head, founding, name) = (head_key(ledger), founding_key(ledger), name_key(name));
+        let value = |key: &[u8]| self.model.value(stamp, key).expect("a record").to_vec();
+        let edge = Head::decode(&value(&head)).expect("a head").edge;
+        let proof = self.model.prove_keys(stamp, &[&name, &head, &founding], true);
+        v1::DescribeLedgerResponse {
+            id: ledger.0.to_vec().into(),
+            size: edge.size(),
+            root: convert::to_digest(&edge.root()),
+            purged: 0,
+            founding: value(&founding).into(),
+            read_at: Some(convert::to_stamp(stamp)),
+            proof: proof.encode().expect("a small file").into(),
+        }
+    }
+
+    fn member(&self, stamp: Stamp, name: &str) -> v1::GetMemberResponse {
+        let key = member_key(self.ledger, member_id(name));
+        let proof = self.model.prove_keys(stamp, &[&key], true);
+        v1::GetMemberResponse {
+            id: member_id(name).0.to_vec().into(),
+            record: self.model.value(stamp, &key).unwrap_or_default().to_vec().into(),
+            read_at: Some(convert::to_stamp(stamp)),
+            proof: proof.encode().expect("a small file").into(),
+        }
+    }
+
+    /// A client that trusts the model's key, of a coordinator that gives these answers.
+    fn client(&self, fake: &Fake) -> Client {
+        let options = Options { trust: Some(self.model.key.verifier().clone()), ..Options::new("http://model:1") };
+        fake::client(&[fake], &options)
+    }
+}
+
+fn is_lie<T: std::fmt::Debug>(what: &str, answer: Result<T, Error>) {
+    let error = answer.expect_err(what);
+    assert_eq!(error.kind(), ErrorKind::Corrupted, "{what}: {error}");
+}
+
+const WANTED: Wanted = Wanted { payload: true, request: true, proof: true };
+
+#[tokio::test]
+async fn a_lineage_is_believed_only_whole_and_at_head() {
+    let scene = Scene::new();
+    let head = scene.model.head();
+    let play = async |told: v1::GetLineageResponse, newest: Option<u32>| {
+        let fake = Fake::default();
+        fake.get_lineage.set(move |_| Ok(told.clone()));
+        scene.client(&fake).lineage(scene.ledger, b"lot", newest, WANTED).await
+    };
+    let told = play(scene.lineage(head, None), None).await.expect("an honest answer");
+    assert_eq!(told.journals.iter().map(|(leaf, _)| leaf.jsn).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(play(scene.lineage(head, Some(1)), Some(1)).await.expect("an honest answer").count, 2);
+    is_lie("a version of before, which has fewer", play(scene.lineage(scene.before, None), None).await);
+    is_lie("the newest for all", play(scene.lineage(head, Some(1)), None).await);
+    let mut shorter = scene.lineage(head, None);
+    shorter.journals.pop();
+    shorter.count = 1;
+    is_lie("one journal left out", play(shorter, None).await);
+    let mut swapped = scene.lineage(head, None);
+    swapped.journals[0].envelope = swapped.journals[1].envelope.clone();
+    is_lie("another payload", play(swapped, None).await);
+    let mut bare = scene.lineage(head, None);
+    bare.proof = bytes::Bytes::new();
+    is_lie("no proof", play(bare, None).await);
+}
+
+#[tokio::test]
+async fn journals_are_believed_only_as_they_were_signed_and_if_the_list_has_only_grown() {
+    let scene = Scene::new();
+    let head = scene.model.head();
+    let play = async |told: v1::GetJournalsResponse, range: (u64, u32), known: Option<(u64, Digest)>| {
+        let fake = Fake::default();
+        fake.get_journals.set(move |_| Ok(told.clone()));
+        scene.client(&fake).journals(scene.ledger, range, WANTED, known).await
+    };
+    let told = play(scene.journals(head, &[1, 2], None), (1, 9), None).await.expect("an honest answer");
+    assert_eq!(told.journals[1].1.as_ref().expect("it was asked for").payload, b"second");
+    let leaves: Vec<Digest> =
+        (0..2).map(|jsn| Leaf::decode(&scene.told(head, scene.ledger, jsn).leaf).expect("a leaf").hash()).collect();
+    let known = (2, coppice_verify::merkle::mth(&leaves));
+    play(scene.journals(head, &[2], Some(2)), (2, 1), Some(known)).await.expect("the list has only grown");
+    is_lie("no word of the known list", play(scene.journals(head, &[2], None), (2, 1), Some(known)).await);
+    let forked = (2, sha256(b"forked"));
+    is_lie("another known list", play(scene.journals(head, &[2], Some(2)), (2, 1), Some(forked)).await);
+    is_lie("other journals", play(scene.journals(head, &[1], None), (2, 1), None).await);
+    let mut grown = scene.journals(head, &[2], None);
+    grown.size = 9;
+    is_lie("another size", play(grown, (2, 1), None).await);
+    let mut moved = scene.journals(head, &[2], None);
+    moved.journals[0].leaf = scene.told(head, scene.ledger, 1).leaf;
+    is_lie("another leaf", play(moved, (2, 1), None).await);
+    let other = scene.model.prove_journals(scene.model.head(), scene.ledger, &[1], None, SHOWN);
+    let mut covered = scene.journals(head, &[2], None);
+    covered.proof = other.encode().expect("a small file").into();
+    is_lie("the proof of another journal", play(covered, (2, 1), None).await);
+    let unsigned = scene.model.prove_journals(head, scene.ledger, &[2], None, Shown { request: false, envelope: true });
+    let mut bare = scene.journals(head, &[2], None);
+    bare.proof = unsigned.encode().expect("a small file").into();
+    is_lie("no signature, though it was asked for", play(bare, (2, 1), None).await);
+}
+
+#[tokio::test]
+async fn what_a_ledger_is_and_who_its_members_are_is_believed_only_at_head() {
+    let scene = Scene::new();
+    let head = scene.model.head();
+    let named = |name: &str| Some(v1::LedgerName { which: Some(v1::ledger_name::Which::Name(name.to_owned())) });
+    let play = async |told: v1::DescribeLedgerResponse, ledger: Option<v1::LedgerName>| {
+        let fake = Fake::default();
+        fake.describe_ledger.set(move |_| Ok(told.clone()));
+        scene.client(&fake).describe_ledger(v1::DescribeLedgerRequest { ledger, read: None }).await
+    };
+    let honest = || scene.description(head, scene.ledger, "grain");
+    assert_eq!(play(honest(), named("grain")).await.expect("an honest answer").size, 3);
+    play(honest(), Some(ledger_name(scene.ledger))).await.expect("an honest answer");
+    is_lie("another ledger of that name", play(scene.description(head, scene.other, "other"), named("grain")).await);
+    is_lie("another ledger's id", play(honest(), Some(ledger_name(scene.other))).await);
+    is_lie("an older version", play(scene.description(scene.before, scene.ledger, "grain"), named("grain")).await);
+    is_lie("another size", play(v1::DescribeLedgerResponse { size: 2, ..honest() }, named("grain")).await);
+    is_lie(
+        "another root",
+        play(v1::DescribeLedgerResponse { root: vec![7; 32].into(), ..honest() }, named("grain")).await,
+    );
+    let founding = scene.description(head, scene.other, "other").founding;
+    is_lie("another founding", play(v1::DescribeLedgerResponse { founding, ..honest() }, named("grain")).await);
+
+    let member = async |told: v1::GetMemberResponse, name: &str| {
+        let fake = Fake::default();
+        fake.get_member.set(move |_| Ok(told.clone()));
+        scene.client(&fake).ledger_member(scene.ledger, name).await
+    };
+    let found = member(scene.member(head, "bank"), "bank").await.expect("an honest answer").expect("a member");
+    assert_eq!(found.lane(0), 3);
+    assert_eq!(member(scene.member(head, "mill"), "mill").await.expect("an honest answer"), None);
+    is_lie("a member that is hidden", member(scene.member(head, "mill"), "bank").await);
+    is_lie("an older record", member(scene.member(scene.before, "bank"), "bank").await);
+    let record = scene.member(scene.before, "bank").record;
+    is_lie("another record", member(v1::GetMemberResponse { record, ..scene.member(head, "bank") }, "bank").await);
+}
+
+#[tokio::test]
+async fn an_append_is_believed_only_by_the_receipt_of_this_request() {
+    let scene = Arc::new(Mutex::new(Scene::new()));
+    let lock = || scene.lock().expect("nobody panics");
+    let receipt = |scene: &Scene, jsn| {
+        let file = scene.model.prove_journals(scene.model.head(), scene.ledger, &[jsn], None, SHOWN);
+        file.encode().expect("a small file")
+    };
+    let (request, honest) = {
+        let mut scene = lock();
+        let request = scene.request(4, "third");
+        scene.append(4, "third");
+        let told = v1::AppendResponse {
+            stamp: Some(convert::to_stamp(scene.model.head())),
+            ledger: scene.ledger.0.to_vec().into(),
+            first_jsn: 3,
+            receipt: receipt(&scene, 3).into(),
+            ..v1::AppendResponse::default()
+        };
+        (request, told)
+    };
+    let play = async |told: v1::AppendResponse| {
+        let fake = Fake::default();
+        fake.append.set(move |_| Ok(told.clone()));
+        let client = lock().client(&fake);
+        client.append(&request, false).await
+    };
+    assert_eq!(play(honest.clone()).await.expect("an honest answer").first_jsn, 3);
+    let older = receipt(&lock(), 2);
+    for (what, told) in [
+        ("no receipt", v1::AppendResponse { receipt: Vec::new().into(), ..honest.clone() }),
+        ("the receipt of another request", v1::AppendResponse { receipt: older.into(), ..honest.clone() }),
+        ("another number", v1::AppendResponse { first_jsn: 4, ..honest.clone() }),
+        ("another version", v1::AppendResponse { stamp: Some(v1::Stamp { epoch: 0, version: 1 }), ..honest.clone() }),
+        ("another ledger", v1::AppendResponse { ledger: lock().other.0.to_vec().into(), ..honest.clone() }),
+    ] {
+        let error = play(told).await.expect_err(what);
+        assert!(error.kind() == ErrorKind::Corrupted && error.outcome_unknown(), "{what}: {error}");
+    }
+}

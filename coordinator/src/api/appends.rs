@@ -1,0 +1,221 @@
+//! Requests of members: checked, verified and passed to the sequencer; and what a caller may see of
+//! ledgers.
+//!
+//! Hashes and signatures are checked before a request takes a place in the queue. Whether the key
+//! is the one in force is judged again where the request is applied.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use coppice_env::bug::{Bug, planted};
+use coppice_process::access::{MemberSaid, member_of};
+use coppice_proto::{convert, status, v1};
+use coppice_types::{Digest, ErrorKind, LedgerId, MemberId, Reason};
+use coppice_verify::ledgers::{Checked, Content, ITEMS_MAX};
+use tonic::Status;
+
+use super::{
+    intake::{Founded, answer},
+    service::{Answer, Api},
+};
+use crate::{
+    plan::{Request, check_append},
+    read::ledgers::{JOURNALS_MAX, Sight},
+    write::command::{Command, Committed},
+};
+
+/// Limit on the number of remembered keys.
+const KEYS_MAX: usize = 65_536;
+
+const _: () = assert!(ITEMS_MAX <= JOURNALS_MAX as usize, "a receipt shows all journals of a request");
+
+/// The keys under which members have signed lately. They save a read of the member's record; a key
+/// that has ended is found out where the request is applied.
+#[derive(Debug, Default)]
+pub struct MemberKeys(Mutex<BTreeMap<(LedgerId, MemberId), [u8; 32]>>);
+
+impl MemberKeys {
+    fn get(&self, of: (LedgerId, MemberId)) -> Option<[u8; 32]> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&of).copied()
+    }
+
+    fn remember(&self, of: (LedgerId, MemberId), key: [u8; 32]) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= KEYS_MAX && !known.contains_key(&of) {
+            known.clear();
+        }
+        known.insert(of, key);
+    }
+
+    fn forget(&self, of: (LedgerId, MemberId)) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&of);
+    }
+}
+
+/// The names of a request, by which it is found if it was applied before.
+struct Repeated {
+    ledger: LedgerId,
+    signer: MemberId,
+    lane: u8,
+    hash: Digest,
+    /// Number of its items.
+    items: u32,
+}
+
+impl Repeated {
+    fn of(request: &Checked) -> Self {
+        let Checked { ledger, hash, signed, .. } = request;
+        Self { ledger: *ledger, signer: signed.signer(), lane: signed.lane, hash: *hash, items: signed.items }
+    }
+}
+
+/// Whether the request is refused for good, unless it was applied before.
+fn is_final(error: &Status) -> bool {
+    matches!(status::kind(error), ErrorKind::Invalid | ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Conflict)
+}
+
+/// What a caller may see of ledgers, by its certificate.
+pub fn sight(request: &tonic::Extensions) -> Sight {
+    match member_of(request) {
+        MemberSaid::Unchecked => Sight::All,
+        MemberSaid::Named(name) => Sight::Member(name),
+        // The table of methods lets an auditor in.
+        MemberSaid::Nobody => Sight::Hashes,
+    }
+}
+
+impl Api {
+    pub(super) async fn append_here(
+        &self,
+        request: v1::AppendRequest,
+        caller: &str,
+        limit: Duration,
+    ) -> Answer<v1::AppendResponse> {
+        let came = tokio::time::Instant::now();
+        let done = self.append_request(request, caller, limit).await;
+        self.intake.metrics.answered(came, done.as_ref().map(|done| done.replayed));
+        done.map(tonic::Response::new)
+    }
+
+    async fn append_request(
+        &self,
+        request: v1::AppendRequest,
+        caller: &str,
+        limit: Duration,
+    ) -> Result<v1::AppendResponse, Status> {
+        let want_receipt = request.want_receipt;
+        let Founded { cluster, params, .. } = self.intake.genesis().await?;
+        let checked = check_append(request, *cluster, params)?;
+        let repeated = Repeated::of(&checked);
+        let mut appended = match self.apply(checked, limit).await {
+            // It may have been refused because it was applied before.
+            Err(error) if is_final(&error) => self.replayed(&repeated, error).await?,
+            done => done?,
+        };
+        if want_receipt {
+            let receipt = self.receipt(repeated.items, &appended, caller).await.map_err(|error| {
+                let told = format!("the journals are committed, their receipt could not be made: {}", error.message());
+                status::refuse(Reason::Unavailable, format!("{told}: send the request again"))
+            })?;
+            appended.receipt = receipt;
+        }
+        Ok(appended)
+    }
+
+    /// Verifies a request, and waits until it is applied or refused.
+    async fn apply(&self, mut checked: Checked, limit: Duration) -> Result<v1::AppendResponse, Status> {
+        let Founded { params, map, .. } = self.intake.genesis().await?;
+        self.check_seen(&checked).await?;
+        self.verify(&mut checked).await?;
+        let (ledger, signer) = (checked.ledger, checked.signed.signer());
+        let request = Arc::new(Request::append(checked, map, params)?);
+        let (entry, receive) = self.intake.entry(request, false, limit)?;
+        self.intake.send(Command::Commit(entry))?;
+        let done = answer(receive, self.intake.patience()).await;
+        let Committed { response, first_jsn } = done.inspect_err(|_| self.keys.forget((ledger, signer)))?;
+        Ok(v1::AppendResponse {
+            stamp: response.stamp,
+            ledger: Bytes::copy_from_slice(ledger.as_bytes()),
+            first_jsn: first_jsn.ok_or_else(|| status::refuse(Reason::Internal, "an append has no number"))?,
+            checkpoint: response.checkpoint,
+            ..v1::AppendResponse::default()
+        })
+    }
+
+    /// Checks that the root log is the one that the signer has seen.
+    async fn check_seen(&self, checked: &Checked) -> Result<(), Status> {
+        let signed = &checked.signed;
+        let root = self.intake.log.root_at(signed.seen_size).await?;
+        if root == Some(signed.seen_root) {
+            return Ok(());
+        }
+        let message = format!(
+            "this root log never had the root that the signer has seen at {} entries: keep both checkpoints, they \
+             show a fork",
+            signed.seen_size
+        );
+        Err(status::refuse(Reason::StaleView, message))
+    }
+
+    /// Verifies the signature of a request under the signer's newest key.
+    async fn verify(&self, checked: &mut Checked) -> Result<(), Status> {
+        let wrong = || status::refuse(Reason::BadSignature, "the signature is not of the key in force of the signer");
+        if let Content::Founding(founding) = &checked.content {
+            let id = checked.signed.member;
+            let founder = founding.members.iter().find(|grant| coppice_verify::hash::member_id(&grant.name) == id);
+            let key = founder.map(|founder| founder.key).ok_or_else(|| {
+                status::refuse(Reason::NotAMember, "the founding names no member that is the request's author")
+            })?;
+            return if checked.verify(&key) { Ok(()) } else { Err(wrong()) };
+        }
+        let of = (checked.ledger, checked.signed.signer());
+        if self.keys.get(of).is_some_and(|key| checked.verify(&key)) {
+            return Ok(());
+        }
+        let standing = self.reads.standing_at_head(of.0, of.1).await?;
+        let Some(signer) = standing.signer else {
+            return Err(status::refuse(Reason::NotAMember, "the ledger has no such member or agent"));
+        };
+        let key = signer.key_at(standing.size).copied().filter(|key| checked.verify(key)).ok_or_else(wrong)?;
+        self.keys.remember(of, key);
+        Ok(())
+    }
+
+    /// The answer to a refused request that is the newest one of its lane. It was applied before,
+    /// and is refused by what came since: its own number, a new key, a new epoch.
+    async fn replayed(&self, request: &Repeated, error: Status) -> Result<v1::AppendResponse, Status> {
+        if planted(Bug::RepeatedAppendRefused) {
+            return Err(error);
+        }
+        let leaf = self.reads.newest_of_lane(request.ledger, request.signer, request.lane).await?;
+        let Some(leaf) = leaf.filter(|leaf| leaf.request == request.hash) else { return Err(error) };
+        let (_, checkpoint) = self.intake.log.signed(self.intake.log.view().await?).await?;
+        Ok(v1::AppendResponse {
+            stamp: Some(convert::to_stamp(leaf.stamp)),
+            ledger: Bytes::copy_from_slice(leaf.ledger.as_bytes()),
+            first_jsn: leaf.jsn,
+            checkpoint,
+            replayed: true,
+            ..v1::AppendResponse::default()
+        })
+    }
+
+    /// The proof file of all journals of a request that was applied.
+    async fn receipt(&self, items: u32, done: &v1::AppendResponse, caller: &str) -> Result<Bytes, Status> {
+        let which = v1::ledger_name::Which::Id(done.ledger.clone());
+        let request = v1::GetJournalsRequest {
+            ledger: Some(v1::LedgerName { which: Some(which) }),
+            from_jsn: done.first_jsn,
+            limit: items,
+            want_payload: false,
+            want_request: true,
+            known_size: 0,
+            read: Some(v1::ReadOptions { at: done.stamp, want_proof: true, ..v1::ReadOptions::default() }),
+        };
+        Ok(self.reads.by(caller).journals(&request, &Sight::All).await?.proof)
+    }
+}

@@ -1,0 +1,366 @@
+//! Reads of ledgers of members (`docs/verification.md` section 18): which ledgers and members there
+//! are, and the records that new requests depend on.
+//!
+//! A ledger's records lie under reserved keys, which no other call reads. What a caller may see is
+//! judged by the records at head, whatever version is read.
+//!
+//! ```text
+//!  journals    journals and lineages, with their proofs
+//!  hashes      inclusion and consistency paths from tiles and edge
+//! ```
+
+mod hashes;
+mod journals;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use coppice_proto::{convert, v1};
+use coppice_types::{Digest, LedgerId, MemberId, Reason, Stamp, codec};
+use coppice_verify::{
+    hash::member_id,
+    ledgers::{
+        Head, Leaf, Member, Roles, founding_key, head_key, leaf_key, member_end, member_key, name_end, name_key,
+    },
+};
+use tokio::time::Instant;
+use tonic::Status;
+
+use super::reads::{Located, Reads, Sink, send};
+use crate::{groups::wire, plan::Refusal};
+
+pub use journals::JOURNALS_MAX;
+
+/// What a caller may see of ledgers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// Everything, since nobody checks roles.
+    All,
+    /// Everything but payloads.
+    Hashes,
+    /// What a member of this name may see.
+    Member(String),
+}
+
+/// Whose payloads a caller may see in one ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Payloads {
+    All,
+    /// Those that this member appended.
+    Own(MemberId),
+    None,
+}
+
+/// A ledger as a version has it.
+#[derive(Clone, Debug)]
+struct Found {
+    id: LedgerId,
+    head: Head,
+    /// The version that appended to it last.
+    appended: Stamp,
+}
+
+/// The records of a ledger that admit a request, at head.
+#[derive(Debug)]
+pub struct Standing {
+    /// Number of journals.
+    pub size: u64,
+    /// The signer's record; `None` if the ledger has no such member or agent.
+    pub signer: Option<Member>,
+}
+
+impl Reads {
+    /// The records of these reserved keys at one state, by key. A key without a record is left out.
+    async fn records(
+        &self,
+        located: &Located,
+        keys: impl IntoIterator<Item = Vec<u8>>,
+        deadline: Instant,
+    ) -> Result<BTreeMap<Bytes, v1::ShardRecord>, Status> {
+        let mut by_shard: BTreeMap<usize, Vec<Bytes>> = BTreeMap::new();
+        for key in keys {
+            by_shard.entry(located.leaves.index_of(&key)).or_default().push(key.into());
+        }
+        let calls = by_shard.into_iter().map(|(index, keys)| self.get_shard(located, index, keys, false, deadline));
+        let answers = futures::future::try_join_all(calls).await?;
+        let records = answers.into_iter().flat_map(|(_, records)| records).filter(|record| record.found);
+        Ok(records.map(|record| (record.key.clone(), record)).collect())
+    }
+
+    /// The record of one reserved key; `None` if there is none.
+    async fn record(
+        &self,
+        located: &Located,
+        key: Vec<u8>,
+        deadline: Instant,
+    ) -> Result<Option<v1::ShardRecord>, Status> {
+        Ok(self.records(located, [key], deadline).await?.into_values().next())
+    }
+
+    async fn member_at(
+        &self,
+        located: &Located,
+        ledger: LedgerId,
+        member: MemberId,
+        deadline: Instant,
+    ) -> Result<Option<Member>, Status> {
+        let record = self.record(located, member_key(ledger, member), deadline).await?;
+        record.map(|record| decoded(Member::decode(&record.value))).transpose()
+    }
+
+    /// Finds a ledger by its name or id.
+    async fn find(
+        &self,
+        located: &Located,
+        ledger: Option<&v1::LedgerName>,
+        deadline: Instant,
+    ) -> Result<Found, Status> {
+        use v1::ledger_name::Which;
+        let unknown = || Refusal::new(Reason::NotFound, "there is no such ledger");
+        let id = match ledger.and_then(|ledger| ledger.which.as_ref()) {
+            Some(Which::Id(id)) => {
+                LedgerId::from_slice(id).ok_or_else(|| Refusal::invalid("a ledger's id has 16 bytes"))?
+            }
+            Some(Which::Name(name)) => {
+                let record = self.record(located, key_of_name(name)?, deadline).await?.ok_or_else(unknown)?;
+                LedgerId::from_slice(&record.value).ok_or_else(|| wire::broken("name of a ledger"))?
+            }
+            None => return Err(Refusal::invalid("the ledger is missing: give its name or id").into()),
+        };
+        let record = self.record(located, head_key(id), deadline).await?.ok_or_else(unknown)?;
+        let appended = wire::read(convert::stamp(record.last_changed, "last_changed"))?;
+        Ok(Found { id, head: decoded(Head::decode(&record.value))?, appended })
+    }
+
+    /// Whose payloads a caller may see in a ledger, by its records at head.
+    ///
+    /// # Errors
+    /// `NOT_A_MEMBER` if the caller may see nothing of the ledger.
+    async fn sight_of(
+        &self,
+        located: &Located,
+        ledger: LedgerId,
+        sight: &Sight,
+        deadline: Instant,
+    ) -> Result<Payloads, Status> {
+        let name = match sight {
+            Sight::All => return Ok(Payloads::All),
+            Sight::Hashes => return Ok(Payloads::None),
+            Sight::Member(name) => name,
+        };
+        let head = self.locate_in(located.view.clone(), None, false).await?;
+        let Standing { size, signer } = self.standing(&head, ledger, member_id(name), deadline).await?;
+        // The right to read ends with the key.
+        let member = signer.filter(|member| member.key_at(size).is_some());
+        let member = member.ok_or_else(|| {
+            Refusal::new(Reason::NotAMember, format!("the ledger has no member {name} with a key in force"))
+        })?;
+        let reads = [Roles::OWNER, Roles::REGULATOR, Roles::READER].into_iter().any(|role| member.roles.has(role));
+        Ok(if reads { Payloads::All } else { Payloads::Own(member_id(name)) })
+    }
+
+    async fn standing(
+        &self,
+        located: &Located,
+        ledger: LedgerId,
+        member: MemberId,
+        deadline: Instant,
+    ) -> Result<Standing, Status> {
+        let keys = [head_key(ledger), member_key(ledger, member)];
+        let records = self.records(located, keys.clone(), deadline).await?;
+        let head = records.get(&keys[0][..]).map(|record| decoded(Head::decode(&record.value))).transpose()?;
+        let head = head.ok_or_else(|| Refusal::new(Reason::NotFound, "there is no such ledger"))?;
+        let signer = records.get(&keys[1][..]).map(|record| decoded(Member::decode(&record.value))).transpose()?;
+        Ok(Standing { size: head.edge.size(), signer })
+    }
+
+    /// The records at head by which a request of this signer is admitted.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if there is no such ledger.
+    pub async fn standing_at_head(&self, ledger: LedgerId, signer: MemberId) -> Result<Standing, Status> {
+        self.retry(&v1::ReadOptions::default(), |located, deadline| async move {
+            self.standing(&located, ledger, signer, deadline).await
+        })
+        .await
+    }
+
+    /// The first leaf of the newest request in a lane, at head; `None` before the first.
+    ///
+    /// # Errors
+    /// Those of reads.
+    pub async fn newest_of_lane(&self, ledger: LedgerId, signer: MemberId, lane: u8) -> Result<Option<Leaf>, Status> {
+        self.retry(&v1::ReadOptions::default(), |located, deadline| async move {
+            let Some(member) = self.member_at(&located, ledger, signer, deadline).await? else { return Ok(None) };
+            let Some(end) = member.lanes.iter().find(|end| end.lane == lane) else { return Ok(None) };
+            let record = self.record(&located, leaf_key(ledger, end.first_jsn), deadline).await?;
+            record.map(|record| decoded(Leaf::decode(&record.value))).transpose()
+        })
+        .await
+    }
+
+    /// Describes a ledger: its size, root, and what founded it.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if there is no such ledger; `NOT_A_MEMBER` if the caller may not see it.
+    pub async fn describe(
+        &self,
+        request: &v1::DescribeLedgerRequest,
+        sight: &Sight,
+    ) -> Result<v1::DescribeLedgerResponse, Status> {
+        let read = &request.read.unwrap_or_default();
+        self.retry(read, |located, deadline| async move {
+            let Found { id, head, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
+            self.sight_of(&located, id, sight, deadline).await?;
+            let mut keys = vec![Bytes::from(head_key(id)), founding_key(id).into()];
+            if let Some(v1::ledger_name::Which::Name(name)) = request.ledger.as_ref().and_then(|it| it.which.as_ref()) {
+                keys.push(name_key(name).into());
+            }
+            let stamp = located.stamp;
+            let answer = self.get_at(located, &keys, read, deadline).await?;
+            let founding = answer.records.into_iter().nth(1).ok_or_else(|| wire::broken("read"))?.value;
+            Ok(v1::DescribeLedgerResponse {
+                id: Bytes::copy_from_slice(id.as_bytes()),
+                size: head.edge.size(),
+                root: convert::to_digest(&head.edge.root()),
+                purged: head.purged,
+                founding,
+                read_at: Some(convert::to_stamp(stamp)),
+                proof: answer.proof,
+            })
+        })
+        .await
+    }
+
+    /// Reads a member's record.
+    ///
+    /// # Errors
+    /// Those of [`Reads::describe`].
+    pub async fn member(&self, request: &v1::GetMemberRequest, sight: &Sight) -> Result<v1::GetMemberResponse, Status> {
+        let read = &request.read.unwrap_or_default();
+        self.retry(read, |located, deadline| async move {
+            let Found { id: ledger, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
+            self.sight_of(&located, ledger, sight, deadline).await?;
+            let id = member_id(&request.member);
+            let keys = [Bytes::from(member_key(ledger, id))];
+            let answer = self.get_at(located, &keys, read, deadline).await?;
+            let record = answer.records.into_iter().next().ok_or_else(|| wire::broken("read"))?;
+            Ok(v1::GetMemberResponse {
+                id: Bytes::copy_from_slice(id.as_bytes()),
+                record: record.value,
+                read_at: answer.read_at,
+                proof: answer.proof,
+            })
+        })
+        .await
+    }
+
+    /// Streams the names of ledgers. A member sees the ledgers that have it.
+    ///
+    /// # Errors
+    /// The refusal of the first step that fails, even in the middle of the stream.
+    pub async fn ledgers(
+        &self,
+        request: &v1::ListLedgersRequest,
+        sight: &Sight,
+        sink: &Sink<v1::ListLedgersResponse>,
+    ) -> Result<(), Status> {
+        let low = match request.after.as_str() {
+            "" => name_key(""),
+            // The smallest name behind this one.
+            after => [&key_of_name(after)?[..], &[0]].concat(),
+        };
+        let read = request.read.unwrap_or_default();
+        let located = self.locate_list(&read).await?;
+        let mut left = if request.limit == 0 { u32::MAX } else { request.limit };
+        for index in located.leaves.overlapping(&low, Some(&name_end())) {
+            let mut pages = self.scan_range(&located, index, (&low, Some(&name_end())), u32::MAX, false);
+            while let Some(page) = pages.next().await? {
+                for record in self.seen(&located, page.records, sight).await? {
+                    if left == 0 {
+                        return Ok(());
+                    }
+                    left -= 1;
+                    let name = std::str::from_utf8(&record.key[2..]).map_err(|_| wire::broken("name of a ledger"))?;
+                    send(sink, v1::ListLedgersResponse { name: name.to_owned(), id: record.value }).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The state that a list shows.
+    async fn locate_list(&self, read: &v1::ReadOptions) -> Result<Located, Status> {
+        if read.want_proof {
+            return Err(Refusal::invalid("a list has no proof: ask for the proof of one ledger or member").into());
+        }
+        self.locate(read, read.stale_ok).await
+    }
+
+    /// The ledgers of these names that a caller may see.
+    async fn seen(
+        &self,
+        located: &Located,
+        names: Vec<v1::ShardRecord>,
+        sight: &Sight,
+    ) -> Result<Vec<v1::ShardRecord>, Status> {
+        let Sight::Member(name) = sight else { return Ok(names) };
+        let member = member_id(name);
+        let key = |record: &v1::ShardRecord| Some(member_key(LedgerId::from_slice(&record.value)?, member));
+        let deadline = Instant::now() + self.read_timeout;
+        let members = self.records(located, names.iter().filter_map(key), deadline).await?;
+        Ok(names.into_iter().filter(|name| key(name).is_some_and(|key| members.contains_key(&key[..]))).collect())
+    }
+
+    /// Streams the members and agents of a ledger.
+    ///
+    /// # Errors
+    /// Those of [`Reads::describe`].
+    pub async fn members(
+        &self,
+        request: &v1::ListMembersRequest,
+        sight: &Sight,
+        sink: &Sink<v1::ListMembersResponse>,
+    ) -> Result<(), Status> {
+        let read = request.read.unwrap_or_default();
+        let located = self.locate_list(&read).await?;
+        let deadline = Instant::now() + self.read_timeout;
+        let Found { id: ledger, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
+        self.sight_of(&located, ledger, sight, deadline).await?;
+        let (low, high) = (member_key(ledger, MemberId::default()), member_end(ledger));
+        let mut left = if request.limit == 0 { u32::MAX } else { request.limit };
+        for index in located.leaves.overlapping(&low, Some(&high)) {
+            let mut pages = self.scan_range(&located, index, (&low, Some(&high)), u32::MAX, false);
+            while let Some(page) = pages.next().await? {
+                for record in page.records {
+                    if left == 0 {
+                        return Ok(());
+                    }
+                    left -= 1;
+                    let id = record.key.slice(record.key.len().saturating_sub(size_of::<MemberId>())..);
+                    send(sink, v1::ListMembersResponse { id, record: record.value }).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The key of a ledger's name.
+fn key_of_name(name: &str) -> Result<Vec<u8>, Refusal> {
+    let max = coppice_verify::ledgers::NAME_BYTES_MAX;
+    if name.is_empty() || name.len() > max {
+        return Err(Refusal::invalid(format!("a ledger's name has 1 to {max} bytes, found {}", name.len())));
+    }
+    Ok(name_key(name))
+}
+
+/// A record's value. One that does not decode comes from a broken node.
+fn decoded<T>(value: Result<T, codec::Error>) -> Result<T, Status> {
+    value.map_err(|_| wire::broken("record of a ledger"))
+}
+
+/// The hash that a tile holds at a place.
+fn digest_at(hashes: &[u8], at: usize) -> Option<Digest> {
+    Digest::from_slice(hashes.get(at * size_of::<Digest>()..)?.get(..size_of::<Digest>())?)
+}
