@@ -14,11 +14,13 @@ AS_IN_TESTS := --features coppice-process/as-in-tests
 CHAOS_SECONDS ?= 600
 CHAOS_SEED ?= 1
 
-.PHONY: crds charts e2e help demo test test-sha test-loadtest test-alerts test-k6 test-chaos test-adversaries chaos load bench bench-cluster check audit build release sim sim-bugs versions
+.PHONY: wasm test-wasm crds charts e2e help demo test test-sha test-loadtest test-alerts test-k6 test-chaos test-adversaries chaos load bench bench-cluster check audit build release sim sim-bugs versions
 
 help:
 	@echo "make demo     build, run a whole cluster on this repository's own history, show what it does"
 	@echo "make test     all tests"
+	@echo "make wasm     the verifier of proof files as one WebAssembly module for all languages (docs/proof-files.md)"
+	@echo "make test-wasm  that module in Node, Chromium, Python and Go, and that two builds of it have the same bytes"
 	@echo "make chaos    a cluster of real processes under real faults for CHAOS_SECONDS=600; the plan follows from CHAOS_SEED=1"
 	@echo "make test-adversaries  a cluster of processes under attack while others go on with their work; ADVERSARY_FLAGS=\"--only silent\" takes some"
 	@echo "make load SCENARIO=payment  a load test by k6 that verifies proofs meanwhile; TARGET=dev, processes or an endpoint; docs/load-testing.md lists scenarios and parameters"
@@ -46,7 +48,7 @@ test: test-loadtest
 	@scripts/install-etcd.sh >/dev/null
 	@scripts/install-timestamp-authority.sh >/dev/null
 	$(CARGO) test --workspace --locked
-	@$(MAKE) --no-print-directory test-sha test-alerts test-k6 test-chaos
+	@$(MAKE) --no-print-directory test-sha test-wasm test-alerts test-k6 test-chaos
 	@$(MAKE) --no-print-directory test-adversaries ADVERSARY_FLAGS=--sample
 
 # The package with the one `unsafe` of the product, calls of what is compiled for the processor's instructions for SHA: with
@@ -55,6 +57,14 @@ test-sha:
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address $(CARGO) test --locked --package coppice-verify --lib \
 		--target $(shell rustc -vV | sed -n 's/^host: //p') --target-dir target/sanitized
 	RUSTFLAGS='--cfg sha2_backend="soft"' $(CARGO) test --locked --package coppice-verify --lib --target-dir target/soft
+
+# The module goes into the packages for JavaScript and Python. It is built by Debian's compiler, which scripts/install-web.sh
+# installs as root, with all else that this needs.
+wasm:
+	@cluster/verify/wasm/build.sh
+
+test-wasm: wasm
+	@cluster/verify/wasm/test.sh
 
 # The judge of recorded histories must be able to refuse: known-bad ones are put before it. Then the plan, the network and
 # the clocks of the chaos test, and what the comparison concludes.
@@ -154,10 +164,11 @@ BUG ?= all
 sim-bugs:
 	BUG=$(BUG) $(CARGO) run --locked --example sim $(AS_IN_TESTS)
 
-# The benches' own workspaces are not built here; their lock files follow the crates that they use all the same.
+# Other workspaces are not built here; their lock files follow the crates that they use all the same.
 check:
 	$(CARGO) fmt --all --check
-	$(foreach workspace,engines structures,$(CARGO) update --quiet --workspace --locked --manifest-path loadtest/$(workspace)/Cargo.toml &&) true
+	$(foreach workspace,loadtest/engines loadtest/structures cluster/verify/wasm,$(CARGO) update --quiet --workspace --locked --manifest-path $(workspace)/Cargo.toml &&) true
+	$(CARGO) fmt --manifest-path cluster/verify/wasm/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
 

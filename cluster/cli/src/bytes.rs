@@ -116,7 +116,8 @@ fn hex(bytes: &[u8]) -> String {
     format!("0x{}", hex::encode(bytes))
 }
 
-fn no_text() -> Failure {
+/// The failure if text is asked for and there is none.
+pub fn no_text() -> Failure {
     Failure::usage("the answer has bytes that are not UTF-8 text").hint("Use --encoding hex, or leave --encoding out.")
 }
 

@@ -1,5 +1,6 @@
 //! `coppice verify` judges every proof file of `cluster/verify/vectors/cases.json` as the vectors
-//! say, and accepts no proof of something else as an answer.
+//! say, and accepts no proof of something else as an answer. The examples of `docs/proof-files.md`
+//! print what the page says.
 
 mod common;
 
@@ -85,4 +86,22 @@ fn a_proof_of_something_that_was_not_expected_fails() {
     }
     files.verify(receipt, &["--expect-batch", "abc"]).expect(2);
     files.verify(receipt, &["--expect-key", "k", "--expect-range", "a", "b"]).expect(2);
+}
+
+/// The package for JavaScript tests the other examples of the page.
+#[test]
+fn the_examples_of_the_page_print_what_it_says() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = fs::read_to_string(root.join("docs/proof-files.md")).expect("the page is there");
+    let blocks = page.split("```console\n").skip(1).map(|rest| rest.split("```").next().expect("a block"));
+    let mut examples = 0;
+    for example in blocks.flat_map(|block| block.split("$ ").skip(1)) {
+        let (line, printed) = example.split_once('\n').expect("a line");
+        let Some(arguments) = line.strip_prefix("coppice ") else { continue };
+        let vectors = root.join("cluster/verify/vectors");
+        let done = common::run(common::coppice().args(arguments.split(' ')).current_dir(vectors));
+        assert_eq!(done.stdout + &done.stderr, printed, "{line}");
+        examples += 1;
+    }
+    assert_eq!(examples, 2);
 }

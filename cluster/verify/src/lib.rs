@@ -9,7 +9,7 @@
 //! A module uses only modules in the rows below its own:
 //!
 //! ```text
-//!  fuzz                                            every decoder, for fuzzers
+//!  fuzz          report                            every decoder, for fuzzers; results as JSON
 //!  check         replay         audit              the verifier, its oracle, the rules of an audit
 //!  policy        proof          journal           whom to trust; proof files; entries of journals
 //!  ledgers                                         ledgers of members
@@ -59,6 +59,7 @@ pub mod audit;
 pub mod check;
 #[cfg(feature = "replay")]
 pub mod replay;
+pub mod report;
 
 #[cfg(feature = "fuzz")]
 pub mod fuzz;

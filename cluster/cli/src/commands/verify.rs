@@ -7,15 +7,16 @@ use std::path::Path;
 use coppice_types::{Digest, Version};
 use coppice_verify::{
     check::{self, Answer, Claim, Question, Record, Subject, Verified},
-    journal::Entry,
     note::VerifierKey,
-    policy::{Cosigned, Examined, Policy},
+    policy::{Examined, Policy},
+    report,
 };
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::{
-    args, bytes,
+    args::{self, Encoding},
+    bytes,
     failure::{Code, Failure},
     input,
     output::{Output, tell_line},
@@ -41,15 +42,12 @@ pub fn verify(args: &args::Verify, output: Output) -> Result<(), Failure> {
     });
     match answered {
         Ok((verified, examined)) => {
-            let mut object = proven(&verified, output)?;
-            let cosignatures = examined.as_ref().map_or(Value::Null, |examined| json!(cosignatures(examined)));
-            object.insert("cosignatures".to_owned(), cosignatures);
-            output.result(&Value::Object(object.clone()), || describe(&verified, examined.as_ref(), output))
+            let object = proven(&verified, examined.as_ref(), output)?;
+            output.result(&object, || describe(&verified, examined.as_ref(), output))
         }
         Err(failure) => {
-            let object = json!({ "valid": false, "failed_step": failure.step.name(), "error": failure.to_string() });
             if output.json {
-                output.result(&object, String::new)?;
+                output.result(&read(report::refused(&failure)), String::new)?;
             } else {
                 let words = text::safe(&failure.to_string());
                 tell_line(&format!("coppice: {}: does not hold, at step {words}", text::path(&args.file)));
@@ -125,115 +123,18 @@ pub fn parse_policy(path: &Path, key: Option<&str>) -> Result<Policy, Failure> {
     }
 }
 
-fn cosignatures(examined: &Examined) -> Vec<Value> {
-    let one = |it: &Cosigned| json!({ "witness": String::from_utf8_lossy(&it.witness), "key_name": it.key_name, "time": it.time });
-    examined.cosignatures.iter().map(one).collect()
-}
-
 /// The proven facts, as an object.
-fn proven(verified: &Verified<'_>, output: Output) -> Result<Map<String, Value>, Failure> {
-    let mut object = Map::new();
-    object.insert("valid".to_owned(), json!(true));
-    object.insert("failed_step".to_owned(), Value::Null);
-    match &verified.claim {
-        Claim::Query(claim) => put_answer(&mut object, &claim.answer, output)?,
-        Claim::Receipt(claim) => {
-            object.insert("kind".to_owned(), json!("receipt"));
-            object.insert("journal_index".to_owned(), json!(claim.index));
-            let entry = Entry::Batch(claim.batch.clone()).hash();
-            object.insert("entry_hash".to_owned(), json!(entry.to_string()));
-            let session = claim.batch.session.map(|(id, number)| json!({ "id": id.to_string(), "number": number }));
-            object.insert("session".to_owned(), session.unwrap_or(Value::Null));
-            object.insert("metadata_hash".to_owned(), json!(claim.batch.metadata.to_string()));
-            let shards = claim.batch.shards.iter();
-            let shards: Vec<Value> =
-                shards.map(|(shard, hash)| json!({ "shard": shard.0, "operations_hash": hash.to_string() })).collect();
-            object.insert("shards".to_owned(), Value::Array(shards));
-        }
-        Claim::Standing(claim) => {
-            object.insert("kind".to_owned(), json!("standing"));
-            object.insert("old_size".to_owned(), json!(claim.old_size));
-            object.insert("old_root".to_owned(), json!(claim.old_root.to_string()));
-            let pairs = claim.epochs.pairs().iter();
-            let pairs: Vec<Value> = pairs.map(|pair| json!({ "epoch": pair.epoch.0, "base": pair.base.0 })).collect();
-            object.insert("epochs".to_owned(), Value::Array(pairs));
-        }
-        Claim::Journals(claim) => ledgers::put_journals(&mut object, claim, output)?,
-        Claim::Lineage(claim) => ledgers::put_lineage(&mut object, claim, output)?,
-    }
-    let header = verified.header().unwrap_or(&verified.newest);
-    object.insert("epoch".to_owned(), json!(header.stamp.epoch.0));
-    object.insert("version".to_owned(), json!(header.stamp.version.0));
-    object.insert("timestamp_ms".to_owned(), json!(header.timestamp_ms));
-    object.insert("state_root".to_owned(), json!(header.state_root.to_string()));
-    object.insert("cluster_id".to_owned(), json!(verified.cluster.to_string()));
-    let checkpoint = |checkpoint: &coppice_verify::checkpoint::Checkpoint| json!({ "origin": checkpoint.origin, "size": checkpoint.size, "root": checkpoint.root.to_string() });
-    object.insert("checkpoint".to_owned(), checkpoint(&verified.checkpoint));
-    let signer = verified.keys.in_force(verified.checkpoint.size);
-    object.insert("signed_by".to_owned(), json!(signer.to_string()));
-    let changes = verified.keys.changes();
-    let changes: Vec<Value> = changes.map(|(at, key)| json!({ "sequence": at.0, "vkey": key.to_string() })).collect();
-    object.insert("key_changes".to_owned(), Value::Array(changes));
-    object.insert("newer_checkpoint".to_owned(), verified.newer.as_ref().map_or(Value::Null, checkpoint));
-    Ok(object)
+fn proven(verified: &Verified<'_>, examined: Option<&Examined>, output: Output) -> Result<Value, Failure> {
+    let encoding = output.encoding.map(|encoding| match encoding {
+        Encoding::Utf8 => report::Encoding::Utf8,
+        Encoding::Hex => report::Encoding::Hex,
+    });
+    let report = report::proven(verified, examined, encoding);
+    report.map(read).ok_or_else(bytes::no_text)
 }
 
-fn put_answer(object: &mut Map<String, Value>, answer: &Answer<'_>, output: Output) -> Result<(), Failure> {
-    match answer {
-        Answer::Keys(keys) => {
-            if let [(key, record)] = keys.as_slice() {
-                object.insert("kind".to_owned(), json!(if record.is_some() { "membership" } else { "absence" }));
-                return put_key(object, key, record.as_ref(), output);
-            }
-            let mut answers = Vec::with_capacity(keys.len());
-            for (key, record) in keys {
-                let mut answer = Map::new();
-                put_key(&mut answer, key, record.as_ref(), output)?;
-                answers.push(Value::Object(answer));
-            }
-            object.insert("kind".to_owned(), json!("keys"));
-            object.insert("found".to_owned(), json!(keys.iter().any(|(_, record)| record.is_some())));
-            object.insert("keys".to_owned(), Value::Array(answers));
-        }
-        Answer::Range { low, high, records } => {
-            object.insert("kind".to_owned(), json!("range"));
-            object.insert("found".to_owned(), json!(!records.is_empty()));
-            output.bytes(object, "low", low)?;
-            object.insert("high".to_owned(), Value::Null);
-            if let Some(high) = high {
-                output.bytes(object, "high", high)?;
-            }
-            let mut list = Vec::with_capacity(records.len());
-            for record in records {
-                let mut inner = Map::new();
-                put_key(&mut inner, &record.key, Some(record), output)?;
-                list.push(Value::Object(inner));
-            }
-            object.insert("records".to_owned(), Value::Array(list));
-        }
-    }
-    Ok(())
-}
-
-fn put_key(
-    object: &mut Map<String, Value>,
-    key: &[u8],
-    record: Option<&Record<'_>>,
-    output: Output,
-) -> Result<(), Failure> {
-    object.insert("found".to_owned(), json!(record.is_some()));
-    let encoding = output.bytes(object, "key", key)?;
-    object.insert("encoding".to_owned(), json!(encoding));
-    object.insert("value_sha256".to_owned(), record.map_or(Value::Null, |record| json!(record.value_hash.to_string())));
-    let Some(record) = record else { return Ok(()) };
-    object.insert("value_bytes".to_owned(), json!(record.value_len));
-    if let Some(value) = &record.value {
-        let encoding = output.bytes(object, "value", value)?;
-        object.insert("encoding".to_owned(), json!(encoding));
-    }
-    let changed = json!({ "epoch": record.stamp.epoch.0, "version": record.stamp.version.0 });
-    object.insert("last_changed".to_owned(), changed);
-    Ok(())
+fn read(report: String) -> Value {
+    serde_json::from_str(&report).expect("reports are JSON")
 }
 
 /// Most records that people see; `--json` has all.

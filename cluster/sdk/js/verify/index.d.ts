@@ -1,0 +1,203 @@
+/** A whole number. If a `number` can't hold it exactly, it is a string of digits. */
+export type Integer = number | string;
+
+/** Bytes, or text that is taken as UTF-8. */
+export type Bytes = Uint8Array | ArrayBuffer;
+
+/** The form of keys, values and payloads. */
+export type Encoding = "utf8" | "hex";
+
+/** What the proof must answer; else it fails at step `question`. At most one of keys, range, batch. */
+export interface Expectation {
+  /** Keys that the proof must answer for. */
+  keys?: string | Bytes | readonly (string | Bytes)[];
+  /** Exactly this range: from the first key to before the second; `null` or empty: to the end. */
+  range?: readonly [low: string | Bytes, high?: string | Bytes | null];
+  /** Hash of the batch's journal entry, 64 hex digits. */
+  batch?: string;
+  version?: Integer | bigint;
+}
+
+/** At least `keys` or `policy` must be given: whom to trust. */
+export interface Options {
+  /** Public keys of the ledger (the text of `ledger.vkey`). With several, one must do. */
+  keys?: string | readonly string[];
+  /** A C2SP policy: the newest checkpoint shown must have its quorum of cosignatures. */
+  policy?: string | Bytes;
+  /** A newer checkpoint, at which the version must still stand. */
+  newer?: string | Bytes;
+  expect?: Expectation;
+  /** Text if it is UTF-8, else hex, if this is not given. */
+  encoding?: Encoding;
+}
+
+/** The steps of docs/verification.md, section 13. */
+export type Step =
+  | "format"
+  | "keys"
+  | "checkpoint"
+  | "newest_header"
+  | "header"
+  | "epoch"
+  | "state"
+  | "tree"
+  | "query"
+  | "value"
+  | "journal"
+  | "list"
+  | "leaf"
+  | "request"
+  | "envelope"
+  | "lineage"
+  | "standing"
+  | "cosignatures"
+  | "question";
+
+export interface Refused {
+  valid: false;
+  failed_step: Step;
+  error: string;
+}
+
+export interface Checkpoint {
+  origin: string;
+  size: Integer;
+  root: string;
+}
+
+/** What every valid file shows. */
+export interface Shown {
+  valid: true;
+  failed_step: null;
+  epoch: Integer;
+  version: Integer;
+  /** Time of the version by the ledger's clock. */
+  timestamp_ms: Integer;
+  state_root: string;
+  cluster_id: string;
+  checkpoint: Checkpoint;
+  /** The public key that signed the checkpoint. */
+  signed_by: string;
+  key_changes: { sequence: Integer; vkey: string }[];
+  newer_checkpoint: Checkpoint | null;
+  /** The witnesses that the policy counted; `null` without a policy. */
+  cosignatures: { witness: string; key_name: string; time: Integer }[] | null;
+}
+
+export interface Found {
+  found: true;
+  key: string;
+  value_sha256: string;
+  value_bytes: Integer;
+  /** Missing if the file has no values. */
+  value?: string;
+  last_changed: { epoch: Integer; version: Integer };
+  /** That of the value, or of the key if there is no value. */
+  encoding: Encoding;
+}
+
+export interface Absent {
+  found: false;
+  key: string;
+  value_sha256: null;
+  encoding: Encoding;
+}
+
+export interface Membership extends Shown, Found {
+  kind: "membership";
+}
+
+export interface Absence extends Shown, Absent {
+  kind: "absence";
+}
+
+export interface Keys extends Shown {
+  kind: "keys";
+  found: boolean;
+  keys: (Found | Absent)[];
+}
+
+/** These records and no others. */
+export interface Range extends Shown {
+  kind: "range";
+  found: boolean;
+  low: string;
+  high: string | null;
+  records: Found[];
+}
+
+export interface Receipt extends Shown {
+  kind: "receipt";
+  journal_index: Integer;
+  entry_hash: string;
+  session: { id: string; number: Integer } | null;
+  metadata_hash: string;
+  shards: { shard: Integer; operations_hash: string }[];
+}
+
+export interface Standing extends Shown {
+  kind: "standing";
+  old_size: Integer;
+  old_root: string;
+  epochs: { epoch: Integer; base: Integer }[];
+}
+
+export interface Journal {
+  jsn: Integer;
+  kind: Integer;
+  member_id: string;
+  agent_id: string | null;
+  public_key: string;
+  signature_verified: boolean;
+  lane: Integer;
+  number: Integer;
+  epoch: Integer;
+  version: Integer;
+  leaf_hash: string;
+  request_hash: string;
+  clues: { hash: string; ordinal: Integer }[];
+  /** Missing if the file does not show it. */
+  payload?: string;
+  encoding?: Encoding;
+}
+
+export interface Journals extends Shown {
+  kind: "journals";
+  ledger: string;
+  ledger_size: Integer;
+  ledger_root: string;
+  known: { size: Integer; root: string } | null;
+  journals: Journal[];
+}
+
+export interface Lineage extends Shown {
+  kind: "lineage";
+  ledger: string;
+  clue_hash: string;
+  count: Integer;
+  complete: boolean;
+  journals: Journal[];
+}
+
+export type Proven = Membership | Absence | Keys | Range | Receipt | Standing | Journals | Lineage;
+export type Result = Proven | Refused;
+
+export class Verifier {
+  constructor(module: WebAssembly.Module);
+  /**
+   * Judges a proof file.
+   * @throws TypeError if no key is given, a key does not parse, or options make no sense.
+   */
+  verify(file: Bytes, options: Options): Result;
+  /** The result as JSON text without control characters, as `coppice verify --json` prints it. */
+  verifyText(file: Bytes, options: Options): string;
+}
+
+/** Loads the verifier: the `verify.wasm` beside this file, or another source of it. */
+export function load(source?: URL | Bytes | WebAssembly.Module): Promise<Verifier>;
+
+/** Text of strangers, safe to show to people: control characters are shown by number. */
+export function visible(text: unknown): string;
+
+/** Parses what `verifyText` gave. */
+export function parse(json: string): Result;

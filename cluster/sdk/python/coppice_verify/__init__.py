@@ -1,0 +1,105 @@
+"""Checks proof files of a Coppice ledger, offline.
+
+    verifier = Verifier()
+    result = verifier.verify(file, keys=[vkey], expect_keys=["alice"])
+    assert result["valid"], (result["failed_step"], result["error"])
+
+The verifier is the WebAssembly module beside this file, and runs in wasmtime. It has no imports, so
+it can neither read nor send anything. `docs/proof-files.md` describes the results.
+"""
+
+import json
+from pathlib import Path
+
+import wasmtime
+
+__all__ = ["Verifier"]
+
+ABI = 1
+# Kinds of the fields of a request (docs/proof-files.md).
+FILE, KEY, POLICY, NEWER, EXPECT_KEY, LOW, HIGH, BATCH, VERSION, ENCODING = range(1, 11)
+# An instance whose memory has grown beyond this is not kept for the next file.
+KEPT_BYTES_MAX = 16 << 20
+
+
+class Verifier:
+    """Judges proof files. Threads need one each."""
+
+    def __init__(self, module=None):
+        """`module` is the path of `verify.wasm`; without it, the one beside this file."""
+        self._engine = wasmtime.Engine()
+        self._module = wasmtime.Module.from_file(self._engine, str(module or Path(__file__).with_name("verify.wasm")))
+        self._instance = self._start()
+
+    def verify(
+        self,
+        file,
+        *,
+        keys=(),
+        policy=None,
+        newer=None,
+        expect_keys=(),
+        expect_range=None,
+        expect_batch=None,
+        expect_version=None,
+        encoding=None,
+    ):
+        """Judges a proof file, and returns what `coppice verify --json` prints.
+
+        `keys` are texts of public keys; with several, one must do. `policy` is the text of a
+        policy, and `newer` a newer checkpoint. The proof must answer what is expected, else it
+        fails at step `question`: keys, or a range `(low, high)` whose `high` may be None, or the
+        hash of a batch; and a version. `encoding` is "utf8" or "hex".
+
+        Raises ValueError if the call makes no sense, and RuntimeError if memory runs out.
+        """
+        fields = [(FILE, file), *((KEY, key) for key in _list(keys)), (POLICY, policy), (NEWER, newer)]
+        fields += ((EXPECT_KEY, key) for key in _list(expect_keys))
+        if expect_range is not None:
+            # A range that is expected is always asked for, even if it has no bounds.
+            low, high = expect_range
+            fields += [(LOW, low or b""), (HIGH, high)]
+        fields += [(BATCH, expect_batch), (VERSION, None if expect_version is None else str(expect_version))]
+        fields.append((ENCODING, encoding))
+        request = b"".join(_field(kind, value) for kind, value in fields if value is not None)
+        answer = json.loads(self._call(request))
+        if "error" in answer and "valid" not in answer:
+            raise ValueError(answer["error"]["message"])
+        return answer
+
+    def _start(self):
+        store = wasmtime.Store(self._engine)
+        exports = wasmtime.Instance(store, self._module, []).exports(store)
+        if exports["abi"](store) != ABI:
+            raise RuntimeError("the module is not the verifier that belongs to this package")
+        return store, exports
+
+    def _call(self, request):
+        store, exports = self._instance or self._start()
+        # A trap leaves the instance in no state to be used again.
+        self._instance = None
+        memory = exports["memory"]
+        try:
+            at = exports["alloc"](store, len(request)) & 0xFFFF_FFFF
+            if at == 0:
+                raise ValueError("the files are too long: a proof file has at most 64 MiB")
+            memory.write(store, request, at)
+            answer = exports["verify"](store, at, len(request)) & 0xFFFF_FFFF_FFFF_FFFF
+            start, length = answer & 0xFFFF_FFFF, answer >> 32
+            text = bytes(memory.read(store, start, start + length))
+            exports["free"](store, at, len(request))
+            exports["free"](store, start, length)
+        except wasmtime.Trap as trap:
+            raise RuntimeError("the verifier ended early: nothing is known about the file") from trap
+        if memory.data_len(store) <= KEPT_BYTES_MAX:
+            self._instance = store, exports
+        return text
+
+
+def _list(value):
+    return [value] if isinstance(value, str | bytes | bytearray | memoryview) else list(value)
+
+
+def _field(kind, value):
+    data = value.encode() if isinstance(value, str) else bytes(value)
+    return bytes([kind]) + len(data).to_bytes(4, "little") + data

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# build.sh [OUT]: builds the verifier as a WebAssembly module without imports, and puts it into the
+# packages for JavaScript and Python, or into OUT.
+#
+# Equal sources give equal bytes, wherever they lie: no path gets into the module.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+target=wasm32-unknown-unknown
+dir=${WASM_TARGET_DIR:-$root/target/wasm}
+tools=$("$root/scripts/install-web.sh" build)
+
+# A fault traps at once, without words that would make the module larger. Memory is bounded, so a
+# hostile file can't take more of the host's.
+flags=(
+    -Zunstable-options -Cpanic=immediate-abort -Zlocation-detail=none -Zfmt-debug=none
+    -Clink-arg=--max-memory=2147483648
+    "--remap-path-prefix=$root=/coppice" "--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo"
+)
+export RUSTFLAGS="${flags[*]}" RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1
+export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld-19
+export RUSTC_WRAPPER=$here/rustc.sh
+# What is set for the compiler of the product is not for this one.
+unset RUSTC_WORKSPACE_WRAPPER CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET
+cd "$here"
+cargo build --quiet --release --locked --target $target --target-dir "$dir" \
+    -Zbuild-std=core,alloc -Zbuild-std-features=optimize_for_size >&2
+node "$tools/node_modules/binaryen/bin/wasm-opt" -O3 --all-features --strip-producers --strip-target-features \
+    "$dir/$target/release/coppice_verify_wasm.wasm" -o "$dir/verify.wasm"
+
+if [ $# -gt 0 ]; then
+    cp "$dir/verify.wasm" "$1"
+else
+    cp "$dir/verify.wasm" "$root/cluster/sdk/js/verify/verify.wasm"
+    cp "$dir/verify.wasm" "$root/cluster/sdk/python/coppice_verify/verify.wasm"
+fi
+size="$(wc -c <"$dir/verify.wasm") bytes, $(gzip -9 -c "$dir/verify.wasm" | wc -c) gzipped"
+echo "$dir/verify.wasm: $size, sha256 $(sha256sum "$dir/verify.wasm" | cut -d ' ' -f 1)"

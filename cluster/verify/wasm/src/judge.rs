@@ -1,0 +1,90 @@
+//! Judgement of a request, in the words of `coppice verify --json`.
+
+use alloc::{format, string::String, vec::Vec};
+
+use coppice_verify::{
+    check::{self, Failure, Question, Verified},
+    note::VerifierKey,
+    policy::{Examined, Policy},
+    report,
+};
+
+use crate::request::Request;
+
+/// Returns the answer to a request, as JSON.
+#[must_use]
+pub fn judge(request: &[u8]) -> String {
+    try_judge(request).unwrap_or_else(|misuse| report::misused(&misuse))
+}
+
+fn try_judge(request: &[u8]) -> Result<String, String> {
+    let request = Request::parse(request)?;
+    let file = request.file.ok_or("no proof file")?;
+    let (question, encoding) = (request.question()?, request.encoding()?);
+    let trusted = trusted(&request)?;
+    let mut failed: Option<Failure> = None;
+    for trust in &trusted {
+        match verify(file, trust, request.newer, &question) {
+            Ok((verified, examined)) => {
+                let report = report::proven(&verified, examined.as_ref(), encoding);
+                return report.ok_or_else(|| "the answer has bytes that are not UTF-8 text".into());
+            }
+            // Under several keys, the failure that got furthest says most.
+            Err(failure) => {
+                if failed.is_none_or(|other| other.step < failure.step) {
+                    failed = Some(failure);
+                }
+            }
+        }
+    }
+    failed.as_ref().map(report::refused).ok_or_else(|| "no key to trust: give a key or a policy".into())
+}
+
+/// What a verification starts from.
+enum Trust {
+    Key(VerifierKey),
+    Policy(Policy),
+}
+
+/// One trust for each key. A policy without keys is a trust of its own.
+fn trusted(request: &Request<'_>) -> Result<Vec<Trust>, String> {
+    let keys: Vec<VerifierKey> = request.keys.iter().map(|key| parse_key(key)).collect::<Result<_, _>>()?;
+    let Some(policy) = request.policy else { return Ok(keys.into_iter().map(Trust::Key).collect()) };
+    let policy = Policy::parse(policy).map_err(|error| format!("the policy: {error}"))?;
+    if keys.is_empty() {
+        return match policy.logs() {
+            [] => Err("the policy names no log: give its key".into()),
+            _ => Ok(Vec::from([Trust::Policy(policy)])),
+        };
+    }
+    let under = |key: &VerifierKey| {
+        let mut policy = policy.clone();
+        let believed = policy.believe_only(key);
+        believed.then_some(Trust::Policy(policy)).ok_or_else(|| "the policy names logs other than the key's".into())
+    };
+    keys.iter().map(under).collect()
+}
+
+/// The text is never repeated in an error: it may be a private key.
+fn parse_key(text: &[u8]) -> Result<VerifierKey, String> {
+    let wrong = "a trusted key is not a public key";
+    let text = core::str::from_utf8(text).map_err(|_| wrong)?;
+    VerifierKey::parse(text.trim()).map_err(|error| format!("{wrong}: {error}"))
+}
+
+fn verify<'f>(
+    file: &'f [u8],
+    trust: &Trust,
+    newer: Option<&[u8]>,
+    question: &Question<'_>,
+) -> Result<(Verified<'f>, Option<Examined>), Failure> {
+    let (verified, examined) = match trust {
+        Trust::Key(key) => (check::verify(file, key, newer)?, None),
+        Trust::Policy(policy) => {
+            let (verified, examined) = check::verify_under(file, policy, newer)?;
+            (verified, Some(examined))
+        }
+    };
+    verified.answers(question)?;
+    Ok((verified, examined))
+}

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Tests the module that build.sh has made, in Node, Chromium, Python and Go, and the examples of
+# docs/proof-files.md; then that a second build has the same bytes.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+WEB_TOOLS=$("$root/scripts/install-web.sh" test)
+export WEB_TOOLS PATH=$PATH:/usr/local/go/bin
+cd "$root"
+
+step() {
+    local began=$SECONDS
+    "$@"
+    echo "test-wasm: $1 $((SECONDS - began)) s"
+}
+
+step node --test --test-reporter=spec cluster/sdk/js/verify/test/*.test.js
+PYTHONPATH=$WEB_TOOLS/python:cluster/sdk/python step python3 -m unittest discover -s cluster/sdk/python/tests
+export GOTOOLCHAIN=local GOFLAGS=-mod=readonly
+step go -C cluster/verify/interop/wazero test -count=1 ./...
+step "$here/reproducible.sh"
