@@ -1,0 +1,3 @@
+module coppice.dev/sdk
+
+go 1.26
