@@ -284,6 +284,11 @@ func (h *Header) decodeKeyChange(r *reader) error {
 	return nil
 }
 
+// Follows holds a header to the rules that tie it to the one before, whose bytes have a hash.
+func (h *Header) Follows(before *Header, beforeHash Digest) error {
+	return h.checkAfter(before, beforeHash)
+}
+
 // checkAfter holds a header to the rules that tie it to the one before (audit rule 2).
 func (h *Header) checkAfter(before *Header, beforeHash Digest) error {
 	counted := h.Kind == KindRollback || h.Kind == KindPrune

@@ -18,16 +18,11 @@ type keyChain struct {
 func newChain(trusted PublicKey, lists ...[]KeyChange) (*keyChain, error) {
 	chain := &keyChain{trusted: trusted}
 	for _, list := range lists {
-		long, brief := chain.changes, list
-		if len(long) < len(brief) {
-			long, brief = brief, long
+		joined, err := Join(chain.changes, list)
+		if err != nil {
+			return nil, err
 		}
-		for i := range brief {
-			if !brief[i].same(&long[i]) {
-				return nil, errors.New("two lists of key changes do not fit: the log was forked")
-			}
-		}
-		chain.changes = long
+		chain.changes = joined
 	}
 	for chain.place = 0; chain.place <= len(chain.changes); chain.place++ {
 		if chain.key(chain.place) == trusted {
@@ -105,4 +100,24 @@ func decodeChanges(parts []headerPart, cluster ClusterID) ([]KeyChange, error) {
 		changes = append(changes, change)
 	}
 	return changes, nil
+}
+
+// InForce gives how many of the changes have a place among the first entries of a log: so many keys
+// were replaced by then. The key in force is the new key of the last of them.
+func InForce(changes []KeyChange, size uint64) int {
+	chain := keyChain{changes: changes}
+	return chain.below(size)
+}
+
+// Join gives the longer of two lists of key changes, of which one begins with the other.
+func Join(a, b []KeyChange) ([]KeyChange, error) {
+	if len(a) < len(b) {
+		a, b = b, a
+	}
+	for i := range b {
+		if !b[i].same(&a[i]) {
+			return nil, errors.New("two lists of key changes do not fit: the log was forked")
+		}
+	}
+	return a, nil
 }

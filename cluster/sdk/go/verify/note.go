@@ -225,6 +225,16 @@ func OpenCheckpoint(note []byte, key VKey) (Checkpoint, error) {
 	return checkpoint, under(StepCheckpoint, err)
 }
 
+// CheckpointSize is the size that a note claims, whoever signed it.
+func CheckpointSize(note []byte) (uint64, error) {
+	parsed, err := parseNote(note)
+	if err != nil {
+		return 0, under(StepCheckpoint, err)
+	}
+	checkpoint, err := parsed.checkpoint()
+	return checkpoint.Size, under(StepCheckpoint, err)
+}
+
 func (n *signedNote) opened(key VKey) (Checkpoint, error) {
 	checkpoint, err := n.checkpoint()
 	if err != nil {

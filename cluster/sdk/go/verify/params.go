@@ -156,3 +156,17 @@ func emptyState(shards []Shard) Digest {
 	}
 	return MerkleRoot(leaves)
 }
+
+// ShardMapHash names a shard map in each header.
+func ShardMapHash(shards []Shard) Digest {
+	w := writer{}
+	w.u8(1)
+	w.u32(uint32(len(shards)))
+	for _, shard := range shards {
+		w.u32(shard.ID)
+		w.u32(shard.Parent)
+		w.str16(shard.Low)
+		w.optStr16(shard.High)
+	}
+	return hashOf(tagShardMap, w)
+}

@@ -20,6 +20,8 @@ type Verified struct {
 	Cluster    ClusterID
 	Kind       FileKind
 	Checkpoint Checkpoint
+	// Note is the signed checkpoint. Keep it: two that are not of one log are evidence.
+	Note []byte
 	// SignedBy is the ledger's key that signed the checkpoint.
 	SignedBy VKey
 	// Newest is the newest header below the checkpoint.
@@ -28,8 +30,13 @@ type Verified struct {
 	KeyChanges []KeyChange
 	// Newer is the newer checkpoint, if one was given.
 	Newer *Checkpoint
+	// NewerNote is the newer checkpoint as it is signed.
+	NewerNote []byte
 	// Header is that of the version, nil for a standing proof.
 	Header *Header
+	// Next is the epoch pair behind that of the version: the rollback that ended its epoch. It is nil
+	// in the newest epoch.
+	Next *Pair
 
 	// One of these is set, as Kind says.
 	Query    *Query
@@ -90,6 +97,20 @@ func VerifyUnder(file []byte, policy *Policy, options *Options) (*Verified, erro
 		first = fail(StepCheckpoint, "the policy has no log of this origin")
 	}
 	return nil, first
+}
+
+// ClaimedSize is the size of the checkpoint in a proof file, whoever signed it. Nothing is verified.
+func ClaimedSize(file []byte) (uint64, error) {
+	parsed, err := decodeFile(file)
+	if err != nil {
+		return 0, under(StepFormat, err)
+	}
+	note, err := parseNote(parsed.log.note)
+	if err != nil {
+		return 0, under(StepCheckpoint, err)
+	}
+	checkpoint, err := note.checkpoint()
+	return checkpoint.Size, under(StepCheckpoint, err)
 }
 
 // judgement is the state of a verification.
@@ -179,6 +200,7 @@ func (j *judgement) judgeLog(known []KeyChange) error {
 		return err
 	}
 	j.result.Checkpoint, j.result.SignedBy, j.result.Newest = log.checkpoint, log.signer, log.newest
+	j.result.Note = j.file.log.note
 	j.result.KeyChanges = slices.Clone(j.chain.changes)
 	j.notes = log.note
 	return nil
@@ -271,7 +293,7 @@ func (j *judgement) judgePayload() error {
 	if header.Kind != KindCommit && !(j.file.kind == FileQuery && header.Kind == KindGenesis) {
 		return fail(StepHeader, "the header is none of a version that the proof can be of")
 	}
-	j.result.Header = header
+	j.result.Header, j.result.Next = header, j.file.epoch.next
 	if err := j.file.epoch.check(header.Stamp(), j.result.Newest); err != nil {
 		return under(StepEpoch, err)
 	}
@@ -379,7 +401,7 @@ func (j *judgement) judgeNewer() error {
 		if err != nil {
 			return err
 		}
-		j.result.Newer, j.notes = &log.checkpoint, log.note
+		j.result.Newer, j.result.NewerNote, j.notes = &log.checkpoint, j.newer.note, log.note
 		if log.checkpoint != j.result.Checkpoint {
 			return errors.New("a note alone is a checkpoint of the same size and root")
 		}
@@ -413,6 +435,6 @@ func (j *judgement) judgeNewer() error {
 			return errors.New("the version does not stand any more")
 		}
 	}
-	j.result.Newer, j.notes = &log.checkpoint, log.note
+	j.result.Newer, j.result.NewerNote, j.notes = &log.checkpoint, file.log.note, log.note
 	return nil
 }
