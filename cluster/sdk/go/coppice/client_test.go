@@ -385,7 +385,7 @@ func TestAClientFollowsTheLedgersKey(t *testing.T) {
 	memory := earlier.Memory()
 	l.stop()
 	next := filepath.Join(directory, "next.key")
-	if words, err := exec.Command(coppiceBin(t), "keygen", "--out", next, "--name", old.Name).CombinedOutput(); err != nil {
+	if words, err := exec.Command(coppiceBin, "keygen", "--out", next, "--name", old.Name).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, words)
 	}
 	l = startLedger(t, directory)

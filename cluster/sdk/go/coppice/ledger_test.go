@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,20 +25,19 @@ const (
 	testPatience  = 60 * time.Second
 )
 
-func coppiceBin(t testing.TB) string {
-	t.Helper()
+// coppiceBin is the path of the command, which TestMain finds.
+var coppiceBin string
+
+func findBin() (string, error) {
 	bin := os.Getenv(binVariable)
 	if bin == "" {
 		bin = "../../../../target/debug/coppice"
 	}
 	bin, err := filepath.Abs(bin)
-	if err != nil {
-		t.Fatal(err)
+	if err == nil {
+		_, err = os.Stat(bin)
 	}
-	if _, err := os.Stat(bin); err != nil {
-		t.Fatalf("the integration tests need the coppice command: `make build`, or %s: %v", binVariable, err)
-	}
-	return bin
+	return bin, err
 }
 
 // ledger is a `coppice dev` of a test.
@@ -52,7 +52,7 @@ func startLedger(t testing.TB, directory string, arguments ...string) *ledger {
 	t.Helper()
 	l := &ledger{directory: directory}
 	all := append([]string{"dev", "--data-dir", directory, "--listen", "127.0.0.1:0"}, arguments...)
-	l.process = exec.Command(coppiceBin(t), all...)
+	l.process = exec.Command(coppiceBin, all...)
 	// The ledger goes with the test, however that ends.
 	l.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var words lockedBuffer
@@ -153,6 +153,11 @@ type outliving struct{ testing.TB }
 func (outliving) Cleanup(func()) {}
 
 func TestMain(m *testing.M) {
+	var err error
+	if coppiceBin, err = findBin(); err != nil {
+		fmt.Fprintf(os.Stderr, "these tests need the coppice command: `make build`, or %s: %v\n", binVariable, err)
+		os.Exit(1)
+	}
 	code := m.Run()
 	if shared.ledger != nil {
 		shared.ledger.stop()

@@ -1,0 +1,200 @@
+package coppice
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	coppicev1 "coppice.dev/sdk/v1"
+)
+
+// relay is a coordinator that passes calls on to a ledger, and may change what comes back.
+type relay struct {
+	coppicev1.UnimplementedLedgerServer
+	mutex    sync.Mutex
+	ledger   coppicev1.LedgerClient
+	endpoint string
+	// calls counts the calls of each method.
+	calls map[string]int
+
+	onBatchGet   func(*coppicev1.BatchGetRequest, *coppicev1.BatchGetResponse) error
+	onCommit     func(*coppicev1.CommitRequest, *coppicev1.CommitResponse) error
+	onStream     func(*coppicev1.CommitStreamResponse)
+	onRange      func([]*coppicev1.RangeResponse) []*coppicev1.RangeResponse
+	onCheckpoint func(*coppicev1.GetCheckpointResponse) error
+	onHeader     func(*coppicev1.GetHeaderResponse)
+	onHeads      func(*coppicev1.WatchHeadsResponse) error
+}
+
+func startRelay(t testing.TB, l *ledger, security credentials.TransportCredentials) *relay {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{endpoint: listener.Addr().String(), calls: map[string]int{}}
+	r.show(t, l)
+	server := grpc.NewServer(grpc.Creds(security), grpc.MaxRecvMsgSize(answerBytesMax), grpc.MaxSendMsgSize(answerBytesMax))
+	coppicev1.RegisterLedgerServer(server, r)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	return r
+}
+
+// show passes the next calls on to another ledger.
+func (r *relay) show(t testing.TB, l *ledger) {
+	t.Helper()
+	address, err := parseEndpoint(l.endpoint, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(answerBytesMax)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = connection.Close() })
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.ledger = coppicev1.NewLedgerClient(connection)
+}
+
+func (r *relay) to(name string) coppicev1.LedgerClient {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.calls[name]++
+	return r.ledger
+}
+
+func (r *relay) count(name string) int {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	return r.calls[name]
+}
+
+func (r *relay) BatchGet(ctx context.Context, request *coppicev1.BatchGetRequest) (*coppicev1.BatchGetResponse, error) {
+	answer, err := r.to("BatchGet").BatchGet(ctx, request)
+	if err == nil && r.onBatchGet != nil {
+		err = r.onBatchGet(request, answer)
+	}
+	return answer, err
+}
+
+func (r *relay) Commit(ctx context.Context, request *coppicev1.CommitRequest) (*coppicev1.CommitResponse, error) {
+	answer, err := r.to("Commit").Commit(ctx, request)
+	if err == nil && r.onCommit != nil {
+		err = r.onCommit(request, answer)
+	}
+	return answer, err
+}
+
+func (r *relay) OpenSession(ctx context.Context, request *coppicev1.OpenSessionRequest) (*coppicev1.OpenSessionResponse, error) {
+	return r.to("OpenSession").OpenSession(ctx, request)
+}
+
+func (r *relay) GetCheckpoint(ctx context.Context, request *coppicev1.GetCheckpointRequest) (*coppicev1.GetCheckpointResponse, error) {
+	answer, err := r.to("GetCheckpoint").GetCheckpoint(ctx, request)
+	if err == nil && r.onCheckpoint != nil {
+		err = r.onCheckpoint(answer)
+	}
+	return answer, err
+}
+
+func (r *relay) GetHeader(ctx context.Context, request *coppicev1.GetHeaderRequest) (*coppicev1.GetHeaderResponse, error) {
+	answer, err := r.to("GetHeader").GetHeader(ctx, request)
+	if err == nil && r.onHeader != nil {
+		r.onHeader(answer)
+	}
+	return answer, err
+}
+
+func (r *relay) Range(request *coppicev1.RangeRequest, out grpc.ServerStreamingServer[coppicev1.RangeResponse]) error {
+	stream, err := r.to("Range").Range(out.Context(), request)
+	if err != nil {
+		return err
+	}
+	var all []*coppicev1.RangeResponse
+	for {
+		message, err := stream.Recv()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		all = append(all, message)
+	}
+	if r.onRange != nil {
+		all = r.onRange(all)
+	}
+	for _, message := range all {
+		if err := out.Send(message); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *relay) WatchHeads(request *coppicev1.WatchHeadsRequest, out grpc.ServerStreamingServer[coppicev1.WatchHeadsResponse]) error {
+	stream, err := r.to("WatchHeads").WatchHeads(out.Context(), request)
+	if err != nil {
+		return err
+	}
+	for {
+		message, err := stream.Recv()
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil && r.onHeads != nil {
+			err = r.onHeads(message)
+		}
+		if err == nil {
+			err = out.Send(message)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (r *relay) CommitStream(in grpc.BidiStreamingServer[coppicev1.CommitStreamRequest, coppicev1.CommitStreamResponse]) error {
+	stream, err := r.to("CommitStream").CommitStream(in.Context())
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			request, err := in.Recv()
+			if err != nil || stream.Send(request) != nil {
+				_ = stream.CloseSend()
+				return
+			}
+		}
+	}()
+	for {
+		answer, err := stream.Recv()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if r.onStream != nil {
+			r.onStream(answer)
+		}
+		if err := in.Send(answer); err != nil {
+			return err
+		}
+	}
+}
+
+// broken is what a client sees if a connection breaks.
+var broken = status.Error(codes.Unavailable, "the connection broke")
