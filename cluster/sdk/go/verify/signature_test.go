@@ -2,6 +2,8 @@ package verify
 
 import (
 	"crypto/ed25519"
+	"crypto/sha512"
+	"encoding/hex"
 	"math/big"
 	"slices"
 	"testing"
@@ -93,6 +95,12 @@ func TestAllPointsOfSmallOrderAreKnown(t *testing.T) {
 	}
 }
 
+func littleEndian(bytes []byte) *big.Int {
+	bytes = slices.Clone(bytes)
+	slices.Reverse(bytes)
+	return new(big.Int).SetBytes(bytes)
+}
+
 func TestSignaturesAreStrict(t *testing.T) {
 	private := ed25519.NewKeyFromSeed(make([]byte, 32))
 	key := PublicKey(private.Public().(ed25519.PublicKey))
@@ -110,15 +118,30 @@ func TestSignaturesAreStrict(t *testing.T) {
 	if verifySignature(key, message, slices.Concat(signature[:32], long)) {
 		t.Error("an S that is not reduced is accepted")
 	}
-	// Under the key that is the identity, each S has an R. The library accepts that; section 10 does not.
+	// Under the key that is the identity, (S B, S) verifies for each message. Here S is 1.
 	identity := PublicKey{1}
-	zero := make([]byte, 64)
-	zero[0] = 1
-	if !ed25519.Verify(identity[:], message, zero) {
-		t.Error("the library refuses it as well: the test shows nothing")
-	}
-	if verifySignature(identity, message, zero) {
-		t.Error("a key and a point of small order are accepted")
+	base, _ := hex.DecodeString("5866666666666666666666666666666666666666666666666666666666666666")
+	byNobody := slices.Concat(base, []byte{1}, make([]byte, 31))
+	// With R the identity, the holder of a key has S = k a: a sound equation with a point of small order.
+	seed := sha512.Sum512(make([]byte, 32))
+	seed[0] &= 248
+	seed[31] = seed[31]&63 | 64
+	challenge := sha512.Sum512(slices.Concat(identity[:], key[:], message))
+	product := new(big.Int).Mul(littleEndian(seed[:32]), littleEndian(challenge[:]))
+	scalar := product.Mod(product, order).FillBytes(make([]byte, 32))
+	slices.Reverse(scalar)
+	smallR := slices.Concat(identity[:], scalar)
+	for name, c := range map[string]struct {
+		key       PublicKey
+		signature []byte
+	}{"a key of small order": {identity, byNobody}, "a point of small order": {key, smallR}} {
+		// The library accepts it: section 10 does not.
+		if !ed25519.Verify(c.key[:], message, c.signature) {
+			t.Errorf("%s: the library refuses it as well, so this shows nothing", name)
+		}
+		if verifySignature(c.key, message, c.signature) {
+			t.Errorf("%s is accepted", name)
+		}
 	}
 	for _, short := range [][]byte{nil, signature[:63], append(slices.Clone(signature), 0)} {
 		if verifySignature(key, message, short) {
