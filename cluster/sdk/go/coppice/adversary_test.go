@@ -37,13 +37,16 @@ func TestNoLieAboutAReadIsBelieved(t *testing.T) {
 		}
 		return must(r.ledger.BatchGet(ctx, &coppicev1.BatchGetRequest{Keys: [][]byte{key}, Read: options}))(t)
 	}
-	ofOther, ofBefore := of(other, nil), of(key, &before.Stamp)
+	ofOther := of(other, nil)
 	must(client.Commit(ctx, put("lie/a", "3")))(t)
 	for name, lie := range map[string]func(*coppicev1.BatchGetResponse){
-		"no proof":               func(a *coppicev1.BatchGetResponse) { a.Proof = nil },
-		"a damaged proof":        func(a *coppicev1.BatchGetResponse) { a.Proof[len(a.Proof)/2] ^= 1 },
-		"the proof of another":   func(a *coppicev1.BatchGetResponse) { a.Proof, a.ReadAt = ofOther.Proof, ofOther.ReadAt },
-		"an older version":       func(a *coppicev1.BatchGetResponse) { a.Proof, a.ReadAt = ofBefore.Proof, ofBefore.ReadAt },
+		"no proof":             func(a *coppicev1.BatchGetResponse) { a.Proof = nil },
+		"a damaged proof":      func(a *coppicev1.BatchGetResponse) { a.Proof[len(a.Proof)/2] ^= 1 },
+		"the proof of another": func(a *coppicev1.BatchGetResponse) { a.Proof, a.ReadAt = ofOther.Proof, ofOther.ReadAt },
+		"an older version": func(a *coppicev1.BatchGetResponse) {
+			old := of(key, &before.Stamp)
+			a.Proof, a.ReadAt = old.Proof, old.ReadAt
+		},
 		"what was head before":   func(a *coppicev1.BatchGetResponse) { a.Proof, a.ReadAt = honest.Proof, toStamp(honest.ReadAt) },
 		"another version's name": func(a *coppicev1.BatchGetResponse) { a.ReadAt.Version-- },
 		"no record":              func(a *coppicev1.BatchGetResponse) { a.Records = nil },
@@ -115,7 +118,17 @@ func TestNoLieAboutARangeIsBelieved(t *testing.T) {
 		"no proof":                  func(a *coppicev1.RangeResponse) { a.End.Proof = nil },
 		"two records changed over":  func(a *coppicev1.RangeResponse) { a.Records[0], a.Records[1] = a.Records[1], a.Records[0] },
 		"a record of another range": func(a *coppicev1.RangeResponse) { a.Records[0].Key = []byte("a") },
-		"no records":                func(a *coppicev1.RangeResponse) { a.Records = nil },
+		"the end of the last page left out": func(a *coppicev1.RangeResponse) {
+			if !a.End.More {
+				a.Records = a.Records[:len(a.Records)-1]
+			}
+		},
+		"nothing in the last page": func(a *coppicev1.RangeResponse) {
+			if !a.End.More {
+				a.Records = nil
+			}
+		},
+		"no records": func(a *coppicev1.RangeResponse) { a.Records = nil },
 	} {
 		r.onRange = func(all []*coppicev1.RangeResponse) []*coppicev1.RangeResponse {
 			one := whole(all)
@@ -166,6 +179,18 @@ func TestNoLieAboutACommitIsBelieved(t *testing.T) {
 		t.Error(err)
 	}
 	r.onHeader = nil
+	// So are shards that differ where the batch does not write.
+	shards := slices.Clone(must(client.shards(ctx))(t))
+	if len(shards) < 2 || string(shards[0].High) <= "commit/a" {
+		t.Fatalf("the shards of the ledger: %+v", shards)
+	}
+	shards[0].High = append(slices.Clone(shards[0].High), 'x')
+	shards[1].Low = shards[0].High
+	fresh = r.client(t, l)
+	fresh.trust.shards = shards
+	if err := second(fresh.Commit(ctx, put("commit/a", "3"))); !errors.Is(err, ErrUntrusted) {
+		t.Error(err)
+	}
 	stream := must(client.OpenSession(ctx, NewSessionID()))(t).Stream()
 	r.onStream = func(a *coppicev1.CommitStreamResponse) { a.Number++ }
 	must(stream.Push(ctx, put("commit/a", "4")))(t)

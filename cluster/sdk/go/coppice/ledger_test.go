@@ -147,6 +147,15 @@ func sharedLedger(t testing.TB) *ledger {
 	return shared.ledger
 }
 
+// exampleTest lets examples, which have no test, use the ledger of the tests.
+type exampleTest struct{ testing.TB }
+
+func (exampleTest) Helper() {}
+
+func (exampleTest) Fatal(words ...any) { panic(fmt.Sprint(words...)) }
+
+func (exampleTest) Fatalf(format string, words ...any) { panic(fmt.Sprintf(format, words...)) }
+
 // outliving is a test whose clean-up is left to TestMain.
 type outliving struct{ testing.TB }
 

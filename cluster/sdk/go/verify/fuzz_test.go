@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"runtime"
@@ -193,15 +194,55 @@ func (w *writer) short(v uint64) { *w = binary.AppendUvarint(*w, v) }
 
 // A list whose length is a lie must not be made before its bytes are there.
 func TestStatedLengthsAllocateNothing(t *testing.T) {
-	head := slices.Concat(fileMagic, []byte{fileFormat, byte(FileStanding)}, make([]byte, 16))
-	for _, lie := range [][]byte{{0xff, 0xff, 0xff, 0xff}, {0, 0, 0, 0, 0xff, 0xff}, {0, 0, 0, 0, 0, 0, 0xff, 0xff}} {
-		file := writer(slices.Concat(head, lie))
-		file.u64(checksum(file))
-		if allocated := testing.AllocsPerRun(10, func() { _, _ = decodeFile(file) }); allocated > 20 {
-			t.Errorf("%v allocations", allocated)
+	many := bytes.Repeat([]byte{0xff}, 8)
+	for name, decode := range map[string]func(){
+		"node":       func() { decodeNode(&reader{rest: []byte{0xff, 0xff, 3, 0xff, 0xff, 3, 0}}, 0) },
+		"query":      func() { decodeQuery(&reader{rest: append([]byte{0}, many...)}) },
+		"standing":   func() { decodeStanding(&reader{rest: append(make([]byte, 42), many...)}) },
+		"map":        func() { _, _ = decodeShardMap(append([]byte{1}, many...)) },
+		"operations": func() { _, _ = DecodeOperations(many) },
+		"merge":      func() { _, _ = DecodeEntry(append([]byte{1}, many...)) },
+		"batch":      func() { _, _ = DecodeEntry(append(make([]byte, 36), many...)) },
+		"leaf":       func() { _, _ = DecodeLeaf(append(append([]byte{1}, make([]byte, 239)...), many...)) },
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		decode()
+		runtime.ReadMemStats(&after)
+		if used := after.TotalAlloc - before.TotalAlloc; used > 16<<10 {
+			t.Errorf("%s: %d bytes are allocated", name, used)
 		}
-		if _, err := decodeFile(file); err == nil {
-			t.Error("accepted")
+	}
+}
+
+func TestEachNumberHasOneSpelling(t *testing.T) {
+	for _, value := range []uint64{0, 1, 127, 128, 16_383, 16_384, 1<<63 - 1, 1 << 63, 1<<64 - 1} {
+		w := writer{}
+		w.short(value)
+		r := reader{rest: w}
+		if got := r.short(); got != value || r.end() != nil {
+			t.Errorf("%d is read as %d: %v", value, got, r.err)
 		}
+	}
+	ones := bytes.Repeat([]byte{0xff}, 9)
+	for _, bad := range [][]byte{{}, {0x80}, {0x80, 0}, {0xff, 0x80, 0}, append(ones, 2), append(ones, 0x81, 0), append(ones, 0xff)} {
+		r := reader{rest: slices.Clone(bad)}
+		if r.short(); r.err == nil {
+			t.Errorf("%x is taken for a number", bad)
+		}
+	}
+	for _, flag := range []byte{2, 0xff} {
+		r := reader{rest: []byte{flag}}
+		if r.flag(); r.err == nil {
+			t.Errorf("%d is taken for a flag", flag)
+		}
+	}
+	for _, text := range []string{"AB==", "AAA", "AA==\n", "A A=", "AA==AA=="} {
+		if _, err := decodeBase64(text); err == nil {
+			t.Errorf("%q is taken for base64", text)
+		}
+	}
+	if b, err := decodeBase64("AA=="); err != nil || !bytes.Equal(b, []byte{0}) {
+		t.Error(err)
 	}
 }

@@ -64,7 +64,7 @@ func DecodeEntry(encoded []byte) (*Entry, error) {
 			e.Session, e.Number = &session, r.u64()
 		}
 		e.Metadata = r.digest()
-		if r.u8() != 0 || r.u8() != 0 {
+		if signature, clues := r.u8(), r.u8(); signature != 0 || clues != 0 {
 			r.fail("a batch has a signature or clues, which none has")
 		}
 		e.Touched = decodeTouched(r)
