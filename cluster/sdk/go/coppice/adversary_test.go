@@ -1,6 +1,7 @@
 package coppice
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 
 	"google.golang.org/grpc/credentials/insecure"
 
-	coppicev1 "coppice.dev/sdk/v1"
+	v1 "coppice.dev/sdk/v1"
 	"coppice.dev/sdk/verify"
 )
 
@@ -30,35 +31,35 @@ func TestNoLieAboutAReadIsBelieved(t *testing.T) {
 	before := must(client.Commit(ctx, put("lie/a", "1").Put(other, []byte("9"))))(t)
 	must(client.Commit(ctx, put("lie/a", "2")))(t)
 	honest := must(client.Get(ctx, key, nil))(t)
-	of := func(key []byte, at *Stamp) *coppicev1.BatchGetResponse {
-		options := &coppicev1.ReadOptions{WantProof: true, ValuesInProof: true}
+	of := func(key []byte, at *Stamp) *v1.BatchGetResponse {
+		options := &v1.ReadOptions{WantProof: true, ValuesInProof: true}
 		if at != nil {
 			options.At = toStamp(*at)
 		}
-		return must(r.ledger.BatchGet(ctx, &coppicev1.BatchGetRequest{Keys: [][]byte{key}, Read: options}))(t)
+		return must(r.ledger.BatchGet(ctx, &v1.BatchGetRequest{Keys: [][]byte{key}, Read: options}))(t)
 	}
 	ofOther := of(other, nil)
 	must(client.Commit(ctx, put("lie/a", "3")))(t)
-	for name, lie := range map[string]func(*coppicev1.BatchGetResponse){
-		"no proof":             func(a *coppicev1.BatchGetResponse) { a.Proof = nil },
-		"a damaged proof":      func(a *coppicev1.BatchGetResponse) { a.Proof[len(a.Proof)/2] ^= 1 },
-		"the proof of another": func(a *coppicev1.BatchGetResponse) { a.Proof, a.ReadAt = ofOther.Proof, ofOther.ReadAt },
-		"an older version": func(a *coppicev1.BatchGetResponse) {
+	for name, lie := range map[string]func(*v1.BatchGetResponse){
+		"no proof":             func(a *v1.BatchGetResponse) { a.Proof = nil },
+		"a damaged proof":      func(a *v1.BatchGetResponse) { a.Proof[len(a.Proof)/2] ^= 1 },
+		"the proof of another": func(a *v1.BatchGetResponse) { a.Proof, a.ReadAt = ofOther.Proof, ofOther.ReadAt },
+		"an older version": func(a *v1.BatchGetResponse) {
 			old := of(key, &before.Stamp)
 			a.Proof, a.ReadAt = old.Proof, old.ReadAt
 		},
-		"what was head before":   func(a *coppicev1.BatchGetResponse) { a.Proof, a.ReadAt = honest.Proof, toStamp(honest.ReadAt) },
-		"another version's name": func(a *coppicev1.BatchGetResponse) { a.ReadAt.Version-- },
-		"no record":              func(a *coppicev1.BatchGetResponse) { a.Records = nil },
-		"two records":            func(a *coppicev1.BatchGetResponse) { a.Records = append(a.Records, a.Records[0]) },
+		"what was head before":   func(a *v1.BatchGetResponse) { a.Proof, a.ReadAt = honest.Proof, toStamp(honest.ReadAt) },
+		"another version's name": func(a *v1.BatchGetResponse) { a.ReadAt.Version-- },
+		"no record":              func(a *v1.BatchGetResponse) { a.Records = nil },
+		"two records":            func(a *v1.BatchGetResponse) { a.Records = append(a.Records, a.Records[0]) },
 	} {
-		r.onBatchGet = func(_ *coppicev1.BatchGetRequest, a *coppicev1.BatchGetResponse) error { lie(a); return nil }
+		r.onBatchGet = func(_ *v1.BatchGetRequest, a *v1.BatchGetResponse) error { lie(a); return nil }
 		if got, err := client.Get(ctx, key, nil); !errors.Is(err, ErrUntrusted) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
 	// What a coordinator says beside the proof is of no account.
-	r.onBatchGet = func(_ *coppicev1.BatchGetRequest, a *coppicev1.BatchGetResponse) error {
+	r.onBatchGet = func(_ *v1.BatchGetRequest, a *v1.BatchGetResponse) error {
 		a.Records[0].Value, a.Records[0].Found, a.Records[0].LastChanged = []byte("lie"), false, nil
 		return nil
 	}
@@ -66,7 +67,7 @@ func TestNoLieAboutAReadIsBelieved(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	// A read that may be stale takes the old head, and no other version.
-	r.onBatchGet = func(_ *coppicev1.BatchGetRequest, a *coppicev1.BatchGetResponse) error {
+	r.onBatchGet = func(_ *v1.BatchGetRequest, a *v1.BatchGetResponse) error {
 		a.Proof, a.ReadAt = honest.Proof, toStamp(honest.ReadAt)
 		return nil
 	}
@@ -100,47 +101,47 @@ func TestNoLieAboutARangeIsBelieved(t *testing.T) {
 	if count := must(read())(t); count != pageRecords+3 {
 		t.Fatalf("%d records", count)
 	}
-	whole := func(all []*coppicev1.RangeResponse) *coppicev1.RangeResponse {
-		one := &coppicev1.RangeResponse{}
+	whole := func(all []*v1.RangeResponse) *v1.RangeResponse {
+		one := &v1.RangeResponse{}
 		for _, message := range all {
 			one.Records = append(one.Records, message.Records...)
 			one.End = message.End
 		}
 		return one
 	}
-	for name, lie := range map[string]func(*coppicev1.RangeResponse){
-		"a record left out":         func(a *coppicev1.RangeResponse) { a.Records = slices.Delete(a.Records, 1, 2) },
-		"the last record left out":  func(a *coppicev1.RangeResponse) { a.Records = a.Records[:len(a.Records)-1] },
-		"another value":             func(a *coppicev1.RangeResponse) { a.Records[0].Value = []byte("w") },
-		"another stamp":             func(a *coppicev1.RangeResponse) { a.Records[0].LastChanged.Version++ },
-		"nothing more":              func(a *coppicev1.RangeResponse) { a.End.More = !a.End.More },
-		"no end":                    func(a *coppicev1.RangeResponse) { a.End = nil },
-		"no proof":                  func(a *coppicev1.RangeResponse) { a.End.Proof = nil },
-		"two records changed over":  func(a *coppicev1.RangeResponse) { a.Records[0], a.Records[1] = a.Records[1], a.Records[0] },
-		"a record of another range": func(a *coppicev1.RangeResponse) { a.Records[0].Key = []byte("a") },
-		"the end of the last page left out": func(a *coppicev1.RangeResponse) {
+	for name, lie := range map[string]func(*v1.RangeResponse){
+		"a record left out":         func(a *v1.RangeResponse) { a.Records = slices.Delete(a.Records, 1, 2) },
+		"the last record left out":  func(a *v1.RangeResponse) { a.Records = a.Records[:len(a.Records)-1] },
+		"another value":             func(a *v1.RangeResponse) { a.Records[0].Value = []byte("w") },
+		"another stamp":             func(a *v1.RangeResponse) { a.Records[0].LastChanged.Version++ },
+		"nothing more":              func(a *v1.RangeResponse) { a.End.More = !a.End.More },
+		"no end":                    func(a *v1.RangeResponse) { a.End = nil },
+		"no proof":                  func(a *v1.RangeResponse) { a.End.Proof = nil },
+		"two records changed over":  func(a *v1.RangeResponse) { a.Records[0], a.Records[1] = a.Records[1], a.Records[0] },
+		"a record of another range": func(a *v1.RangeResponse) { a.Records[0].Key = []byte("a") },
+		"the end of the last page left out": func(a *v1.RangeResponse) {
 			if !a.End.More {
 				a.Records = a.Records[:len(a.Records)-1]
 			}
 		},
-		"nothing in the last page": func(a *coppicev1.RangeResponse) {
+		"nothing in the last page": func(a *v1.RangeResponse) {
 			if !a.End.More {
 				a.Records = nil
 			}
 		},
-		"no records": func(a *coppicev1.RangeResponse) { a.Records = nil },
+		"no records": func(a *v1.RangeResponse) { a.Records = nil },
 	} {
-		r.onRange = func(all []*coppicev1.RangeResponse) []*coppicev1.RangeResponse {
+		r.onRange = func(all []*v1.RangeResponse) []*v1.RangeResponse {
 			one := whole(all)
 			lie(one)
-			return []*coppicev1.RangeResponse{one}
+			return []*v1.RangeResponse{one}
 		}
 		if count, err := read(); !errors.Is(err, ErrUntrusted) || count > pageRecords {
 			t.Errorf("%s: %d records, %v", name, count, err)
 		}
 	}
-	r.onRange = func(all []*coppicev1.RangeResponse) []*coppicev1.RangeResponse {
-		return []*coppicev1.RangeResponse{whole(all), whole(all)}
+	r.onRange = func(all []*v1.RangeResponse) []*v1.RangeResponse {
+		return []*v1.RangeResponse{whole(all), whole(all)}
 	}
 	if _, err := read(); !errors.Is(err, ErrUntrusted) {
 		t.Error(err)
@@ -152,29 +153,29 @@ func TestNoLieAboutACommitIsBelieved(t *testing.T) {
 	ctx, r := limited(t), startRelay(t, l, insecure.NewCredentials())
 	client := r.client(t, l)
 	earlier := must(client.Commit(ctx, put("commit/a", "1")))(t)
-	for name, lie := range map[string]func(*coppicev1.CommitResponse){
-		"the receipt of another": func(a *coppicev1.CommitResponse) { a.Receipt = earlier.Receipt },
-		"the answer to another": func(a *coppicev1.CommitResponse) {
+	for name, lie := range map[string]func(*v1.CommitResponse){
+		"the receipt of another": func(a *v1.CommitResponse) { a.Receipt = earlier.Receipt },
+		"the answer to another": func(a *v1.CommitResponse) {
 			a.Receipt, a.Header, a.Stamp = earlier.Receipt, earlier.Header, toStamp(earlier.Stamp)
 		},
-		"a damaged receipt": func(a *coppicev1.CommitResponse) { a.Receipt[100] ^= 1 },
-		"another version":   func(a *coppicev1.CommitResponse) { a.Stamp.Version++ },
-		"another header":    func(a *coppicev1.CommitResponse) { a.Header = earlier.Header },
-		"no header":         func(a *coppicev1.CommitResponse) { a.Header = nil },
+		"a damaged receipt": func(a *v1.CommitResponse) { a.Receipt[100] ^= 1 },
+		"another version":   func(a *v1.CommitResponse) { a.Stamp.Version++ },
+		"another header":    func(a *v1.CommitResponse) { a.Header = earlier.Header },
+		"no header":         func(a *v1.CommitResponse) { a.Header = nil },
 	} {
-		r.onCommit = func(_ *coppicev1.CommitRequest, a *coppicev1.CommitResponse) error { lie(a); return nil }
+		r.onCommit = func(_ *v1.CommitRequest, a *v1.CommitResponse) error { lie(a); return nil }
 		if got, err := client.Commit(ctx, put("commit/a", name)); !errors.Is(err, ErrUntrusted) || !OutcomeUnknown(err) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
-	r.onCommit = func(_ *coppicev1.CommitRequest, a *coppicev1.CommitResponse) error { a.Receipt = nil; return nil }
+	r.onCommit = func(_ *v1.CommitRequest, a *v1.CommitResponse) error { a.Receipt = nil; return nil }
 	if err := second(client.Commit(ctx, put("commit/a", "2"))); !errors.Is(err, Unavailable) || !OutcomeUnknown(err) {
 		t.Error(err)
 	}
 	r.onCommit = nil
 	// A genesis header with other shards is found at the first receipt.
 	fresh := r.client(t, l)
-	r.onHeader = func(a *coppicev1.GetHeaderResponse) { a.Header = earlier.Header }
+	r.onHeader = func(a *v1.GetHeaderResponse) { a.Header = earlier.Header }
 	if err := second(fresh.Commit(ctx, put("commit/a", "3"))); !errors.Is(err, ErrUntrusted) {
 		t.Error(err)
 	}
@@ -192,7 +193,7 @@ func TestNoLieAboutACommitIsBelieved(t *testing.T) {
 		t.Error(err)
 	}
 	stream := must(client.OpenSession(ctx, NewSessionID()))(t).Stream()
-	r.onStream = func(a *coppicev1.CommitStreamResponse) { a.Number++ }
+	r.onStream = func(a *v1.CommitStreamResponse) { a.Number++ }
 	must(stream.Push(ctx, put("commit/a", "4")))(t)
 	if err := second(stream.Next(ctx)); !errors.Is(err, ErrUntrusted) || !OutcomeUnknown(err) {
 		t.Error(err)
@@ -204,7 +205,7 @@ func TestALostAnswerIsAskedForAgainOnlyWhereThatIsSafe(t *testing.T) {
 	ctx, r := limited(t), startRelay(t, l, insecure.NewCredentials())
 	client := connect(t, Options{Endpoints: []string{r.endpoint}, Trust: l.key(t)})
 	lose := 0
-	r.onCommit = func(*coppicev1.CommitRequest, *coppicev1.CommitResponse) error {
+	r.onCommit = func(*v1.CommitRequest, *v1.CommitResponse) error {
 		if lose > 0 {
 			lose--
 			return broken
@@ -213,7 +214,8 @@ func TestALostAnswerIsAskedForAgainOnlyWhereThatIsSafe(t *testing.T) {
 	}
 	lose = 1
 	var failed *Error
-	if err := second(client.Commit(ctx, put("lost/a", "1"))); !errors.As(err, &failed) || !failed.OutcomeUnknown || failed.Attempts != 1 {
+	if err := second(client.Commit(ctx, put("lost/a", "1"))); !errors.As(err, &failed) || !failed.OutcomeUnknown ||
+		failed.Attempts != 1 {
 		t.Error(err)
 	}
 	session := must(client.OpenSession(ctx, NewSessionID()))(t)
@@ -224,7 +226,7 @@ func TestALostAnswerIsAskedForAgainOnlyWhereThatIsSafe(t *testing.T) {
 	}
 	// A watch goes on where it broke.
 	breaks := 0
-	r.onHeads = func(m *coppicev1.WatchHeadsResponse) error {
+	r.onHeads = func(m *v1.WatchHeadsResponse) error {
 		if breaks++; breaks%3 == 0 {
 			return broken
 		}
@@ -244,7 +246,7 @@ func TestALostAnswerIsAskedForAgainOnlyWhereThatIsSafe(t *testing.T) {
 		t.Error("the stream did not break")
 	}
 	// A header that does not follow is found.
-	r.onHeads = func(m *coppicev1.WatchHeadsResponse) error {
+	r.onHeads = func(m *v1.WatchHeadsResponse) error {
 		if header, err := verify.DecodeHeader(m.Header); err == nil && header.Sequence == 2 {
 			m.Header[60] ^= 1
 		}
@@ -331,7 +333,7 @@ func TestTheLogMustBeProvenToGrow(t *testing.T) {
 	client := connect(t, Options{Endpoints: []string{r.endpoint}, Trust: l.key(t), Patience: time.Millisecond})
 	client.trust.interval, client.trust.patience = 0, 50*time.Millisecond
 	must(client.Commit(ctx, put("k", "1")))(t)
-	r.onCheckpoint = func(*coppicev1.GetCheckpointResponse) error { return broken }
+	r.onCheckpoint = func(*v1.GetCheckpointResponse) error { return broken }
 	// A while without the proof is allowed, and then no answer is believed.
 	deadline := time.Now().Add(testPatience)
 	for {
@@ -346,7 +348,7 @@ func TestTheLogMustBeProvenToGrow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r.onCheckpoint = func(a *coppicev1.GetCheckpointResponse) error { a.Standing[50] ^= 1; return nil }
+	r.onCheckpoint = func(a *v1.GetCheckpointResponse) error { a.Standing[50] ^= 1; return nil }
 	if err := second(client.Get(ctx, []byte("k"), nil)); !errors.Is(err, ErrUntrusted) {
 		t.Error(err)
 	}
@@ -359,7 +361,7 @@ func TestTheLogMustBeProvenToGrow(t *testing.T) {
 }
 
 // Head is passed on for the test above.
-func (r *relay) Head(ctx context.Context, request *coppicev1.HeadRequest) (*coppicev1.HeadResponse, error) {
+func (r *relay) Head(ctx context.Context, request *v1.HeadRequest) (*v1.HeadResponse, error) {
 	return r.to("Head").Head(ctx, request)
 }
 
@@ -380,7 +382,8 @@ func TestDeadAndSilentCoordinatorsAreGoneAround(t *testing.T) {
 	// Nobody is there: the call ends, and certainly did nothing.
 	alone := connect(t, Options{Endpoints: []string{address}, Trust: l.key(t), Patience: 100 * time.Millisecond})
 	var failed *Error
-	if err := second(alone.Commit(ctx, put("dead/a", "2"))); !errors.As(err, &failed) || failed.OutcomeUnknown || failed.Attempts < 2 {
+	if err := second(alone.Commit(ctx, put("dead/a", "2"))); !errors.As(err, &failed) || failed.OutcomeUnknown ||
+		failed.Attempts < 2 {
 		t.Error(err)
 	}
 	// One takes connections and never answers.
@@ -389,18 +392,30 @@ func TestDeadAndSilentCoordinatorsAreGoneAround(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = silent.Close() })
-	patient := connect(t, Options{Endpoints: []string{silent.Addr().String(), l.endpoint}, Trust: l.key(t), Patience: 20 * time.Second})
+	patient := connect(
+		t,
+		Options{Endpoints: []string{silent.Addr().String(), l.endpoint}, Trust: l.key(t), Patience: 20 * time.Second},
+	)
 	if got := must(patient.Get(ctx, []byte("dead/a"), nil))(t); string(got.Record.Value) != "1" {
 		t.Errorf("%+v", got)
 	}
 	must(patient.Get(ctx, []byte("dead/a"), nil))(t)
-	lone := connect(t, Options{Endpoints: []string{silent.Addr().String()}, Trust: l.key(t), AttemptTimeout: 50 * time.Millisecond, Patience: time.Millisecond})
+	lone := connect(
+		t,
+		Options{
+			Endpoints:      []string{silent.Addr().String()},
+			Trust:          l.key(t),
+			AttemptTimeout: 50 * time.Millisecond,
+			Patience:       time.Millisecond,
+		},
+	)
 	if err := second(lone.Get(ctx, []byte("dead/a"), nil)); !errors.As(err, &failed) {
 		t.Error(err)
 	}
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
-	if err := second(connect(t, Options{Endpoints: []string{silent.Addr().String()}, Trust: l.key(t)}).Get(short, []byte("dead/a"), nil)); !errors.Is(err, context.DeadlineExceeded) {
+	waiting := connect(t, Options{Endpoints: []string{silent.Addr().String()}, Trust: l.key(t)})
+	if err := second(waiting.Get(short, []byte("dead/a"), nil)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
 	if err := client.LearnEndpoints(ctx); err != nil || len(client.Endpoints()) < 2 {
@@ -412,16 +427,23 @@ func TestAnAnswerOfTooManyPartsIsNotDecoded(t *testing.T) {
 	l := sharedLedger(t)
 	ctx, r := limited(t), startRelay(t, l, insecure.NewCredentials())
 	client := r.client(t, l)
-	r.onBatchGet = func(_ *coppicev1.BatchGetRequest, a *coppicev1.BatchGetResponse) error {
-		a.Records = slices.Repeat([]*coppicev1.Record{{}}, fieldsMax+1)
+	r.onBatchGet = func(_ *v1.BatchGetRequest, a *v1.BatchGetResponse) error {
+		a.Records = slices.Repeat([]*v1.Record{{}}, fieldsMax+1)
 		return nil
 	}
 	if err := second(client.Get(ctx, []byte("k"), nil)); err == nil {
 		t.Error("it was taken")
 	}
-	for _, bytes := range [][]byte{{0x0b}, {0x0a, 0xff}, {0xff}, {0x0a, 0x05, 1}} {
-		if checkFields(bytes) == nil {
-			t.Errorf("%x is taken for a message", bytes)
+	empty := []byte{0x0a, 0}
+	if err := checkFields(bytes.Repeat(empty, fieldsMax)); err != nil {
+		t.Error(err)
+	}
+	if checkFields(bytes.Repeat(empty, fieldsMax+1)) == nil {
+		t.Error("a message of too many parts is taken")
+	}
+	for _, message := range [][]byte{{0x0b}, {0x0a, 0xff}, {0xff}, {0x0a, 0x05, 1}} {
+		if checkFields(message) == nil {
+			t.Errorf("%x is taken for a message", message)
 		}
 	}
 }

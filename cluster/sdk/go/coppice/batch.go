@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	coppicev1 "coppice.dev/sdk/v1"
+	v1 "coppice.dev/sdk/v1"
 	"coppice.dev/sdk/verify"
 )
 
@@ -17,41 +17,41 @@ import (
 //
 // A batch keeps the slices that it is given.
 type Batch struct {
-	pb coppicev1.Batch
+	pb v1.Batch
 }
 
 // Put gives a key a value.
 func (b *Batch) Put(key, value []byte) *Batch {
-	change := &coppicev1.Operation_Put{Put: value}
-	b.pb.Operations = append(b.pb.Operations, &coppicev1.Operation{Key: key, Change: change})
+	change := &v1.Operation_Put{Put: value}
+	b.pb.Operations = append(b.pb.Operations, &v1.Operation{Key: key, Change: change})
 	return b
 }
 
 // Delete takes a key's value away. It does nothing to a key without one.
 func (b *Batch) Delete(key []byte) *Batch {
-	change := &coppicev1.Operation_Delete{Delete: true}
-	b.pb.Operations = append(b.pb.Operations, &coppicev1.Operation{Key: key, Change: change})
+	change := &v1.Operation_Delete{Delete: true}
+	b.pb.Operations = append(b.pb.Operations, &v1.Operation{Key: key, Change: change})
 	return b
 }
 
 // IfAbsent demands that a key has no value.
 func (b *Batch) IfAbsent(key []byte) *Batch {
-	condition := &coppicev1.Precondition_Absent{Absent: true}
-	b.pb.Preconditions = append(b.pb.Preconditions, &coppicev1.Precondition{Key: key, Condition: condition})
+	condition := &v1.Precondition_Absent{Absent: true}
+	b.pb.Preconditions = append(b.pb.Preconditions, &v1.Precondition{Key: key, Condition: condition})
 	return b
 }
 
 // IfChanged demands that a key has a value, which was changed last at a stamp.
 func (b *Batch) IfChanged(key []byte, at Stamp) *Batch {
-	condition := &coppicev1.Precondition_LastChanged{LastChanged: toStamp(at)}
-	b.pb.Preconditions = append(b.pb.Preconditions, &coppicev1.Precondition{Key: key, Condition: condition})
+	condition := &v1.Precondition_LastChanged{LastChanged: toStamp(at)}
+	b.pb.Preconditions = append(b.pb.Preconditions, &v1.Precondition{Key: key, Condition: condition})
 	return b
 }
 
 // IfValueHash demands that a key has a value with a SHA-256.
 func (b *Batch) IfValueHash(key []byte, hash [32]byte) *Batch {
-	condition := &coppicev1.Precondition_ValueSha256{ValueSha256: hash[:]}
-	b.pb.Preconditions = append(b.pb.Preconditions, &coppicev1.Precondition{Key: key, Condition: condition})
+	condition := &v1.Precondition_ValueSha256{ValueSha256: hash[:]}
+	b.pb.Preconditions = append(b.pb.Preconditions, &v1.Precondition{Key: key, Condition: condition})
 	return b
 }
 
@@ -74,10 +74,10 @@ func (b *Batch) Metadata(metadata []byte) *Batch {
 }
 
 // operations are the changes as the journal has them.
-func operationsOf(batch *coppicev1.Batch) []verify.Operation {
+func operationsOf(batch *v1.Batch) []verify.Operation {
 	operations := make([]verify.Operation, 0, len(batch.Operations))
 	for _, operation := range batch.Operations {
-		if put, is := operation.Change.(*coppicev1.Operation_Put); is {
+		if put, is := operation.Change.(*v1.Operation_Put); is {
 			operations = append(operations, verify.Put(operation.Key, put.Put))
 		} else {
 			operations = append(operations, verify.Delete(operation.Key))
@@ -92,10 +92,10 @@ func (b *Batch) Hash() verify.Digest {
 	for _, p := range b.pb.Preconditions {
 		precondition := verify.Precondition{Key: p.Key}
 		switch condition := p.Condition.(type) {
-		case *coppicev1.Precondition_LastChanged:
+		case *v1.Precondition_LastChanged:
 			stamp := stampOf(condition.LastChanged)
 			precondition.LastChanged = &stamp
-		case *coppicev1.Precondition_ValueSha256:
+		case *v1.Precondition_ValueSha256:
 			hash := verify.Digest(condition.ValueSha256)
 			precondition.ValueHash = &hash
 		}
@@ -120,12 +120,12 @@ type Committed struct {
 // it certainly had no effect; a Session repeats it safely. After an error, OutcomeUnknown says whether
 // the batch may have been written.
 func (c *Client) Commit(ctx context.Context, batch *Batch) (*Committed, error) {
-	return c.commit(ctx, unsafe, &coppicev1.CommitRequest{Batch: &batch.pb, WantReceipt: c.trust != nil})
+	return c.commit(ctx, unsafe, &v1.CommitRequest{Batch: &batch.pb, WantReceipt: c.trust != nil})
 }
 
-func (c *Client) commit(ctx context.Context, again repeat, request *coppicev1.CommitRequest) (*Committed, error) {
+func (c *Client) commit(ctx context.Context, again repeat, request *v1.CommitRequest) (*Committed, error) {
 	k := c.known()
-	answer, err := invoke(ctx, c, "Commit", again, request, coppicev1.LedgerClient.Commit)
+	answer, err := invoke(ctx, c, "Commit", again, request, v1.LedgerClient.Commit)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func (c *Client) commit(ctx context.Context, again repeat, request *coppicev1.Co
 
 // sentBatch is a batch as it was sent.
 type sentBatch struct {
-	pb      *coppicev1.Batch
+	pb      *v1.Batch
 	session []byte
 	number  uint64
 }
@@ -151,7 +151,13 @@ func (s *sentBatch) entry(shards []verify.Shard) ([]byte, error) {
 }
 
 // believeCommit checks the receipt of an answer: it is for exactly the batch that was sent.
-func (c *Client) believeCommit(ctx context.Context, call string, k known, sent sentBatch, answer *coppicev1.CommitResponse) (*Committed, error) {
+func (c *Client) believeCommit(
+	ctx context.Context,
+	call string,
+	k known,
+	sent sentBatch,
+	answer *v1.CommitResponse,
+) (*Committed, error) {
 	if c.trust != nil {
 		if err := c.checkReceipt(ctx, k, sent, answer); err != nil {
 			return nil, afterCommit(call, err)
@@ -177,7 +183,7 @@ func afterCommit(call string, err error) error {
 	return &untrusted{call: call, err: err, written: true}
 }
 
-func (c *Client) checkReceipt(ctx context.Context, k known, sent sentBatch, answer *coppicev1.CommitResponse) error {
+func (c *Client) checkReceipt(ctx context.Context, k known, sent sentBatch, answer *v1.CommitResponse) error {
 	if len(answer.Receipt) == 0 {
 		return &Error{
 			Call: "Commit", Reason: Unavailable, Code: codes.Unavailable, Endpoint: "a coordinator", Attempts: 1,

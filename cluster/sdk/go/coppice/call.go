@@ -6,7 +6,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	coppicev1 "coppice.dev/sdk/v1"
+	v1 "coppice.dev/sdk/v1"
 )
 
 const (
@@ -30,11 +30,18 @@ const (
 // invoke calls a method of the ledger until it succeeds, is refused for good, or patience ends.
 func invoke[Request, Answer any](
 	ctx context.Context, c *Client, name string, again repeat, request *Request,
-	call func(coppicev1.LedgerClient, context.Context, *Request, ...grpc.CallOption) (*Answer, error),
+	call func(v1.LedgerClient, context.Context, *Request, ...grpc.CallOption) (*Answer, error),
 ) (*Answer, error) {
-	answer, _, err := attempts(ctx, c, name, again, true, func(ctx context.Context, ledger coppicev1.LedgerClient) (*Answer, error) {
-		return call(ledger, ctx, request)
-	})
+	answer, _, err := attempts(
+		ctx,
+		c,
+		name,
+		again,
+		true,
+		func(ctx context.Context, ledger v1.LedgerClient) (*Answer, error) {
+			return call(ledger, ctx, request)
+		},
+	)
 	return answer, err
 }
 
@@ -42,7 +49,7 @@ func invoke[Request, Answer any](
 // the function that comes with the answer: that is for streams.
 func attempts[Answer any](
 	ctx context.Context, c *Client, name string, again repeat, limited bool,
-	attempt func(context.Context, coppicev1.LedgerClient) (Answer, error),
+	attempt func(context.Context, v1.LedgerClient) (Answer, error),
 ) (answer Answer, end context.CancelFunc, err error) {
 	until := time.Now().Add(c.patience)
 	pause, unknown := pauseMin, false
@@ -64,7 +71,8 @@ func attempts[Answer any](
 		}
 		cancel()
 		refused := refusalOf(err)
-		nothingDone := !mark.sent.Load() || refused.reason == NotLeader || refused.kind == kindExhausted && refused.reason != ""
+		nothingDone := !mark.sent.Load() || refused.reason == NotLeader ||
+			refused.kind == kindExhausted && refused.reason != ""
 		failed := &Error{
 			Call: name, Reason: refused.reason, Code: refused.code, Message: refused.message, Endpoint: picked.address,
 			Attempts: count, OutcomeUnknown: unknown || !nothingDone && refused.kind != kindFinal,

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	coppicev1 "coppice.dev/sdk/v1"
+	v1 "coppice.dev/sdk/v1"
 	"coppice.dev/sdk/verify"
 )
 
@@ -71,6 +71,6 @@ func (c *Client) LearnEndpoints(ctx context.Context) error {
 	return nil
 }
 
-func stampOf(s *coppicev1.Stamp) Stamp { return Stamp{Epoch: s.GetEpoch(), Version: s.GetVersion()} }
+func stampOf(s *v1.Stamp) Stamp { return Stamp{Epoch: s.GetEpoch(), Version: s.GetVersion()} }
 
-func toStamp(s Stamp) *coppicev1.Stamp { return &coppicev1.Stamp{Epoch: s.Epoch, Version: s.Version} }
+func toStamp(s Stamp) *v1.Stamp { return &v1.Stamp{Epoch: s.Epoch, Version: s.Version} }

@@ -19,16 +19,25 @@ import (
 func TestCommitsAndReadsAreProven(t *testing.T) {
 	l := sharedLedger(t)
 	ctx, client := limited(t), l.client(t)
-	first := must(client.Commit(ctx, put("round/alice", "100").Put([]byte("round/zoe"), []byte("1")).Metadata([]byte("opening"))))(t)
+	first := must(
+		client.Commit(ctx, put("round/alice", "100").Put([]byte("round/zoe"), []byte("1")).Metadata([]byte("opening"))),
+	)(
+		t,
+	)
 	if len(first.Receipt) == 0 || first.Stamp.Version == 0 {
 		t.Fatalf("%+v", first)
 	}
 	if _, err := verify.Verify(first.Receipt, *l.key(t), nil); err != nil {
 		t.Error(err)
 	}
-	second := must(client.Commit(ctx, put("round/alice", "70").IfValueHash([]byte("round/alice"), sha256.Sum256([]byte("100")))))(t)
+	second := must(
+		client.Commit(ctx, put("round/alice", "70").IfValueHash([]byte("round/alice"), sha256.Sum256([]byte("100")))),
+	)(
+		t,
+	)
 	got := must(client.Get(ctx, []byte("round/alice"), nil))(t)
-	if got.Record == nil || string(got.Record.Value) != "70" || got.Record.LastChanged != second.Stamp || len(got.Proof) == 0 {
+	if got.Record == nil || string(got.Record.Value) != "70" || got.Record.LastChanged != second.Stamp ||
+		len(got.Proof) == 0 {
 		t.Errorf("%+v", got)
 	}
 	old := must(client.Get(ctx, []byte("round/alice"), &Read{At: &first.Stamp}))(t)
@@ -37,7 +46,8 @@ func TestCommitsAndReadsAreProven(t *testing.T) {
 	}
 	keys := [][]byte{[]byte("round/zoe"), []byte("round/nobody"), []byte("round/alice"), []byte("round/zoe")}
 	several := must(client.BatchGet(ctx, keys, nil))(t)
-	if string(several.Records[0].Value) != "1" || several.Records[1] != nil || string(several.Records[2].Value) != "70" || several.Records[3] == nil {
+	if string(several.Records[0].Value) != "1" || several.Records[1] != nil || string(several.Records[2].Value) != "70" ||
+		several.Records[3] == nil {
 		t.Errorf("%+v", several.Records)
 	}
 	must(client.Commit(ctx, new(Batch).Delete([]byte("round/zoe"))))(t)
@@ -45,14 +55,16 @@ func TestCommitsAndReadsAreProven(t *testing.T) {
 		t.Errorf("%+v", gone)
 	}
 	empty := must(client.Commit(ctx, put("round/empty", "")))(t)
-	if got := must(client.Get(ctx, []byte("round/empty"), &Read{At: &empty.Stamp}))(t); got.Record == nil || len(got.Record.Value) != 0 {
+	if got := must(client.Get(ctx, []byte("round/empty"), &Read{At: &empty.Stamp}))(t); got.Record == nil ||
+		len(got.Record.Value) != 0 {
 		t.Errorf("%+v", got)
 	}
 	header := must(client.HeaderOf(ctx, first.Stamp.Version))(t)
 	if !bytes.Equal(header, first.Header) {
 		t.Error("another header")
 	}
-	if head := must(client.Head(ctx))(t); head.Stamp.Version < empty.Stamp.Version || head.LogSize == 0 || head.Time.IsZero() {
+	if head := must(client.Head(ctx))(t); head.Stamp.Version < empty.Stamp.Version || head.LogSize == 0 ||
+		head.Time.IsZero() {
 		t.Errorf("%+v", head)
 	}
 	if client.trust.known().size == 0 || len(client.Memory().Checkpoint) == 0 {
@@ -64,18 +76,20 @@ func TestRefusalsHaveTheirReasons(t *testing.T) {
 	l := sharedLedger(t)
 	ctx, client := limited(t), l.client(t)
 	stamp := must(client.Commit(ctx, put("refused/a", "1")))(t).Stamp
+	key, session := []byte("refused/a"), must(client.OpenSession(ctx, NewSessionID()))(t)
+	batch := func() *Batch { return put("refused/a", "2") }
 	far := Stamp{Epoch: stamp.Epoch, Version: stamp.Version + 1_000_000}
 	for name, c := range map[string]struct {
 		err    error
 		reason Reason
 	}{
-		"absent":  {second(client.Commit(ctx, put("refused/a", "2").IfAbsent([]byte("refused/a")))), PreconditionFailed},
-		"changed": {second(client.Commit(ctx, put("refused/a", "2").IfChanged([]byte("refused/a"), far))), PreconditionFailed},
-		"head":    {second(client.Commit(ctx, put("refused/a", "2").ExpectHead(far))), PreconditionFailed},
+		"absent":  {second(client.Commit(ctx, batch().IfAbsent(key))), PreconditionFailed},
+		"changed": {second(client.Commit(ctx, batch().IfChanged(key, far))), PreconditionFailed},
+		"head":    {second(client.Commit(ctx, batch().ExpectHead(far))), PreconditionFailed},
 		"empty":   {second(client.Commit(ctx, put("", "2"))), InvalidArgument},
-		"future":  {second(client.Get(ctx, []byte("refused/a"), &Read{At: &far})), NotYet},
+		"future":  {second(client.Get(ctx, key, &Read{At: &far})), NotYet},
 		"header":  {second(client.HeaderAt(ctx, 1<<40)), NotFound},
-		"session": {second(must(client.OpenSession(ctx, NewSessionID()))(t).CommitAs(ctx, 0, put("refused/a", "2"))), InvalidArgument},
+		"session": {second(session.CommitAs(ctx, 0, batch())), InvalidArgument},
 	} {
 		var failed *Error
 		if !errors.Is(c.err, c.reason) || !errors.As(c.err, &failed) || OutcomeUnknown(c.err) {
@@ -140,7 +154,8 @@ func TestAStreamCommitsInOrder(t *testing.T) {
 		t.Fatalf("%d answers, number %d", len(answers), session.Highest())
 	}
 	for i, answer := range answers {
-		if answer.Number != uint64(i)+1 || len(answer.Receipt) == 0 || i > 0 && answer.Stamp.Version < answers[i-1].Stamp.Version {
+		if answer.Number != uint64(i)+1 || len(answer.Receipt) == 0 ||
+			i > 0 && answer.Stamp.Version < answers[i-1].Stamp.Version {
 			t.Fatalf("answer %d: %+v", i, answer)
 		}
 	}
@@ -287,6 +302,7 @@ func TestAWatchFollowsNewCommits(t *testing.T) {
 	ctx, client := limited(t), l.client(t)
 	ctx, cancel := context.WithCancel(ctx)
 	from := must(client.Head(ctx))(t).LogSize
+	watch := Watch{From: from, Follow: true, ChangedKeys: true, ChangedValues: true}
 	committed := make(chan Stamp, 1)
 	go func() {
 		answer, err := client.Commit(ctx, put("watch/a", "1"))
@@ -296,7 +312,7 @@ func TestAWatchFollowsNewCommits(t *testing.T) {
 		}
 		committed <- answer.Stamp
 	}()
-	for head, err := range client.WatchHeads(ctx, Watch{From: from, Follow: true, ChangedKeys: true, ChangedValues: true}) {
+	for head, err := range client.WatchHeads(ctx, watch) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -346,12 +362,19 @@ func TestVersionsArePinnedPrunedAndRolledBack(t *testing.T) {
 		t.Error(err)
 	}
 	before := must(client.Get(ctx, []byte("k"), &Read{At: &Stamp{Version: 5}}))(t)
-	rolled := must(client.Rollback(ctx, 4, Order{Principal: "alice", Reason: "a mistake", ExpectedHead: &Stamp{Version: 6}}))(t)
+	rolled := must(
+		client.Rollback(ctx, 4, Order{Principal: "alice", Reason: "a mistake", ExpectedHead: &Stamp{Version: 6}}),
+	)(
+		t,
+	)
 	if rolled.Head != (Stamp{Epoch: 1, Version: 4}) {
 		t.Errorf("%+v", rolled)
 	}
-	for _, read := range []*Read{nil, {At: &Stamp{Version: 4}}, {At: &Stamp{Epoch: 1, Version: 4}}, {At: &Stamp{Epoch: 9, Version: 4}, AnyEpoch: true}} {
-		if got := must(client.Get(ctx, []byte("k"), read))(t); string(got.Record.Value) != "3" || got.ReadAt != (Stamp{Version: 4}) {
+	for _, read := range []*Read{
+		nil, {At: &Stamp{Version: 4}}, {At: &Stamp{Epoch: 1, Version: 4}}, {At: &Stamp{Epoch: 9, Version: 4}, AnyEpoch: true},
+	} {
+		if got := must(client.Get(ctx, []byte("k"), read))(t); string(got.Record.Value) != "3" ||
+			got.ReadAt != (Stamp{Version: 4}) {
 			t.Errorf("%+v: %+v", read, got)
 		}
 	}

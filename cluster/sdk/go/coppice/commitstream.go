@@ -7,7 +7,7 @@ import (
 	"math"
 	"time"
 
-	coppicev1 "coppice.dev/sdk/v1"
+	v1 "coppice.dev/sdk/v1"
 )
 
 // UnderWayMax is how many batches of a stream may be sent and not answered.
@@ -33,13 +33,13 @@ type CommitStream struct {
 
 // sentRequest is a batch without an answer, with what the client knew when it was first sent.
 type sentRequest struct {
-	request *coppicev1.CommitStreamRequest
+	request *v1.CommitStreamRequest
 	known   known
 }
 
 type liveStream struct {
 	picked *route
-	calls  coppicev1.Ledger_CommitStreamClient
+	calls  v1.Ledger_CommitStreamClient
 	end    context.CancelFunc
 	// sent counts those of the waiting batches that were sent on this stream.
 	sent int
@@ -67,7 +67,12 @@ func (s *CommitStream) Push(ctx context.Context, batch *Batch) (*Answer, error) 
 	}
 	s.number++
 	id := s.session.id
-	request := &coppicev1.CommitStreamRequest{SessionId: id[:], Number: s.number, Batch: &batch.pb, WantReceipt: s.session.client.trust != nil}
+	request := &v1.CommitStreamRequest{
+		SessionId:   id[:],
+		Number:      s.number,
+		Batch:       &batch.pb,
+		WantReceipt: s.session.client.trust != nil,
+	}
 	s.waiting = append(s.waiting, sentRequest{request: request, known: s.session.client.known()})
 	// A failure to send shows in the wait for the answer, which connects again.
 	_ = s.send(ctx)
@@ -165,13 +170,13 @@ func (s *CommitStream) guard(ctx context.Context) (release func()) {
 }
 
 // receive waits for the next answer. After an error the stream is gone.
-func (s *CommitStream) receive(ctx context.Context) (*route, *coppicev1.CommitStreamResponse, error) {
+func (s *CommitStream) receive(ctx context.Context) (*route, *v1.CommitStreamResponse, error) {
 	err := s.send(ctx)
 	live := s.live
 	if err == nil || errors.Is(err, io.EOF) {
 		if live.calls != nil {
 			release := s.guard(ctx)
-			var message *coppicev1.CommitStreamResponse
+			var message *v1.CommitStreamResponse
 			message, err = live.calls.Recv()
 			release()
 			if err == nil {
@@ -188,7 +193,7 @@ func (s *CommitStream) receive(ctx context.Context) (*route, *coppicev1.CommitSt
 }
 
 // settle checks an answer, and takes its batch off the list.
-func (s *CommitStream) settle(ctx context.Context, message *coppicev1.CommitStreamResponse) (*Answer, error) {
+func (s *CommitStream) settle(ctx context.Context, message *v1.CommitStreamResponse) (*Answer, error) {
 	oldest := s.waiting[0]
 	if message.Number != oldest.request.Number || message.Commit == nil || message.Commit.Stamp == nil {
 		s.drop()

@@ -8,7 +8,7 @@ import (
 	"iter"
 	"slices"
 
-	coppicev1 "coppice.dev/sdk/v1"
+	v1 "coppice.dev/sdk/v1"
 	"coppice.dev/sdk/verify"
 )
 
@@ -48,8 +48,8 @@ type BatchGot struct {
 	Proof   []byte
 }
 
-func (c *Client) readOptions(read *Read) *coppicev1.ReadOptions {
-	options := &coppicev1.ReadOptions{WantProof: c.trust != nil, ValuesInProof: c.trust != nil}
+func (c *Client) readOptions(read *Read) *v1.ReadOptions {
+	options := &v1.ReadOptions{WantProof: c.trust != nil, ValuesInProof: c.trust != nil}
 	if read != nil {
 		options.AnyEpoch, options.StaleOk, options.Cosigned = read.AnyEpoch, read.StaleOK, read.Cosigned
 		if read.At != nil {
@@ -71,8 +71,8 @@ func (c *Client) Get(ctx context.Context, key []byte, read *Read) (*Got, error) 
 // BatchGet reads several keys of one version.
 func (c *Client) BatchGet(ctx context.Context, keys [][]byte, read *Read) (*BatchGot, error) {
 	k := c.known()
-	request := &coppicev1.BatchGetRequest{Keys: keys, Read: c.readOptions(read)}
-	answer, err := invoke(ctx, c, "BatchGet", safe, request, coppicev1.LedgerClient.BatchGet)
+	request := &v1.BatchGetRequest{Keys: keys, Read: c.readOptions(read)}
+	answer, err := invoke(ctx, c, "BatchGet", safe, request, v1.LedgerClient.BatchGet)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (c *Client) BatchGet(ctx context.Context, keys [][]byte, read *Read) (*Batc
 	return got, nil
 }
 
-func recordOf(record *coppicev1.Record) *Record {
+func recordOf(record *v1.Record) *Record {
 	if !record.GetFound() {
 		return nil
 	}
@@ -215,11 +215,11 @@ type page struct {
 
 func (c *Client) page(ctx context.Context, low, high []byte, read *Read) (*page, error) {
 	k := c.known()
-	request := &coppicev1.RangeRequest{Low: low, High: high, Limit: pageRecords, Read: c.readOptions(read)}
+	request := &v1.RangeRequest{Low: low, High: high, Limit: pageRecords, Read: c.readOptions(read)}
 	p := &page{}
 	ended, size := false, 0
 	var last []byte
-	take := func(message *coppicev1.RangeResponse) error {
+	take := func(message *v1.RangeResponse) error {
 		if ended || len(message.Records) == 0 && message.End == nil {
 			return errors.New("a range that neither goes on nor ends")
 		}
@@ -242,7 +242,7 @@ func (c *Client) page(ctx context.Context, low, high []byte, read *Read) (*page,
 		}
 		return nil
 	}
-	err := collect(ctx, c, "Range", request, coppicev1.LedgerClient.Range, take)
+	err := collect(ctx, c, "Range", request, v1.LedgerClient.Range, take)
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +282,8 @@ func (c *Client) checkPage(ctx context.Context, k known, low, high []byte, read 
 	}
 	for i := range p.records {
 		record, shown := &v.Query.Records[i], &p.records[i]
-		if !bytes.Equal(record.Key, shown.Key) || record.Stamp != shown.LastChanged || sha256.Sum256(shown.Value) != record.Hash {
+		if !bytes.Equal(record.Key, shown.Key) || record.Stamp != shown.LastChanged ||
+			sha256.Sum256(shown.Value) != record.Hash {
 			return errors.New("the answer and its proof disagree")
 		}
 	}
@@ -304,11 +305,11 @@ type Change struct {
 // History gives the changes of a key, newest first. They are the coordinator's word: no proof covers
 // them. A limit of 0 means none.
 func (c *Client) History(ctx context.Context, key []byte, limit uint32, read *Read) iter.Seq2[Change, error] {
-	request := &coppicev1.HistoryRequest{Key: key, Limit: limit, Read: c.readOptions(read)}
+	request := &v1.HistoryRequest{Key: key, Limit: limit, Read: c.readOptions(read)}
 	request.Read.WantProof, request.Read.ValuesInProof = false, false
 	return func(yield func(Change, error) bool) {
 		var last *uint64
-		for message, err := range messages(ctx, c, "History", request, coppicev1.LedgerClient.History, true) {
+		for message, err := range messages(ctx, c, "History", request, v1.LedgerClient.History, true) {
 			if err != nil {
 				yield(Change{}, err)
 				return
@@ -342,10 +343,10 @@ type Difference struct {
 // Diff gives the keys of a range whose records differ between two versions, in ascending order. They
 // are the coordinator's word: read a key at both versions to have it proven.
 func (c *Client) Diff(ctx context.Context, from, to Stamp, low, high []byte) iter.Seq2[Difference, error] {
-	request := &coppicev1.DiffRequest{From: toStamp(from), To: toStamp(to), Low: low, High: high}
+	request := &v1.DiffRequest{From: toStamp(from), To: toStamp(to), Low: low, High: high}
 	return func(yield func(Difference, error) bool) {
 		var last []byte
-		for message, err := range messages(ctx, c, "Diff", request, coppicev1.LedgerClient.Diff, true) {
+		for message, err := range messages(ctx, c, "Diff", request, v1.LedgerClient.Diff, true) {
 			if err != nil {
 				yield(Difference{}, err)
 				return
@@ -356,7 +357,8 @@ func (c *Client) Diff(ctx context.Context, from, to Stamp, low, high []byte) ite
 					difference.Key = d.GetBefore().GetKey()
 				}
 				outside := bytes.Compare(difference.Key, low) < 0 || high != nil && bytes.Compare(difference.Key, high) >= 0
-				if outside || last != nil && bytes.Compare(difference.Key, last) <= 0 || difference.Before == nil && difference.After == nil {
+				if outside || last != nil && bytes.Compare(difference.Key, last) <= 0 ||
+					difference.Before == nil && difference.After == nil {
 					yield(Difference{}, distrust("Diff", "keys that do not ascend, or that were not asked for"))
 					return
 				}

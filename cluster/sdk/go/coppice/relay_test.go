@@ -13,25 +13,25 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	coppicev1 "coppice.dev/sdk/v1"
+	v1 "coppice.dev/sdk/v1"
 )
 
 // relay is a coordinator that passes calls on to a ledger, and may change what comes back.
 type relay struct {
-	coppicev1.UnimplementedLedgerServer
+	v1.UnimplementedLedgerServer
 	mutex    sync.Mutex
-	ledger   coppicev1.LedgerClient
+	ledger   v1.LedgerClient
 	endpoint string
 	// calls counts the calls of each method.
 	calls map[string]int
 
-	onBatchGet   func(*coppicev1.BatchGetRequest, *coppicev1.BatchGetResponse) error
-	onCommit     func(*coppicev1.CommitRequest, *coppicev1.CommitResponse) error
-	onStream     func(*coppicev1.CommitStreamResponse)
-	onRange      func([]*coppicev1.RangeResponse) []*coppicev1.RangeResponse
-	onCheckpoint func(*coppicev1.GetCheckpointResponse) error
-	onHeader     func(*coppicev1.GetHeaderResponse)
-	onHeads      func(*coppicev1.WatchHeadsResponse) error
+	onBatchGet   func(*v1.BatchGetRequest, *v1.BatchGetResponse) error
+	onCommit     func(*v1.CommitRequest, *v1.CommitResponse) error
+	onStream     func(*v1.CommitStreamResponse)
+	onRange      func([]*v1.RangeResponse) []*v1.RangeResponse
+	onCheckpoint func(*v1.GetCheckpointResponse) error
+	onHeader     func(*v1.GetHeaderResponse)
+	onHeads      func(*v1.WatchHeadsResponse) error
 }
 
 func startRelay(t testing.TB, l *ledger, security credentials.TransportCredentials) *relay {
@@ -42,8 +42,12 @@ func startRelay(t testing.TB, l *ledger, security credentials.TransportCredentia
 	}
 	r := &relay{endpoint: listener.Addr().String(), calls: map[string]int{}}
 	r.show(t, l)
-	server := grpc.NewServer(grpc.Creds(security), grpc.MaxRecvMsgSize(answerBytesMax), grpc.MaxSendMsgSize(answerBytesMax))
-	coppicev1.RegisterLedgerServer(server, r)
+	server := grpc.NewServer(
+		grpc.Creds(security),
+		grpc.MaxRecvMsgSize(answerBytesMax),
+		grpc.MaxSendMsgSize(answerBytesMax),
+	)
+	v1.RegisterLedgerServer(server, r)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 	return r
@@ -64,10 +68,10 @@ func (r *relay) show(t testing.TB, l *ledger) {
 	t.Cleanup(func() { _ = connection.Close() })
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
-	r.ledger = coppicev1.NewLedgerClient(connection)
+	r.ledger = v1.NewLedgerClient(connection)
 }
 
-func (r *relay) to(name string) coppicev1.LedgerClient {
+func (r *relay) to(name string) v1.LedgerClient {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	r.calls[name]++
@@ -80,7 +84,7 @@ func (r *relay) count(name string) int {
 	return r.calls[name]
 }
 
-func (r *relay) BatchGet(ctx context.Context, request *coppicev1.BatchGetRequest) (*coppicev1.BatchGetResponse, error) {
+func (r *relay) BatchGet(ctx context.Context, request *v1.BatchGetRequest) (*v1.BatchGetResponse, error) {
 	answer, err := r.to("BatchGet").BatchGet(ctx, request)
 	if err == nil && r.onBatchGet != nil {
 		err = r.onBatchGet(request, answer)
@@ -88,7 +92,7 @@ func (r *relay) BatchGet(ctx context.Context, request *coppicev1.BatchGetRequest
 	return answer, err
 }
 
-func (r *relay) Commit(ctx context.Context, request *coppicev1.CommitRequest) (*coppicev1.CommitResponse, error) {
+func (r *relay) Commit(ctx context.Context, request *v1.CommitRequest) (*v1.CommitResponse, error) {
 	answer, err := r.to("Commit").Commit(ctx, request)
 	if err == nil && r.onCommit != nil {
 		err = r.onCommit(request, answer)
@@ -96,11 +100,14 @@ func (r *relay) Commit(ctx context.Context, request *coppicev1.CommitRequest) (*
 	return answer, err
 }
 
-func (r *relay) OpenSession(ctx context.Context, request *coppicev1.OpenSessionRequest) (*coppicev1.OpenSessionResponse, error) {
+func (r *relay) OpenSession(ctx context.Context, request *v1.OpenSessionRequest) (*v1.OpenSessionResponse, error) {
 	return r.to("OpenSession").OpenSession(ctx, request)
 }
 
-func (r *relay) GetCheckpoint(ctx context.Context, request *coppicev1.GetCheckpointRequest) (*coppicev1.GetCheckpointResponse, error) {
+func (r *relay) GetCheckpoint(
+	ctx context.Context,
+	request *v1.GetCheckpointRequest,
+) (*v1.GetCheckpointResponse, error) {
 	answer, err := r.to("GetCheckpoint").GetCheckpoint(ctx, request)
 	if err == nil && r.onCheckpoint != nil {
 		err = r.onCheckpoint(answer)
@@ -108,7 +115,7 @@ func (r *relay) GetCheckpoint(ctx context.Context, request *coppicev1.GetCheckpo
 	return answer, err
 }
 
-func (r *relay) GetHeader(ctx context.Context, request *coppicev1.GetHeaderRequest) (*coppicev1.GetHeaderResponse, error) {
+func (r *relay) GetHeader(ctx context.Context, request *v1.GetHeaderRequest) (*v1.GetHeaderResponse, error) {
 	answer, err := r.to("GetHeader").GetHeader(ctx, request)
 	if err == nil && r.onHeader != nil {
 		r.onHeader(answer)
@@ -116,12 +123,12 @@ func (r *relay) GetHeader(ctx context.Context, request *coppicev1.GetHeaderReque
 	return answer, err
 }
 
-func (r *relay) Range(request *coppicev1.RangeRequest, out grpc.ServerStreamingServer[coppicev1.RangeResponse]) error {
+func (r *relay) Range(request *v1.RangeRequest, out grpc.ServerStreamingServer[v1.RangeResponse]) error {
 	stream, err := r.to("Range").Range(out.Context(), request)
 	if err != nil {
 		return err
 	}
-	var all []*coppicev1.RangeResponse
+	var all []*v1.RangeResponse
 	for {
 		message, err := stream.Recv()
 		if err == io.EOF {
@@ -143,7 +150,7 @@ func (r *relay) Range(request *coppicev1.RangeRequest, out grpc.ServerStreamingS
 	return nil
 }
 
-func (r *relay) WatchHeads(request *coppicev1.WatchHeadsRequest, out grpc.ServerStreamingServer[coppicev1.WatchHeadsResponse]) error {
+func (r *relay) WatchHeads(request *v1.WatchHeadsRequest, out grpc.ServerStreamingServer[v1.WatchHeadsResponse]) error {
 	stream, err := r.to("WatchHeads").WatchHeads(out.Context(), request)
 	if err != nil {
 		return err
@@ -165,7 +172,7 @@ func (r *relay) WatchHeads(request *coppicev1.WatchHeadsRequest, out grpc.Server
 	}
 }
 
-func (r *relay) CommitStream(in grpc.BidiStreamingServer[coppicev1.CommitStreamRequest, coppicev1.CommitStreamResponse]) error {
+func (r *relay) CommitStream(in grpc.BidiStreamingServer[v1.CommitStreamRequest, v1.CommitStreamResponse]) error {
 	stream, err := r.to("CommitStream").CommitStream(in.Context())
 	if err != nil {
 		return err

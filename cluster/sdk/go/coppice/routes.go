@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/stats"
 
-	coppicev1 "coppice.dev/sdk/v1"
+	v1 "coppice.dev/sdk/v1"
 )
 
 const (
@@ -30,7 +30,7 @@ const (
 type route struct {
 	address    string
 	connection *grpc.ClientConn
-	ledger     coppicev1.LedgerClient
+	ledger     v1.LedgerClient
 	rest       time.Duration
 	restsUntil time.Time
 }
@@ -96,7 +96,7 @@ func (r *routes) learn(endpoint string) error {
 	if err != nil {
 		return err
 	}
-	r.routes = append(r.routes, &route{address: address, connection: connection, ledger: coppicev1.NewLedgerClient(connection)})
+	r.routes = append(r.routes, &route{address: address, connection: connection, ledger: v1.NewLedgerClient(connection)})
 	return nil
 }
 

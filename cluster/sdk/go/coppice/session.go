@@ -7,7 +7,7 @@ import (
 	"math"
 	"sync"
 
-	coppicev1 "coppice.dev/sdk/v1"
+	v1 "coppice.dev/sdk/v1"
 	"coppice.dev/sdk/verify"
 )
 
@@ -35,8 +35,8 @@ type Session struct {
 
 // OpenSession opens a session, or finds it again.
 func (c *Client) OpenSession(ctx context.Context, id SessionID) (*Session, error) {
-	request := &coppicev1.OpenSessionRequest{SessionId: id[:]}
-	answer, err := invoke(ctx, c, "OpenSession", safe, request, coppicev1.LedgerClient.OpenSession)
+	request := &v1.OpenSessionRequest{SessionId: id[:]}
+	answer, err := invoke(ctx, c, "OpenSession", safe, request, v1.LedgerClient.OpenSession)
 	if err != nil {
 		return nil, err
 	}
@@ -96,8 +96,8 @@ func (s *Session) CommitAs(ctx context.Context, number uint64, batch *Batch) (*C
 	return s.client.commit(ctx, safe, s.request(number, batch))
 }
 
-func (s *Session) request(number uint64, batch *Batch) *coppicev1.CommitRequest {
-	return &coppicev1.CommitRequest{
+func (s *Session) request(number uint64, batch *Batch) *v1.CommitRequest {
+	return &v1.CommitRequest{
 		Batch: &batch.pb, SessionId: s.id[:], Number: number, WantReceipt: s.client.trust != nil,
 	}
 }

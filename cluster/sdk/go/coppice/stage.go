@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	coppicev1 "coppice.dev/sdk/v1"
+	v1 "coppice.dev/sdk/v1"
 	"coppice.dev/sdk/verify"
 )
 
@@ -17,16 +17,16 @@ type Stage struct {
 	// finalized.
 	StateRoot verify.Digest
 	id        []byte
-	batch     *coppicev1.Batch
+	batch     *v1.Batch
 }
 
 // Stage computes the state that a batch would give on head, or on another stage if parent is not nil.
 func (c *Client) Stage(ctx context.Context, batch *Batch, parent *Stage) (*Stage, error) {
-	request := &coppicev1.StageRequest{Batch: &batch.pb}
+	request := &v1.StageRequest{Batch: &batch.pb}
 	if parent != nil {
 		request.ParentStageId = parent.id
 	}
-	answer, err := invoke(ctx, c, "Stage", unsafe, request, coppicev1.LedgerClient.Stage)
+	answer, err := invoke(ctx, c, "Stage", unsafe, request, v1.LedgerClient.Stage)
 	if err != nil {
 		return nil, err
 	}
@@ -41,8 +41,8 @@ func (c *Client) Stage(ctx context.Context, batch *Batch, parent *Stage) (*Stage
 // Finalize commits a stage whose parent is head. Its version has the state root that was staged.
 func (c *Client) Finalize(ctx context.Context, stage *Stage) (*Committed, error) {
 	k := c.known()
-	request := &coppicev1.FinalizeRequest{StageId: stage.id, WantReceipt: c.trust != nil}
-	answer, err := invoke(ctx, c, "Finalize", unsafe, request, coppicev1.LedgerClient.Finalize)
+	request := &v1.FinalizeRequest{StageId: stage.id, WantReceipt: c.trust != nil}
+	answer, err := invoke(ctx, c, "Finalize", unsafe, request, v1.LedgerClient.Finalize)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (c *Client) Finalize(ctx context.Context, stage *Stage) (*Committed, error)
 
 // Discard drops a stage, and all that build on it. It gives how many were dropped.
 func (c *Client) Discard(ctx context.Context, stage *Stage) (int, error) {
-	request := &coppicev1.DiscardRequest{StageId: stage.id}
-	answer, err := invoke(ctx, c, "Discard", safe, request, coppicev1.LedgerClient.Discard)
+	request := &v1.DiscardRequest{StageId: stage.id}
+	answer, err := invoke(ctx, c, "Discard", safe, request, v1.LedgerClient.Discard)
 	return int(answer.GetDiscarded()), err
 }

@@ -12,14 +12,16 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	coppicev1 "coppice.dev/sdk/v1"
+	v1 "coppice.dev/sdk/v1"
 )
 
 // errEnded is the error of a stream that ended before it should.
 var errEnded = status.Error(codes.Unavailable, "the stream ended early")
 
 // method is a method of the service that answers with a stream.
-type method[Request, Message any] func(coppicev1.LedgerClient, context.Context, *Request, ...grpc.CallOption) (grpc.ServerStreamingClient[Message], error)
+type method[Request, Message any] func(
+	v1.LedgerClient, context.Context, *Request, ...grpc.CallOption,
+) (grpc.ServerStreamingClient[Message], error)
 
 // opened is a stream with its first message, which shows that the call was not refused.
 type opened[Message any] struct {
@@ -30,8 +32,15 @@ type opened[Message any] struct {
 }
 
 // open begins a stream, and waits for its first message. With a limit, that must come in time.
-func open[Request, Message any](ctx context.Context, c *Client, name string, request *Request, call method[Request, Message], limited bool) (opened[Message], context.CancelFunc, error) {
-	return attempts(ctx, c, name, safe, false, func(ctx context.Context, ledger coppicev1.LedgerClient) (opened[Message], error) {
+func open[Request, Message any](
+	ctx context.Context,
+	c *Client,
+	name string,
+	request *Request,
+	call method[Request, Message],
+	limited bool,
+) (opened[Message], context.CancelFunc, error) {
+	return attempts(ctx, c, name, safe, false, func(ctx context.Context, ledger v1.LedgerClient) (opened[Message], error) {
 		ctx, cancel := context.WithCancel(ctx)
 		calls, err := call(ledger, ctx, request)
 		if err != nil {
@@ -50,7 +59,12 @@ func open[Request, Message any](ctx context.Context, c *Client, name string, req
 }
 
 // receive waits for the next message. With a limit, the stream is ended if none comes in time.
-func receive[Message any](calls grpc.ServerStreamingClient[Message], end context.CancelFunc, limit time.Duration, limited bool) (*Message, error) {
+func receive[Message any](
+	calls grpc.ServerStreamingClient[Message],
+	end context.CancelFunc,
+	limit time.Duration,
+	limited bool,
+) (*Message, error) {
 	if !limited {
 		return calls.Recv()
 	}
@@ -66,7 +80,14 @@ func receive[Message any](calls grpc.ServerStreamingClient[Message], end context
 
 // messages gives the messages of a stream. Without a limit it waits for the next one as long as the
 // context lives.
-func messages[Request, Message any](ctx context.Context, c *Client, name string, request *Request, call method[Request, Message], limited bool) iter.Seq2[*Message, error] {
+func messages[Request, Message any](
+	ctx context.Context,
+	c *Client,
+	name string,
+	request *Request,
+	call method[Request, Message],
+	limited bool,
+) iter.Seq2[*Message, error] {
 	return func(yield func(*Message, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -90,7 +111,14 @@ func messages[Request, Message any](ctx context.Context, c *Client, name string,
 }
 
 // collect takes all messages of a stream. If it breaks, the call has failed.
-func collect[Request, Message any](ctx context.Context, c *Client, name string, request *Request, call method[Request, Message], take func(*Message) error) error {
+func collect[Request, Message any](
+	ctx context.Context,
+	c *Client,
+	name string,
+	request *Request,
+	call method[Request, Message],
+	take func(*Message) error,
+) error {
 	for message, err := range messages(ctx, c, name, request, call, true) {
 		if err != nil {
 			return err

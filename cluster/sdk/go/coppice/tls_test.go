@@ -74,7 +74,9 @@ func (a *authority) server(t testing.TB, name string) credentials.TransportCrede
 	roots.AddCert(a.certificate)
 	pair := must(tls.LoadX509KeyPair(a.path(name+".pem"), a.path(name+".key")))(t)
 	return credentials.NewTLS(&tls.Config{
-		Certificates: []tls.Certificate{pair}, ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
+		Certificates: []tls.Certificate{
+			pair,
+		}, ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
 	})
 }
 
@@ -108,7 +110,10 @@ func TestBothEndsShowCertificates(t *testing.T) {
 		"a client without a certificate":         {server(own, "coordinator"), anonymous, false},
 		"a client that trusts another authority": {server(own, "coordinator"), identity(own, other), false},
 	} {
-		client := connect(t, Options{Endpoints: []string{c.endpoint}, Trust: l.key(t), TLS: c.tls, Patience: 50 * time.Millisecond})
+		client := connect(
+			t,
+			Options{Endpoints: []string{c.endpoint}, Trust: l.key(t), TLS: c.tls, Patience: 50 * time.Millisecond},
+		)
 		_, err := client.Commit(ctx, put("tls/a", name))
 		if (err == nil) != c.works || err != nil && OutcomeUnknown(err) && name != "a client without a certificate" {
 			t.Errorf("%s: %v", name, err)
@@ -118,21 +123,25 @@ func TestBothEndsShowCertificates(t *testing.T) {
 	if err := os.WriteFile(own.path("reader.key"), []byte("no key"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(Options{Endpoints: []string{"https://127.0.0.1:1"}, Trust: l.key(t), TLS: identity(own, own)}); err == nil {
+	damaged := Options{Endpoints: []string{"https://127.0.0.1:1"}, Trust: l.key(t), TLS: identity(own, own)}
+	if _, err := New(damaged); err == nil {
 		t.Error("a damaged key is taken")
 	}
 }
 
 func TestOptionsAreJudgedBeforeTheFirstCall(t *testing.T) {
 	key := sharedLedger(t).key(t)
-	for _, endpoint := range []string{"", "host", "http://host", "ftp://host:1", "https://host:1", "http://host:1/path", ":1", "http://u@host:1"} {
+	for _, endpoint := range []string{
+		"", "host", "http://host", "ftp://host:1", "https://host:1", "http://host:1/path", ":1", "http://u@host:1",
+	} {
 		if _, err := New(Options{Endpoints: []string{endpoint}, Trust: key}); err == nil {
 			t.Errorf("%q is taken for an endpoint", endpoint)
 		}
 	}
 	for i, options := range []Options{
 		{Trust: key}, {Endpoints: []string{"a:1"}}, {Endpoints: []string{"a:1"}, Trust: key, Unverified: true},
-		{Endpoints: []string{"a:1"}, Unverified: true, Memory: &Memory{}}, {Endpoints: []string{"a:1"}, Trust: key, Patience: -1},
+		{Endpoints: []string{"a:1"}, Unverified: true, Memory: &Memory{}},
+		{Endpoints: []string{"a:1"}, Trust: key, Patience: -1},
 		{Endpoints: []string{"a:1"}, Trust: key, Memory: &Memory{Checkpoint: []byte("no note")}},
 		{Endpoints: make([]string, 17), Trust: key}, {Endpoints: []string{"a:1"}, Trust: key, TLS: &TLS{CA: "/nowhere"}},
 	} {
@@ -148,7 +157,8 @@ func TestAnUnverifiedClientBelieves(t *testing.T) {
 	client := connect(t, Options{Endpoints: []string{l.endpoint}, Unverified: true})
 	committed := must(client.Commit(ctx, put("believed/a", "1")))(t)
 	got := must(client.Get(ctx, []byte("believed/a"), nil))(t)
-	if len(committed.Receipt) > 0 || string(got.Record.Value) != "1" || len(got.Proof) > 0 || len(client.Memory().Checkpoint) > 0 {
+	if len(committed.Receipt) > 0 || string(got.Record.Value) != "1" || len(got.Proof) > 0 ||
+		len(client.Memory().Checkpoint) > 0 {
 		t.Errorf("%+v, %+v", committed, got)
 	}
 	for record, err := range client.Range(ctx, []byte("believed/"), []byte("believed0"), nil) {

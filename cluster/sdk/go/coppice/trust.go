@@ -253,7 +253,11 @@ func (c *Client) tie(ctx context.Context, proven, newest *seen) (bool, error) {
 		return false, nil
 	}
 	if end.Root != last.end.Root {
-		return false, &ForkError{Known: end.note, Shown: last.end.note, Why: "two proofs of growth end in other logs of one size"}
+		return false, &ForkError{
+			Known: end.note,
+			Shown: last.end.note,
+			Why:   "two proofs of growth end in other logs of one size",
+		}
 	}
 	t := c.trust
 	t.mutex.Lock()

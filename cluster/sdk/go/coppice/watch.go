@@ -7,7 +7,7 @@ import (
 	"iter"
 	"time"
 
-	coppicev1 "coppice.dev/sdk/v1"
+	v1 "coppice.dev/sdk/v1"
 	"coppice.dev/sdk/verify"
 )
 
@@ -47,13 +47,13 @@ func (c *Client) WatchHeads(ctx context.Context, watch Watch) iter.Seq2[Headed, 
 		w := &watcher{next: watch.From}
 		until := time.Now().Add(c.patience)
 		for pause := pauseMin; ; pause = min(2*pause, pauseMax) {
-			request := &coppicev1.WatchHeadsRequest{
+			request := &v1.WatchHeadsRequest{
 				FromSequence: w.next, Follow: watch.Follow,
 				WantChangedKeys: watch.ChangedKeys, WantChangedValues: watch.ChangedValues,
 			}
 			w.part = Headed{}
 			var failed error
-			for message, err := range messages(ctx, c, "WatchHeads", request, coppicev1.LedgerClient.WatchHeads, !watch.Follow) {
+			for message, err := range messages(ctx, c, "WatchHeads", request, v1.LedgerClient.WatchHeads, !watch.Follow) {
 				if err != nil {
 					failed = err
 					break
@@ -108,7 +108,7 @@ type watcher struct {
 }
 
 // take gives a header when its last message has come.
-func (w *watcher) take(message *coppicev1.WatchHeadsResponse) (*Headed, error) {
+func (w *watcher) take(message *v1.WatchHeadsResponse) (*Headed, error) {
 	if w.part.Header == nil {
 		header, err := verify.DecodeHeader(message.Header)
 		if err != nil {

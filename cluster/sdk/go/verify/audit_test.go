@@ -105,7 +105,8 @@ func TestRulesAreThoseOfTheVectors(t *testing.T) {
 	for _, tier := range all.Tiers {
 		var entries []uint64
 		var merged int
-		if json.Unmarshal(tier["entries, youngest first"], &entries) != nil || json.Unmarshal(tier["merged"], &merged) != nil {
+		if json.Unmarshal(tier["entries, youngest first"], &entries) != nil ||
+			json.Unmarshal(tier["merged"], &merged) != nil {
 			t.Fatal("the form of the tiers")
 		}
 		if got := p.tiers(entries); got != merged {

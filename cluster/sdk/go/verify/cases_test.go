@@ -42,7 +42,12 @@ var soundCases = map[string]bool{
 func TestCollectedCasesAreRefused(t *testing.T) {
 	directory := casesDirectory()
 	if directory == "" {
-		fmt.Fprintf(os.Stderr, "NOT CHECKED: no collected proof files: %s is not set, and no %s is above\n", casesVariable, casesAbove)
+		fmt.Fprintf(
+			os.Stderr,
+			"NOT CHECKED: no collected proof files: %s is not set, and no %s is above\n",
+			casesVariable,
+			casesAbove,
+		)
 		t.SkipNow()
 	}
 	files, err := filepath.Glob(filepath.Join(directory, "*.proof"))

@@ -225,7 +225,9 @@ func TestEachNumberHasOneSpelling(t *testing.T) {
 		}
 	}
 	ones := bytes.Repeat([]byte{0xff}, 9)
-	for _, bad := range [][]byte{{}, {0x80}, {0x80, 0}, {0xff, 0x80, 0}, append(ones, 2), append(ones, 0x81, 0), append(ones, 0xff)} {
+	for _, bad := range [][]byte{
+		{}, {0x80}, {0x80, 0}, {0xff, 0x80, 0}, append(ones, 2), append(ones, 0x81, 0), append(ones, 0xff),
+	} {
 		r := reader{rest: slices.Clone(bad)}
 		if r.short(); r.err == nil {
 			t.Errorf("%x is taken for a number", bad)

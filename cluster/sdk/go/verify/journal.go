@@ -219,7 +219,13 @@ func BatchHash(operations []Operation, preconditions []Precondition, metadata []
 
 // BatchEntry gives the journal entry of a batch that was sent: its operations are parted by the
 // shards of the map in the genesis header. Compare its JournalLeafHash with that of a receipt.
-func BatchEntry(shards []Shard, session *SessionID, number uint64, operations []Operation, metadata []byte) ([]byte, error) {
+func BatchEntry(
+	shards []Shard,
+	session *SessionID,
+	number uint64,
+	operations []Operation,
+	metadata []byte,
+) ([]byte, error) {
 	lists := make(map[uint32][]Operation)
 	for _, operation := range operations {
 		at := shardOf(shards, operation.Key)

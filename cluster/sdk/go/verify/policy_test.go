@@ -20,7 +20,11 @@ func seeded(seed uint16) ed25519.PrivateKey {
 
 func spell(name string, algorithm byte, key []byte) string {
 	id := keyID(name, algorithm, key)
-	return name + "+" + hex.EncodeToString(id[:]) + "+" + base64.StdEncoding.EncodeToString(append([]byte{algorithm}, key...))
+	return name + "+" + hex.EncodeToString(
+		id[:],
+	) + "+" + base64.StdEncoding.EncodeToString(
+		append([]byte{algorithm}, key...),
+	)
 }
 
 func publicOf(seed uint16) []byte { return seeded(seed).Public().(ed25519.PublicKey) }
@@ -139,11 +143,13 @@ func TestWhatIsNoPolicyIsRefused(t *testing.T) {
 		"group g some w2\nquorum g\n", "group g any\nquorum g\n", "group g any w2 w2\nquorum g\n",
 		"group g any w2\ngroup h any w2\nquorum h\n", "group g any none\nquorum g\n", "group g any g\nquorum g\n",
 		"group g any h\ngroup h any w2\nquorum g\n", "group w2 any w3\nquorum w2\n", "group none any w3\nquorum none\n",
-		"group g any w2\ngroup g any w3\nquorum g\n", "quorum w2\r\n", "quorum\vw2\n", "\x00quorum w2\n", "policy v1\nquorum w2\n",
+		"group g any w2\ngroup g any w3\nquorum g\n", "quorum w2\r\n", "quorum\vw2\n", "\x00quorum w2\n",
+		"policy v1\nquorum w2\n",
 		"QUORUM w2\n", "quorum w2 # one of them\n",
 		"witness w2 " + witnessVKey(50) + "\nquorum none\n", "witness none " + witnessVKey(50) + "\nquorum none\n",
 		"witness again " + witnessVKey(2) + "\nquorum none\n", "witness x " + logVKey() + "\nquorum none\n",
-		"witness x " + spell("x", 4, publicOf(1)) + "\nquorum none\n", "log " + spell("x", 1, publicOf(2)) + "\nquorum none\n",
+		"witness x " + spell("x", 4, publicOf(1)) + "\nquorum none\n",
+		"log " + spell("x", 1, publicOf(2)) + "\nquorum none\n",
 		"witness x " + witnessVKey(50) + " a b\nquorum none\n", "witness x " + weak + "\nquorum none\n",
 		"log " + witnessVKey(50) + "\nquorum none\n", "log " + logVKey() + "\nquorum none\n",
 		"witness x " + spell("x", 5, publicOf(50)) + "\nquorum none\n",

@@ -111,12 +111,13 @@ type AboutJournals struct {
 }
 
 func (q AboutJournals) check(v *Verified) error {
+	same := func(journal ProvenJournal, number uint64) bool { return journal.Leaf.JSN == number }
 	switch {
 	case v.Journals == nil:
 		return otherKind()
 	case v.Journals.Ledger != q.Ledger:
 		return fail(StepQuestion, "the proof is for another ledger")
-	case !slices.EqualFunc(v.Journals.Journals, q.Numbers, func(j ProvenJournal, n uint64) bool { return j.Leaf.JSN == n }):
+	case !slices.EqualFunc(v.Journals.Journals, q.Numbers, same):
 		return fail(StepQuestion, "the proof is for other journals")
 	case q.KnownSize != 0 && (v.Journals.KnownSize != q.KnownSize || v.Journals.KnownRoot != q.KnownRoot):
 		return fail(StepQuestion, "the proof continues another state of the ledger than the known one")
@@ -133,7 +134,8 @@ func (q AboutRequest) check(v *Verified) error {
 	}
 	for i, journal := range v.Journals.Journals {
 		leaf := journal.Leaf
-		if leaf.Request != Digest(q) || uint64(leaf.Index) != uint64(i) || uint64(leaf.Of) != uint64(len(v.Journals.Journals)) {
+		if leaf.Request != Digest(q) || uint64(leaf.Index) != uint64(i) ||
+			uint64(leaf.Of) != uint64(len(v.Journals.Journals)) {
 			return fail(StepQuestion, "the proof is not for all journals of the request")
 		}
 	}

@@ -100,8 +100,11 @@ func TestRequestsAreJudgedAsTheVectorsSay(t *testing.T) {
 			}
 		}
 	}
-	for _, word := range []string{"form", "epoch", "ledger", "name", "member", "signature", "role", "lane", "size", "count", "change"} {
-		if refused[word] == 0 {
+	for _, word := range []Refusal{
+		RefusedForm, RefusedEpoch, RefusedLedger, RefusedName, RefusedMember, RefusedSignature, RefusedRole, RefusedLane,
+		RefusedSize, RefusedCount, RefusedChange,
+	} {
+		if refused[string(word)] == 0 {
 			t.Errorf("nothing is refused by %s", word)
 		}
 	}

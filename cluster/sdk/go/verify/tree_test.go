@@ -48,6 +48,10 @@ func TestNodesHaveTheShapeOfThePage(t *testing.T) {
 		return tree(2, 3, leafOf(2, childAt(0, "", first), childAt(1, "m", leafOf(2, second...))))
 	}
 	below := func(key string) *nodePart { return leafOf(1, recordAt(0, key)) }
+	half := leafOf(2, childAt(0, "", below("a")), hiddenAt(1, "m"))
+	atNext := leafOf(2, childAt(0, "", leafOf(2, hiddenAt(1, "m"))), hiddenAt(1, "m"))
+	late, other := recordAt(0, "a"), recordAt(0, "a")
+	late.stamp, other.stamp = Stamp{Version: 6}, Stamp{Epoch: 1}
 	for name, c := range map[string]struct {
 		tree  *treePart
 		sound bool
@@ -62,7 +66,7 @@ func TestNodesHaveTheShapeOfThePage(t *testing.T) {
 		"a first entry with a separator":          {inner(childAt(0, "n", below("n")), childAt(1, "p", below("p"))), false},
 		"a second entry without a separator":      {tree(1, 2, leafOf(2, childAt(1, "", below("a")))), false},
 		"separators that do not ascend":           {inner(childAt(0, "", below("m")), childAt(1, "", below("p"))), false},
-		"a separator at the next one of its node": {tree(2, 2, leafOf(2, childAt(0, "", leafOf(2, hiddenAt(1, "m"))), hiddenAt(1, "m"))), false},
+		"a separator at the next one of its node": {tree(2, 2, atNext), false},
 		"an inner node without entries":           {tree(1, 1, &nodePart{}), false},
 		"an empty leaf below another node":        {tree(1, 1, leafOf(1, childAt(0, "", &nodePart{}))), false},
 		"the empty tree":                          {tree(0, 0, &nodePart{}), true},
@@ -70,12 +74,12 @@ func TestNodesHaveTheShapeOfThePage(t *testing.T) {
 		"a leaf of which nothing is shown":        {tree(0, 2, &nodePart{count: 2, hashes: make(hashList, 32)}), false},
 		"two records, and one is hidden":          {tree(0, 2, leafOf(2, recordAt(1, "b"))), true},
 		"three entries of a leaf of two":          {tree(0, 3, leafOf(2, recordAt(1, "b"))), false},
-		"a hidden leaf and a record, two entries": {tree(1, 2, leafOf(2, childAt(0, "", below("a")), hiddenAt(1, "m"))), true},
-		"a hidden leaf and a record, more":        {tree(1, 9, leafOf(2, childAt(0, "", below("a")), hiddenAt(1, "m"))), true},
-		"a hidden leaf and a record, one entry":   {tree(1, 1, leafOf(2, childAt(0, "", below("a")), hiddenAt(1, "m"))), false},
+		"a hidden leaf and a record, two entries": {tree(1, 2, half), true},
+		"a hidden leaf and a record, more":        {tree(1, 9, half), true},
+		"a hidden leaf and a record, one entry":   {tree(1, 1, half), false},
 		"two hidden leaves, one entry":            {tree(1, 1, leafOf(2, hiddenAt(1, "m"))), false},
-		"a record of a later version":             {tree(0, 1, leafOf(1, partEntry{key: []byte("a"), stamp: Stamp{Version: 6}})), false},
-		"a record of a later epoch":               {tree(0, 1, leafOf(1, partEntry{key: []byte("a"), stamp: Stamp{Epoch: 1}})), false},
+		"a record of a later version":             {tree(0, 1, leafOf(1, late)), false},
+		"a record of a later epoch":               {tree(0, 1, leafOf(1, other)), false},
 	} {
 		if _, err := c.tree.digest(Stamp{Version: 5}); (err == nil) != c.sound {
 			t.Errorf("%s: %v", name, err)
@@ -94,6 +98,7 @@ func TestAWalkIsBoundedByWhatIsShown(t *testing.T) {
 		return &treePart{level: 1, entries: 3, root: leafOf(3, entries...)}
 	}
 	first := childAt(0, "", leafOf(2, recordAt(0, "a"), recordAt(1, "b")))
+	gap := leafOf(3, recordAt(0, "xa"), recordAt(2, "xc"))
 	for name, c := range map[string]struct {
 		tree   *treePart
 		key    string
@@ -106,7 +111,7 @@ func TestAWalkIsBoundedByWhatIsShown(t *testing.T) {
 		"in a child that is not shown":        {tree(first, hiddenAt(1, "m")), "n", false},
 		"behind the last record of the tree":  {tree(childAt(2, "x", leafOf(1, recordAt(0, "x")))), "z", true},
 		"before the first record of a leaf":   {tree(childAt(2, "x", leafOf(2, recordAt(0, "xx")))), "x", true},
-		"between records with one in between": {tree(childAt(2, "x", leafOf(3, recordAt(0, "xa"), recordAt(2, "xc")))), "xb", false},
+		"between records with one in between": {tree(childAt(2, "x", gap)), "xb", false},
 		"below all that is shown":             {tree(childAt(2, "x", leafOf(1, recordAt(0, "x")))), "a", false},
 	} {
 		if entry, err := c.tree.find([]byte(c.key)); (err == nil) != c.proven || entry != nil {
