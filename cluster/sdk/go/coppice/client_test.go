@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -425,7 +427,11 @@ func TestAClientFollowsTheLedgersKey(t *testing.T) {
 		t.Error("the client does not follow the key")
 	}
 	// A program that is given the new key alone follows as well, and so does the memory.
-	memory = client.Memory()
+	encoded := must(json.Marshal(client.Memory()))(t)
+	memory = Memory{}
+	if err := json.Unmarshal(encoded, &memory); err != nil {
+		t.Fatal(err)
+	}
 	for i, options := range []Options{{Trust: &newKey}, {Trust: &newKey, Memory: &memory}, {Trust: old, Memory: &memory}} {
 		options.Endpoints = []string{l.endpoint}
 		fresh := connect(t, options)
@@ -442,4 +448,54 @@ func TestAClientFollowsTheLedgersKey(t *testing.T) {
 	if _, err := New(Options{Endpoints: []string{l.endpoint}, Trust: &stranger, Memory: &memory}); err == nil {
 		t.Error("the memory of another ledger is taken")
 	}
+}
+
+func TestCallersShareAClient(t *testing.T) {
+	l := sharedLedger(t)
+	ctx, client := limited(t), l.client(t)
+	client.trust.interval = 0
+	var group errgroup
+	for caller := range 8 {
+		group.run(func() error {
+			key := fmt.Sprintf("shared/%d", caller)
+			for i := range 10 {
+				if _, err := client.Commit(ctx, put(key, fmt.Sprint(i))); err != nil {
+					return err
+				}
+				got, err := client.Get(ctx, []byte(key), nil)
+				if err != nil {
+					return err
+				}
+				if string(got.Record.Value) != fmt.Sprint(i) {
+					return fmt.Errorf("%s is %s after %d", key, got.Record.Value, i)
+				}
+			}
+			return nil
+		})
+	}
+	for _, err := range group.wait() {
+		t.Error(err)
+	}
+}
+
+// errgroup collects the errors of goroutines.
+type errgroup struct {
+	running sync.WaitGroup
+	mutex   sync.Mutex
+	errors  []error
+}
+
+func (g *errgroup) run(task func() error) {
+	g.running.Go(func() {
+		if err := task(); err != nil {
+			g.mutex.Lock()
+			defer g.mutex.Unlock()
+			g.errors = append(g.errors, err)
+		}
+	})
+}
+
+func (g *errgroup) wait() []error {
+	g.running.Wait()
+	return g.errors
 }

@@ -255,6 +255,9 @@ func decodeQuery(r *reader) *queryPart {
 		q.low = r.str16(0, rangeBytesMax, "a bound of a range")
 		if r.flag() {
 			q.high = r.str16(0, rangeBytesMax, "a bound of a range")
+			if r.err == nil && bytes.Compare(q.low, q.high) >= 0 {
+				r.fail("the range is empty or inverted")
+			}
 		}
 	}
 	n := r.count16(22)

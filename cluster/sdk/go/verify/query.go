@@ -188,9 +188,6 @@ func (p *shardPart) find(key []byte) (*partEntry, error) {
 }
 
 func (q *queryPart) answerRange() ([]Record, error) {
-	if q.high != nil && bytes.Compare(q.low, q.high) >= 0 {
-		return nil, errors.New("the range is empty or inverted")
-	}
 	if err := q.checkCover(); err != nil {
 		return nil, err
 	}

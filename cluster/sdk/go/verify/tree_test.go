@@ -47,6 +47,10 @@ func TestNodesHaveTheShapeOfThePage(t *testing.T) {
 		first := leafOf(1, childAt(0, "", leafOf(1, recordAt(0, "a"))))
 		return tree(2, 3, leafOf(2, childAt(0, "", first), childAt(1, "m", leafOf(2, second...))))
 	}
+	alone := func(separator string) *treePart {
+		second := leafOf(2, hiddenAt(1, separator))
+		return tree(2, 9, leafOf(2, childAt(1, "m", second)))
+	}
 	below := func(key string) *nodePart { return leafOf(1, recordAt(0, key)) }
 	half := leafOf(2, childAt(0, "", below("a")), hiddenAt(1, "m"))
 	atNext := leafOf(2, childAt(0, "", leafOf(2, hiddenAt(1, "m"))), hiddenAt(1, "m"))
@@ -56,30 +60,33 @@ func TestNodesHaveTheShapeOfThePage(t *testing.T) {
 		tree  *treePart
 		sound bool
 	}{
-		"a sound tree":                            {inner(childAt(0, "", below("m")), childAt(1, "p", below("p"))), true},
-		"a record below the separator above it":   {inner(childAt(0, "", below("l")), childAt(1, "p", below("p"))), false},
-		"a record below its own separator":        {inner(childAt(0, "", below("m")), childAt(1, "p", below("o"))), false},
-		"a record at the next separator":          {inner(childAt(0, "", below("p")), childAt(1, "p", below("p"))), false},
-		"a separator that is the one above it":    {inner(childAt(0, "", below("m")), childAt(1, "m", below("p"))), false},
-		"a separator below the one above it":      {inner(childAt(0, "", below("m")), childAt(1, "b", below("p"))), false},
-		"a hidden child at the one above it":      {inner(childAt(0, "", below("m")), hiddenAt(1, "m")), false},
-		"a first entry with a separator":          {inner(childAt(0, "n", below("n")), childAt(1, "p", below("p"))), false},
-		"a second entry without a separator":      {tree(1, 2, leafOf(2, childAt(1, "", below("a")))), false},
-		"separators that do not ascend":           {inner(childAt(0, "", below("m")), childAt(1, "", below("p"))), false},
-		"a separator at the next one of its node": {tree(2, 2, atNext), false},
-		"an inner node without entries":           {tree(1, 1, &nodePart{}), false},
-		"an empty leaf below another node":        {tree(1, 1, leafOf(1, childAt(0, "", &nodePart{}))), false},
-		"the empty tree":                          {tree(0, 0, &nodePart{}), true},
-		"the empty tree with an entry":            {tree(0, 1, &nodePart{}), false},
-		"a leaf of which nothing is shown":        {tree(0, 2, &nodePart{count: 2, hashes: make(hashList, 32)}), false},
-		"two records, and one is hidden":          {tree(0, 2, leafOf(2, recordAt(1, "b"))), true},
-		"three entries of a leaf of two":          {tree(0, 3, leafOf(2, recordAt(1, "b"))), false},
-		"a hidden leaf and a record, two entries": {tree(1, 2, half), true},
-		"a hidden leaf and a record, more":        {tree(1, 9, half), true},
-		"a hidden leaf and a record, one entry":   {tree(1, 1, half), false},
-		"two hidden leaves, one entry":            {tree(1, 1, leafOf(2, hiddenAt(1, "m"))), false},
-		"a record of a later version":             {tree(0, 1, leafOf(1, late)), false},
-		"a record of a later epoch":               {tree(0, 1, leafOf(1, other)), false},
+		"a sound tree":                              {inner(childAt(0, "", below("m")), childAt(1, "p", below("p"))), true},
+		"a record below the separator above it":     {inner(childAt(0, "", below("l")), childAt(1, "p", below("p"))), false},
+		"a record below its own separator":          {inner(childAt(0, "", below("m")), childAt(1, "p", below("o"))), false},
+		"a record at the next separator":            {inner(childAt(0, "", below("p")), childAt(1, "p", below("p"))), false},
+		"a separator that is the one above it":      {inner(childAt(0, "", below("m")), childAt(1, "m", below("p"))), false},
+		"a separator below the one above it":        {inner(childAt(0, "", below("m")), childAt(1, "b", below("p"))), false},
+		"a hidden child at the one above it":        {inner(childAt(0, "", below("m")), hiddenAt(1, "m")), false},
+		"a separator above the one above it, alone": {alone("n"), true},
+		"the separator above it again, alone":       {alone("m"), false},
+		"a separator below the one above it, alone": {alone("l"), false},
+		"a first entry with a separator":            {inner(childAt(0, "n", below("n")), childAt(1, "p", below("p"))), false},
+		"a second entry without a separator":        {tree(1, 2, leafOf(2, childAt(1, "", below("a")))), false},
+		"separators that do not ascend":             {inner(childAt(0, "", below("m")), childAt(1, "", below("p"))), false},
+		"a separator at the next one of its node":   {tree(2, 2, atNext), false},
+		"an inner node without entries":             {tree(1, 1, &nodePart{}), false},
+		"an empty leaf below another node":          {tree(1, 1, leafOf(1, childAt(0, "", &nodePart{}))), false},
+		"the empty tree":                            {tree(0, 0, &nodePart{}), true},
+		"the empty tree with an entry":              {tree(0, 1, &nodePart{}), false},
+		"a leaf of which nothing is shown":          {tree(0, 2, &nodePart{count: 2, hashes: make(hashList, 32)}), false},
+		"two records, and one is hidden":            {tree(0, 2, leafOf(2, recordAt(1, "b"))), true},
+		"three entries of a leaf of two":            {tree(0, 3, leafOf(2, recordAt(1, "b"))), false},
+		"a hidden leaf and a record, two entries":   {tree(1, 2, half), true},
+		"a hidden leaf and a record, more":          {tree(1, 9, half), true},
+		"a hidden leaf and a record, one entry":     {tree(1, 1, half), false},
+		"two hidden leaves, one entry":              {tree(1, 1, leafOf(2, hiddenAt(1, "m"))), false},
+		"a record of a later version":               {tree(0, 1, leafOf(1, late)), false},
+		"a record of a later epoch":                 {tree(0, 1, leafOf(1, other)), false},
 	} {
 		if _, err := c.tree.digest(Stamp{Version: 5}); (err == nil) != c.sound {
 			t.Errorf("%s: %v", name, err)
