@@ -154,7 +154,9 @@ func TestARangeIsCoveredByWhatIsShown(t *testing.T) {
 }
 
 // lineageOf makes what a file shows of a clue with journals of these numbers, oldest first.
-func lineageOf(clue Digest, from uint64, change func(*Leaf, uint64), numbers ...uint64) (*lineagePart, []Record, []*Leaf) {
+func lineageOf(
+	clue Digest, from uint64, change func(*Leaf, uint64), numbers ...uint64,
+) (*lineagePart, []Record, []*Leaf) {
 	part := &lineagePart{clue: clue}
 	var leaves []*Leaf
 	var cells []Record
