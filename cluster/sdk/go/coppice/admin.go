@@ -16,8 +16,9 @@ type Checkpointed struct {
 	Standing []byte
 }
 
-// Checkpoint gives the newest signed checkpoint. With an old size above 0, the proof comes with it that
-// the log grew from there. It is not verified: verify.OpenCheckpoint and verify.Verify do that.
+// Checkpoint gives the newest signed checkpoint. With an old size above 0, the proof comes with it
+// that the log grew from there. It is not verified: verify.OpenCheckpoint and verify.Verify do
+// that.
 func (c *Client) Checkpoint(ctx context.Context, oldSize uint64) (*Checkpointed, error) {
 	return c.checkpoint(ctx, &v1.GetCheckpointRequest{OldSize: oldSize})
 }
@@ -129,8 +130,8 @@ func (c *Client) Rollback(ctx context.Context, to uint64, order Order) (*Ordered
 	return ordered(invoke(ctx, c, "Rollback", unsafe, request, v1.LedgerClient.Rollback))
 }
 
-// RotateKey changes the key that signs checkpoints. The leading coordinator must hold the private key
-// already. If the answer is lost, the root log shows whether the key was changed.
+// RotateKey changes the key that signs checkpoints. The leading coordinator must hold the private
+// key already. If the answer is lost, the root log shows whether the key was changed.
 func (c *Client) RotateKey(ctx context.Context, key verify.VKey, order Order) (*Ordered, error) {
 	request := &v1.RotateKeyRequest{
 		Vkey: key.String(), Reason: order.Reason, Principal: order.Principal, ExpectedHead: order.head(),

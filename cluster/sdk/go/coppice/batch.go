@@ -116,9 +116,9 @@ type Committed struct {
 	Replayed bool
 }
 
-// Commit writes a batch outside of a session, and waits until it is durable. It is sent again only if
-// it certainly had no effect; a Session repeats it safely. After an error, OutcomeUnknown says whether
-// the batch may have been written.
+// Commit writes a batch outside of a session, and waits until it is durable. It is sent again only
+// if it certainly had no effect; a Session repeats it safely. After an error, OutcomeUnknown says
+// whether the batch may have been written.
 func (c *Client) Commit(ctx context.Context, batch *Batch) (*Committed, error) {
 	return c.commit(ctx, unsafe, &v1.CommitRequest{Batch: &batch.pb, WantReceipt: c.trust != nil})
 }
@@ -169,7 +169,8 @@ func (c *Client) believeCommit(
 	}, nil
 }
 
-// afterCommit marks an error in proving a commit that was answered: the batch may well be committed.
+// afterCommit marks an error in proving a commit that was answered: the batch may well be
+// committed.
 func afterCommit(call string, err error) error {
 	var failed *Error
 	if errors.As(err, &failed) {

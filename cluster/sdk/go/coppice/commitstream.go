@@ -20,9 +20,10 @@ type Answer struct {
 	*Committed
 }
 
-// CommitStream sends the batches of a session without waiting for each answer. If the stream breaks,
-// those that are not answered are sent again under their numbers, to any coordinator that answers. So
-// each is applied at most once, and only after the one before it. One goroutine uses a stream.
+// CommitStream sends the batches of a session without waiting for each answer. If the stream
+// breaks, those that are not answered are sent again under their numbers, to any coordinator that
+// answers. So each is applied at most once, and only after the one before it. One goroutine uses a
+// stream.
 type CommitStream struct {
 	session *Session
 	number  uint64
@@ -49,8 +50,8 @@ type liveStream struct {
 // way.
 func (s *Session) Stream() *CommitStream { return &CommitStream{session: s, number: s.Highest()} }
 
-// Push sends the next batch. If UnderWayMax are under way, it waits for the answer to the oldest one
-// first and gives that; else the answer is nil.
+// Push sends the next batch. If UnderWayMax are under way, it waits for the answer to the oldest
+// one first and gives that; else the answer is nil.
 func (s *CommitStream) Push(ctx context.Context, batch *Batch) (*Answer, error) {
 	if s.err != nil {
 		return nil, s.err

@@ -12,9 +12,9 @@
 // word.
 //
 // A client goes around coordinators that are dead or silent, and repeats what may be repeated for a
-// bounded time. A [Session] numbers its batches, so that a commit whose answer was lost is sent again
-// and applied once. [CommitStream] does not wait for each answer.
+// bounded time. A [Session] numbers its batches, so that a commit whose answer was lost is sent
+// again and applied once. [CommitStream] does not wait for each answer.
 //
-// An [Error] has the ledger's [Reason]: errors.Is(err, coppice.PreconditionFailed). [OutcomeUnknown]
-// tells whether a write may have happened all the same.
+// An [Error] has the ledger's [Reason]: errors.Is(err, coppice.PreconditionFailed).
+// [OutcomeUnknown] tells whether a write may have happened all the same.
 package coppice

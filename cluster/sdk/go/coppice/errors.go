@@ -67,7 +67,8 @@ var kinds = map[Reason]kind{
 }
 
 // ErrUntrusted is found by errors.Is in each error of an answer that was not proven, or whose proof
-// is of something else. Where a proof does not hold, errors.As finds the *verify.Error with its step.
+// is of something else. Where a proof does not hold, errors.As finds the *verify.Error with its
+// step.
 var ErrUntrusted = errors.New("coppice: the answer is not proven")
 
 // Error is a call that failed. errors.Is finds its Reason, and context.DeadlineExceeded or

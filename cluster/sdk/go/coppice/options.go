@@ -29,14 +29,15 @@ type Options struct {
 	Memory *Memory
 	// TLS is nil for a plain connection, as to `coppice dev`.
 	TLS *TLS
-	// AttemptTimeout bounds one attempt, and the wait for the next message of a stream: 30 s by default.
+	// AttemptTimeout bounds one attempt, and the wait for the next message of a stream: 30 s by
+	// default.
 	AttemptTimeout time.Duration
 	// Patience is how long a call is repeated while the ledger is unavailable: 5 s by default.
 	Patience time.Duration
 }
 
-// TLS says whom a client trusts to be the ledger's coordinators, and which certificate it shows. All
-// names are of files in PEM.
+// TLS says whom a client trusts to be the ledger's coordinators, and which certificate it shows.
+// All names are of files in PEM.
 type TLS struct {
 	// CA has the authorities that may have issued the coordinators' certificates. It is read once.
 	CA string

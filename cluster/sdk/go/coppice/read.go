@@ -173,9 +173,9 @@ const (
 	pageBytes   = 128 << 20
 )
 
-// Range gives the records with low <= key < high in ascending order, all of one version. A nil high is
-// the end of the key space. Records come in pages, and each page is proven to be complete before its
-// first record is given. The sequence ends with an error, if there is one.
+// Range gives the records with low <= key < high in ascending order, all of one version. A nil high
+// is the end of the key space. Records come in pages, and each page is proven to be complete before
+// its first record is given. The sequence ends with an error, if there is one.
 func (c *Client) Range(ctx context.Context, low, high []byte, read *Read) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		place := Read{}
@@ -257,8 +257,8 @@ func (c *Client) page(ctx context.Context, low, high []byte, read *Read) (*page,
 	return p, nil
 }
 
-// checkPage compares a page with its proof. A page that its limit cut short is proven as the range up
-// to behind its last record.
+// checkPage compares a page with its proof. A page that its limit cut short is proven as the range
+// up to behind its last record.
 func (c *Client) checkPage(ctx context.Context, k known, low, high []byte, read *Read, p *page) error {
 	v, err := c.verifyProof(ctx, k, p.proof)
 	if err != nil {
@@ -302,8 +302,8 @@ type Change struct {
 	Truncated bool
 }
 
-// History gives the changes of a key, newest first. They are the coordinator's word: no proof covers
-// them. A limit of 0 means none.
+// History gives the changes of a key, newest first. They are the coordinator's word: no proof
+// covers them. A limit of 0 means none.
 func (c *Client) History(ctx context.Context, key []byte, limit uint32, read *Read) iter.Seq2[Change, error] {
 	request := &v1.HistoryRequest{Key: key, Limit: limit, Read: c.readOptions(read)}
 	request.Read.WantProof, request.Read.ValuesInProof = false, false
@@ -333,15 +333,15 @@ func (c *Client) History(ctx context.Context, key []byte, limit uint32, read *Re
 	}
 }
 
-// Difference is a key whose record differs between two versions. A nil record means that the key had
-// no value.
+// Difference is a key whose record differs between two versions. A nil record means that the key
+// had no value.
 type Difference struct {
 	Key           []byte
 	Before, After *Record
 }
 
-// Diff gives the keys of a range whose records differ between two versions, in ascending order. They
-// are the coordinator's word: read a key at both versions to have it proven.
+// Diff gives the keys of a range whose records differ between two versions, in ascending order.
+// They are the coordinator's word: read a key at both versions to have it proven.
 func (c *Client) Diff(ctx context.Context, from, to Stamp, low, high []byte) iter.Seq2[Difference, error] {
 	request := &v1.DiffRequest{From: toStamp(from), To: toStamp(to), Low: low, High: high}
 	return func(yield func(Difference, error) bool) {

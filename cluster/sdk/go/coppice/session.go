@@ -21,9 +21,9 @@ func NewSessionID() (id SessionID) {
 	return id
 }
 
-// Session numbers its batches: each is applied at most once, however often it is sent. After an error
-// whose outcome is unknown, send the same batch again: its number is still the next one. One goroutine
-// at a time commits in a session.
+// Session numbers its batches: each is applied at most once, however often it is sent. After an
+// error whose outcome is unknown, send the same batch again: its number is still the next one. One
+// goroutine at a time commits in a session.
 type Session struct {
 	client *Client
 	id     SessionID
@@ -55,8 +55,8 @@ func (s *Session) Highest() uint64 {
 	return s.highest
 }
 
-// BatchHash is the hash of the batch with the highest number when the session was opened: compare it
-// with Batch.Hash. It is zero if there was none.
+// BatchHash is the hash of the batch with the highest number when the session was opened: compare
+// it with Batch.Hash. It is zero if there was none.
 func (s *Session) BatchHash() verify.Digest { return s.hash }
 
 var errNumbers = errors.New("coppice: the numbers of the session are used up")
@@ -90,8 +90,8 @@ func (s *Session) Commit(ctx context.Context, batch *Batch) (*Committed, error) 
 	return committed, err
 }
 
-// CommitAs sends a batch under a number that the caller chooses, for instance to learn what became of
-// it.
+// CommitAs sends a batch under a number that the caller chooses, for instance to learn what became
+// of it.
 func (s *Session) CommitAs(ctx context.Context, number uint64, batch *Batch) (*Committed, error) {
 	return s.client.commit(ctx, safe, s.request(number, batch))
 }

@@ -20,7 +20,8 @@ type Stage struct {
 	batch     *v1.Batch
 }
 
-// Stage computes the state that a batch would give on head, or on another stage if parent is not nil.
+// Stage computes the state that a batch would give on head, or on another stage if parent is not
+// nil.
 func (c *Client) Stage(ctx context.Context, batch *Batch, parent *Stage) (*Stage, error) {
 	request := &v1.StageRequest{Batch: &batch.pb}
 	if parent != nil {

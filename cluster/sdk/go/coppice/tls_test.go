@@ -119,7 +119,8 @@ func TestBothEndsShowCertificates(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// A certificate that was renewed is shown in the next handshake; one that can't be read is refused.
+	// A certificate that was renewed is shown in the next handshake; one that can't be read is
+	// refused.
 	if err := os.WriteFile(own.path("reader.key"), []byte("no key"), 0o600); err != nil {
 		t.Fatal(err)
 	}

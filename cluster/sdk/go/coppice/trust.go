@@ -14,15 +14,15 @@ import (
 
 const (
 	growthInterval = 10 * time.Second
-	// growthPatience is how long the proof that the log only grew may be missing. After that, no answer
-	// is believed until it comes.
+	// growthPatience is how long the proof that the log only grew may be missing. After that, no
+	// answer is believed until it comes.
 	growthPatience = 60 * time.Second
 	growthTries    = 5
 )
 
 // Memory is what a client remembers of a ledger: the newest checkpoint that it proved to extend the
-// ones before, and the key changes so far. A program keeps it from one run to the next, for instance
-// as JSON.
+// ones before, and the key changes so far. A program keeps it from one run to the next, for
+// instance as JSON.
 type Memory struct {
 	// Checkpoint is a signed note.
 	Checkpoint []byte
@@ -94,8 +94,8 @@ func keyAt(key verify.PublicKey, changes []verify.KeyChange, size uint64) verify
 	return changes[at-1].New
 }
 
-// known is what a client knew when it asked. An answer is judged by that: it may have been signed just
-// before a key change that another answer tells of meanwhile.
+// known is what a client knew when it asked. An answer is judged by that: it may have been signed
+// just before a key change that another answer tells of meanwhile.
 type known struct {
 	key     verify.VKey
 	changes []verify.KeyChange
@@ -122,8 +122,8 @@ func (t *trust) memory() Memory {
 	return m
 }
 
-// verifyProof judges a file by what was known when it was asked for. If its checkpoint is from before
-// a key change, the client asks how the log went on.
+// verifyProof judges a file by what was known when it was asked for. If its checkpoint is from
+// before a key change, the client asks how the log went on.
 func (c *Client) verifyProof(ctx context.Context, k known, file []byte) (*verify.Verified, error) {
 	options := &verify.Options{Known: k.changes}
 	if size, err := verify.ClaimedSize(file); err == nil && verify.InForce(k.changes, size) < len(k.changes) {

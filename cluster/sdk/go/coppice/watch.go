@@ -39,9 +39,9 @@ type Changed struct {
 	Deleted bool
 }
 
-// WatchHeads gives the headers of the root log in order. Each follows the one before it by the rules
-// of the log and by its hash, but that they are under a checkpoint is not shown: see verify.HeaderLog
-// for a whole log. If the stream breaks, it goes on with another coordinator.
+// WatchHeads gives the headers of the root log in order. Each follows the one before it by the
+// rules of the log and by its hash, but that they are under a checkpoint is not shown: see
+// verify.HeaderLog for a whole log. If the stream breaks, it goes on with another coordinator.
 func (c *Client) WatchHeads(ctx context.Context, watch Watch) iter.Seq2[Headed, error] {
 	return func(yield func(Headed, error) bool) {
 		w := &watcher{next: watch.From}

@@ -29,8 +29,8 @@ func (e *AuditError) Error() string {
 // Unwrap gives the broken rule in words.
 func (e *AuditError) Unwrap() error { return e.Err }
 
-// HeaderLog reads the headers of a root log in order, and holds them to rules 1 to 6 of an audit. It
-// keeps the headers of the versions that stand.
+// HeaderLog reads the headers of a root log in order, and holds them to rules 1 to 6 of an audit.
+// It keeps the headers of the versions that stand.
 type HeaderLog struct {
 	newest   *Header
 	hash     Digest
@@ -197,14 +197,15 @@ func NewReplay(log *HeaderLog) (*Replay, error) {
 	return replay, nil
 }
 
-// VersionJournal is the journal of a version, with the operation lists of each shard in their order.
+// VersionJournal is the journal of a version, with the operation lists of each shard in their
+// order.
 type VersionJournal struct {
 	Entries [][]byte
 	Lists   map[uint32][][]byte
 }
 
-// Version takes the next standing version. Its error is an *AuditError, after which the replay is of
-// no more use.
+// Version takes the next standing version. Its error is an *AuditError, after which the replay is
+// of no more use.
 func (r *Replay) Version(journal VersionJournal) error {
 	header := r.log.Header(r.next)
 	if header == nil {

@@ -73,7 +73,13 @@ func TestRulesAreThoseOfTheVectors(t *testing.T) {
 			t.Errorf("separator of %s and %s: %s", s.Left, s.Right, got)
 		}
 	}
-	for _, f := range all.Filters {
+	checkFilters(t, p, all.Filters, all.Admitted)
+	checkTiers(t, p, all.Tiers)
+}
+
+func checkFilters(t *testing.T, p *Params, filters []map[string]json.RawMessage, expected []string) {
+	t.Helper()
+	for _, f := range filters {
 		var entries, blocks, block uint64
 		var bits []uint16
 		for name, into := range map[string]any{
@@ -99,10 +105,14 @@ func TestRulesAreThoseOfTheVectors(t *testing.T) {
 			admitted = append(admitted, key)
 		}
 	}
-	if !reflect.DeepEqual(admitted, all.Admitted) {
+	if !reflect.DeepEqual(admitted, expected) {
 		t.Errorf("admitted: %v", admitted)
 	}
-	for _, tier := range all.Tiers {
+}
+
+func checkTiers(t *testing.T, p *Params, tiers []map[string]json.RawMessage) {
+	t.Helper()
+	for _, tier := range tiers {
 		var entries []uint64
 		var merged int
 		if json.Unmarshal(tier["entries, youngest first"], &entries) != nil ||

@@ -42,8 +42,9 @@ var (
 	errTrailing = errors.New("bytes follow the end")
 )
 
-// reader decodes the integers and lists of section 1. It keeps its first error and gives zeros after
-// it. Slices that it returns are parts of its input, so nothing is allocated by a stated length.
+// reader decodes the integers and lists of section 1. It keeps its first error and gives zeros
+// after it. Slices that it returns are parts of its input, so nothing is allocated by a stated
+// length.
 type reader struct {
 	rest []byte
 	err  error

@@ -49,7 +49,8 @@ func fail(step Step, format string, args ...any) error {
 	return &Error{Step: step, Err: fmt.Errorf(format, args...)}
 }
 
-// under attributes an error to a step. An error that has a step already becomes part of the new one.
+// under attributes an error to a step. An error that has a step already becomes part of the new
+// one.
 func under(step Step, err error) error {
 	if err == nil {
 		return nil

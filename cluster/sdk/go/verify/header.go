@@ -114,7 +114,8 @@ func (h *Header) Stamp() Stamp { return Stamp{Epoch: h.Epoch, Version: h.Version
 // EntryHash is the hash of a header's bytes as an entry of the root log.
 func EntryHash(header []byte) Digest { return logEntryHash(header) }
 
-// DecodeHeader reads a header, and refuses one that breaks a rule of section 9 that concerns it alone.
+// DecodeHeader reads a header, and refuses one that breaks a rule of section 9 that concerns it
+// alone.
 func DecodeHeader(encoded []byte) (*Header, error) {
 	if len(encoded) > headerBytesMax {
 		return nil, errors.New("a header is above 65,534 bytes")

@@ -2,7 +2,8 @@ package verify
 
 import "slices"
 
-// ledgerHead has the size of a ledger and the edge of its list: by levels, the hashes in no full tile.
+// ledgerHead has the size of a ledger and the edge of its list: by levels, the hashes in no full
+// tile.
 type ledgerHead struct {
 	purged uint64
 	size   uint64

@@ -25,8 +25,8 @@ type Journals struct {
 	Journals  []ProvenJournal
 }
 
-// Lineage is the claim of a lineage: these were the newest journals with the clue, newest first. All
-// of them are shown if After is 0.
+// Lineage is the claim of a lineage: these were the newest journals with the clue, newest first.
+// All of them are shown if After is 0.
 type Lineage struct {
 	Ledger   LedgerID
 	Clue     Digest

@@ -82,8 +82,8 @@ func TestPathsAreCheckedAtEachPlace(t *testing.T) {
 	}
 }
 
-// standingFile makes a standing proof of a log that is made up, but for the newest header and the key
-// changes of a file. The seeds of the vectors' keys are known.
+// standingFile makes a standing proof of a log that is made up, but for the newest header and the
+// key changes of a file. The seeds of the vectors' keys are known.
 func standingFile(t *testing.T, of []byte, signer VKey, seed byte, size, old int, pairs []Pair) []byte {
 	t.Helper()
 	private := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{seed}, 32))

@@ -85,7 +85,8 @@ func (q AboutBatch) check(v *Verified) error {
 	return nil
 }
 
-// AboutGrowth asks how a checkpoint was extended. Without a root, that of the old one is not compared.
+// AboutGrowth asks how a checkpoint was extended. Without a root, that of the old one is not
+// compared.
 type AboutGrowth struct {
 	Size uint64
 	Root *Digest

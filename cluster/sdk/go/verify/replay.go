@@ -258,7 +258,8 @@ func (f *forest) freeze(tree *liveTree) *liveTree {
 
 var errMerge = errors.New("the inputs of a merge are no neighbouring frozen trees")
 
-// merge replaces trees by the packing of their records, and compares its digest with the recorded one.
+// merge replaces trees by the packing of their records, and compares its digest with the recorded
+// one.
 func (f *forest) merge(inputs []Digest, output Digest) error {
 	digests := make([]Digest, len(f.frozen))
 	for i, tree := range f.frozen {

@@ -201,8 +201,8 @@ func (r *Round) parse(request Request) (*parsedRequest, error) {
 	return p, p.checkItems(request.Items, envelopes)
 }
 
-// checkItems compares the items with what was signed. Clues are those of the request's own ledger; a
-// founding has none.
+// checkItems compares the items with what was signed. Clues are those of the request's own ledger;
+// a founding has none.
 func (p *parsedRequest) checkItems(items []Item, envelopes []*Envelope) error {
 	hashes := make([]Digest, len(items))
 	for i, item := range items {

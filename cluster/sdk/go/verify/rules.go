@@ -118,8 +118,8 @@ func (f *filter) admits(key []byte) bool {
 	return true
 }
 
-// tiers gives how many of the youngest frozen trees a leader merges next, or 0 (section 6). An audit
-// does not need it: merges are recorded, and the choice is the leader's.
+// tiers gives how many of the youngest frozen trees a leader merges next, or 0 (section 6). An
+// audit does not need it: merges are recorded, and the choice is the leader's.
 func (p *Params) tiers(entries []uint64) int {
 	m := len(entries)
 	if m < 2 {

@@ -30,7 +30,8 @@ func fieldMinus(n byte) (y [32]byte) {
 	return y
 }
 
-// smallOrder tells whether an encoded point has small order, also if its y is spelt 2^255 - 19 too high.
+// smallOrder tells whether an encoded point has small order, also if its y is spelt 2^255 - 19 too
+// high.
 func smallOrder(point [32]byte) bool {
 	point[31] &= 0x7f
 	if point[31] == 0x7f && point[0] >= 0xed {

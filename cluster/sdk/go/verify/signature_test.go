@@ -122,7 +122,8 @@ func TestSignaturesAreStrict(t *testing.T) {
 	identity := PublicKey{1}
 	base, _ := hex.DecodeString("5866666666666666666666666666666666666666666666666666666666666666")
 	byNobody := slices.Concat(base, []byte{1}, make([]byte, 31))
-	// With R the identity, the holder of a key has S = k a: a sound equation with a point of small order.
+	// With R the identity, the holder of a key has S = k a: a sound equation with a point of small
+	// order.
 	seed := sha512.Sum512(make([]byte, 32))
 	seed[0] &= 248
 	seed[31] = seed[31]&63 | 64

@@ -99,7 +99,8 @@ func VerifyUnder(file []byte, policy *Policy, options *Options) (*Verified, erro
 	return nil, first
 }
 
-// ClaimedSize is the size of the checkpoint in a proof file, whoever signed it. Nothing is verified.
+// ClaimedSize is the size of the checkpoint in a proof file, whoever signed it. Nothing is
+// verified.
 func ClaimedSize(file []byte) (uint64, error) {
 	parsed, err := decodeFile(file)
 	if err != nil {
@@ -214,8 +215,8 @@ type checkedLog struct {
 	newest     *Header
 }
 
-// openNote checks that the key in force at its size has signed a note. That key is the trusted one or
-// came after it; it may have come before if a checkpoint that extends this one is at hand.
+// openNote checks that the key in force at its size has signed a note. That key is the trusted one
+// or came after it; it may have come before if a checkpoint that extends this one is at hand.
 func openNote(note []byte, cluster ClusterID, key VKey, chain *keyChain, extended bool) (*checkedLog, error) {
 	parsed, err := parseNote(note)
 	if err != nil {

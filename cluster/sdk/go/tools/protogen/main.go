@@ -1,6 +1,6 @@
-// Command protogen generates Go code from proto/, without protoc: a compiler in Go parses the files,
-// and the pinned plugins write the code. Its arguments are the directory of the .proto files and that
-// of the output.
+// Command protogen generates Go code from proto/, without protoc: a compiler in Go parses the
+// files, and the pinned plugins write the code. Its arguments are the directory of the .proto files
+// and that of the output.
 package main
 
 import (
