@@ -146,6 +146,20 @@ func TestNoLieAboutARangeIsBelieved(t *testing.T) {
 	if _, err := read(); !errors.Is(err, ErrUntrusted) {
 		t.Error(err)
 	}
+	// Nothing can follow between the last record and its successor.
+	high = fmt.Appendf(nil, "ranged/%04d\x00", pageRecords-1)
+	r.onRange = nil
+	if count := must(read())(t); count != pageRecords {
+		t.Errorf("%d records", count)
+	}
+	r.onRange = func(all []*v1.RangeResponse) []*v1.RangeResponse {
+		one := whole(all)
+		one.End.More = true
+		return []*v1.RangeResponse{one}
+	}
+	if _, err := read(); !errors.Is(err, ErrUntrusted) {
+		t.Error(err)
+	}
 }
 
 func TestNoLieAboutACommitIsBelieved(t *testing.T) {
@@ -324,6 +338,57 @@ func TestAForkIsFoundAndBothNotesAreKept(t *testing.T) {
 	r.show(t, b)
 	if err := second(old.Get(ctx, []byte("fork"), nil)); !errors.Is(err, ErrUntrusted) {
 		t.Error(err)
+	}
+}
+
+// Two proofs of growth, from two checkpoints that both logs have, end in two logs of one size.
+func TestAForkBetweenTwoProofsOfGrowthIsFound(t *testing.T) {
+	a, b := forks(t)
+	ctx := limited(t)
+	r, other := startRelay(t, a, insecure.NewCredentials()), startRelay(t, b, insecure.NewCredentials())
+	client := r.client(t, a)
+	must(client.Get(ctx, []byte("k"), nil))(t)
+	client.trust.mutex.Lock()
+	newest := *client.trust.newest
+	client.trust.proven = &seen{}
+	client.trust.mutex.Unlock()
+	// What was proven last is the log of genesis alone.
+	genesis := must(client.HeaderAt(ctx, 0))(t)
+	client.trust.proven.Checkpoint = verify.Checkpoint{Origin: newest.Origin, Size: 1, Root: verify.EntryHash(genesis)}
+	must(a.client(t).Commit(ctx, put("fork", "a")))(t)
+	must(b.client(t).Commit(ctx, put("fork", "b")))(t)
+	r.checkpointOf = func(oldSize uint64) v1.LedgerClient {
+		if oldSize == 1 {
+			return other.ledger
+		}
+		return r.ledger
+	}
+	var fork *ForkError
+	if err := client.grow(ctx); !errors.As(err, &fork) {
+		t.Error(err)
+	}
+}
+
+// A checkpoint of a replaced key, of which an answer told that was asked for before the change was seen.
+func TestALateCheckpointIsEvidence(t *testing.T) {
+	key := sharedLedger(t).key(t)
+	next := verify.PublicKey{1, 2, 3}
+	trusted := must(newTrust(*key, nil))(t)
+	trusted.changes = []verify.KeyChange{{Sequence: 5, Number: 1, Old: key.Key, New: next}}
+	trusted.newest = &seen{note: []byte("known")}
+	shown := &verify.Verified{SignedBy: *key, Checkpoint: verify.Checkpoint{Size: 6}, Note: []byte("late")}
+	var fork *ForkError
+	if err := trusted.learn(shown, []byte("file")); !errors.As(err, &fork) || string(fork.Shown) != "late" ||
+		string(fork.Known) != "known" || string(fork.Proof) != "file" {
+		t.Errorf("%v", err)
+	}
+	shown.Checkpoint.Size = 5
+	if err := trusted.learn(shown, nil); err != nil || trusted.key.Key != next {
+		t.Errorf("%v", err)
+	}
+	shown.KeyChanges = []verify.KeyChange{{Sequence: 4, Number: 1, Old: key.Key, New: verify.PublicKey{4}}}
+	if err := trusted.learn(shown, nil); !errors.As(err, &fork) {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -30,6 +30,8 @@ type relay struct {
 	onStream     func(*v1.CommitStreamResponse)
 	onRange      func([]*v1.RangeResponse) []*v1.RangeResponse
 	onCheckpoint func(*v1.GetCheckpointResponse) error
+	// checkpointOf chooses the ledger that answers, by the size that is asked for.
+	checkpointOf func(oldSize uint64) v1.LedgerClient
 	onHeader     func(*v1.GetHeaderResponse)
 	onHeads      func(*v1.WatchHeadsResponse) error
 }
@@ -108,7 +110,11 @@ func (r *relay) GetCheckpoint(
 	ctx context.Context,
 	request *v1.GetCheckpointRequest,
 ) (*v1.GetCheckpointResponse, error) {
-	answer, err := r.to("GetCheckpoint").GetCheckpoint(ctx, request)
+	ledger := r.to("GetCheckpoint")
+	if r.checkpointOf != nil {
+		ledger = r.checkpointOf(request.OldSize)
+	}
+	answer, err := ledger.GetCheckpoint(ctx, request)
 	if err == nil && r.onCheckpoint != nil {
 		err = r.onCheckpoint(answer)
 	}
