@@ -79,6 +79,27 @@ func TestNoLieAboutAReadIsBelieved(t *testing.T) {
 	}
 }
 
+// whole joins the messages of a range.
+func whole(all []*v1.RangeResponse) *v1.RangeResponse {
+	one := &v1.RangeResponse{}
+	for _, message := range all {
+		one.Records = append(one.Records, message.Records...)
+		one.End = message.End
+	}
+	return one
+}
+
+// countRange reads a range to its end.
+func countRange(ctx context.Context, client *Client, low, high string) (count int, err error) {
+	for _, err = range client.Range(ctx, []byte(low), []byte(high), nil) {
+		if err != nil {
+			return count, err
+		}
+		count++
+	}
+	return count, nil
+}
+
 func TestNoLieAboutARangeIsBelieved(t *testing.T) {
 	l := sharedLedger(t)
 	ctx, r := limited(t), startRelay(t, l, insecure.NewCredentials())
@@ -88,26 +109,9 @@ func TestNoLieAboutARangeIsBelieved(t *testing.T) {
 		batch.Put(fmt.Appendf(nil, "ranged/%04d", i), []byte("v"))
 	}
 	must(client.Commit(ctx, batch))(t)
-	low, high := []byte("ranged/"), []byte("ranged0")
-	read := func() (count int, err error) {
-		for _, err = range client.Range(ctx, low, high, nil) {
-			if err != nil {
-				return count, err
-			}
-			count++
-		}
-		return count, nil
-	}
+	read := func() (int, error) { return countRange(ctx, client, "ranged/", "ranged0") }
 	if count := must(read())(t); count != pageRecords+3 {
 		t.Fatalf("%d records", count)
-	}
-	whole := func(all []*v1.RangeResponse) *v1.RangeResponse {
-		one := &v1.RangeResponse{}
-		for _, message := range all {
-			one.Records = append(one.Records, message.Records...)
-			one.End = message.End
-		}
-		return one
 	}
 	for name, lie := range map[string]func(*v1.RangeResponse){
 		"a record left out":         func(a *v1.RangeResponse) { a.Records = slices.Delete(a.Records, 1, 2) },
@@ -146,9 +150,21 @@ func TestNoLieAboutARangeIsBelieved(t *testing.T) {
 	if _, err := read(); !errors.Is(err, ErrUntrusted) {
 		t.Error(err)
 	}
-	// Nothing can follow between the last record and its successor.
-	high = fmt.Appendf(nil, "ranged/%04d\x00", pageRecords-1)
-	r.onRange = nil
+}
+
+// Nothing can follow between the last record and its successor.
+func TestARangeThatIsFullDoesNotGoOn(t *testing.T) {
+	l := sharedLedger(t)
+	ctx, r := limited(t), startRelay(t, l, insecure.NewCredentials())
+	client := r.client(t, l)
+	batch := new(Batch)
+	for i := range pageRecords + 1 {
+		batch.Put(fmt.Appendf(nil, "full/%04d", i), []byte("v"))
+	}
+	must(client.Commit(ctx, batch))(t)
+	read := func() (int, error) {
+		return countRange(ctx, client, "full/", fmt.Sprintf("full/%04d\x00", pageRecords-1))
+	}
 	if count := must(read())(t); count != pageRecords {
 		t.Errorf("%d records", count)
 	}
@@ -369,7 +385,7 @@ func TestAForkBetweenTwoProofsOfGrowthIsFound(t *testing.T) {
 	}
 }
 
-// A checkpoint of a replaced key, of which an answer told that was asked for before the change was seen.
+// A checkpoint of a replaced key: its answer was asked for before the client saw the change.
 func TestALateCheckpointIsEvidence(t *testing.T) {
 	key := sharedLedger(t).key(t)
 	next := verify.PublicKey{1, 2, 3}

@@ -16,8 +16,8 @@ type Journaled struct {
 	verify.VersionJournal
 }
 
-// Journals gives the journals of a range of versions, oldest first, for verify.Replay to judge. Only a
-// ledger that keeps its journals has them. A last version of 0 is head.
+// Journals gives the journals of a range of versions, oldest first, for verify.Replay to judge.
+// Only a ledger that keeps its journals has them. A last version of 0 is head.
 func (c *Client) Journals(ctx context.Context, first, last uint64) iter.Seq2[Journaled, error] {
 	request := &v1.JournalRequest{FromVersion: first, ToVersion: last}
 	return func(yield func(Journaled, error) bool) {
