@@ -85,6 +85,9 @@ func attempts[Answer any](
 			failed.OutcomeUnknown = unknown || !nothingDone
 			return answer, nil, failed
 		}
+		if c.routes.isClosed() {
+			return answer, nil, failed
+		}
 		switch refused.kind {
 		case kindFinal:
 			c.routes.succeeded(picked)

@@ -44,7 +44,7 @@ func New(options Options) (*Client, error) {
 	return c, nil
 }
 
-// Close ends all connections.
+// Close ends all connections, and the calls that are under way.
 func (c *Client) Close() error { return c.routes.close() }
 
 // Memory is what the client remembers of the ledger. Give it to the next client (Options.Memory).

@@ -167,7 +167,6 @@ type refusal struct {
 	code    codes.Code
 	message string
 	kind    kind
-	leader  string
 }
 
 func refusalOf(err error) refusal {
@@ -178,7 +177,7 @@ func refusalOf(err error) refusal {
 	r := refusal{code: s.Code(), message: printable(s.Message())}
 	for _, detail := range s.Details() {
 		if info, is := detail.(*errdetails.ErrorInfo); is && info.Domain == domain {
-			r.reason, r.leader = Reason(info.Reason), info.Metadata["address"]
+			r.reason = Reason(info.Reason)
 		}
 	}
 	if r.reason != "" {
@@ -188,7 +187,8 @@ func refusalOf(err error) refusal {
 	switch r.code {
 	case codes.ResourceExhausted:
 		r.kind = kindExhausted
-	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded, codes.Unknown, codes.Aborted:
+	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded, codes.Unknown, codes.Aborted, codes.Internal:
+		// The transport calls some broken connections internal errors. A ledger's own have a reason.
 		r.kind = kindUnavailable
 	}
 	return r

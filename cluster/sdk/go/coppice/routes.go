@@ -150,6 +150,12 @@ func (r *routes) addresses() (addresses []string) {
 	return addresses
 }
 
+func (r *routes) isClosed() bool {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	return r.closed
+}
+
 func (r *routes) close() error {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
