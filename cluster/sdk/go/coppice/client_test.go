@@ -178,6 +178,48 @@ func TestAStreamCommitsInOrder(t *testing.T) {
 	}
 }
 
+// The ledger dies in the middle of a stream and of a session, and comes back at its place.
+func TestAStreamGoesOnAfterTheLedgerWasKilled(t *testing.T) {
+	directory := t.TempDir()
+	l := startLedger(t, directory)
+	ctx := limited(t)
+	client := connect(t, Options{Endpoints: []string{l.endpoint}, Trust: l.key(t), Patience: startPatience})
+	session := must(client.OpenSession(ctx, NewSessionID()))(t)
+	stream := session.Stream()
+	defer stream.Close()
+	const batches = 2 * UnderWayMax
+	for i := range batches {
+		if i == UnderWayMax/2 {
+			l.kill()
+			address := must(parseEndpoint(l.endpoint, false))(t)
+			l = startLedger(t, directory, "--listen", address)
+		}
+		must(stream.Push(ctx, put("killed/counter", fmt.Sprint(i)).Put(fmt.Appendf(nil, "killed/%d", i), nil)))(t)
+	}
+	for answer := must(stream.Next(ctx))(t); answer != nil; answer = must(stream.Next(ctx))(t) {
+		if answer.Number == batches {
+			break
+		}
+	}
+	if session.Highest() != batches {
+		t.Errorf("%d batches are committed", session.Highest())
+	}
+	// Batches of one version are folded, and none is applied behind a later one.
+	last := batches
+	for change, err := range client.History(ctx, []byte("killed/counter"), 0, nil) {
+		var value int
+		if _, scanErr := fmt.Sscan(string(change.Value), &value); err != nil || scanErr != nil || value >= last {
+			t.Fatalf("%s before %d: %v", change.Value, last, err)
+		}
+		last = value
+	}
+	records := must(countRange(ctx, client, "killed/", "killed0"))(t)
+	got := must(client.Get(ctx, []byte("killed/counter"), nil))(t)
+	if records != batches+1 || string(got.Record.Value) != fmt.Sprint(batches-1) {
+		t.Errorf("%d records, the counter is %s", records, got.Record.Value)
+	}
+}
+
 func TestAStageIsFinalizedOrDropped(t *testing.T) {
 	l := startLedger(t, t.TempDir())
 	ctx, client := limited(t), l.client(t)

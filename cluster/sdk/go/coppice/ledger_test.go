@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -51,7 +52,10 @@ type ledger struct {
 func startLedger(t testing.TB, directory string, arguments ...string) *ledger {
 	t.Helper()
 	l := &ledger{directory: directory}
-	all := append([]string{"dev", "--data-dir", directory, "--listen", "127.0.0.1:0"}, arguments...)
+	all := append([]string{"dev", "--data-dir", directory}, arguments...)
+	if !slices.Contains(arguments, "--listen") {
+		all = append(all, "--listen", "127.0.0.1:0")
+	}
 	l.process = exec.Command(coppiceBin, all...)
 	// The ledger goes with the test, however that ends.
 	l.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -92,6 +96,12 @@ func (l *ledger) stop() {
 		_ = l.process.Process.Signal(syscall.SIGTERM)
 		_ = l.process.Wait()
 	}
+}
+
+// kill ends the process without a chance to say anything.
+func (l *ledger) kill() {
+	_ = l.process.Process.Kill()
+	_ = l.process.Wait()
 }
 
 func (l *ledger) key(t testing.TB) *verify.VKey {
