@@ -54,8 +54,8 @@ func FuzzVerify(f *testing.F) {
 	})
 }
 
-// FuzzQuery goes behind the signature and the state root, which no fuzzer can mend: no trees that have
-// the shape of trees make an answer panic.
+// FuzzQuery goes behind the signature and the state root, which no fuzzer can mend: no trees that
+// have the shape of trees make an answer panic.
 func FuzzQuery(f *testing.F) {
 	seedFiles(f, func(file []byte) {
 		parsed, err := decodeFile(file)
