@@ -153,6 +153,24 @@ func TestARangeIsCoveredByWhatIsShown(t *testing.T) {
 	}
 }
 
+// A ledger can sign a state with a record in the shard of another range. It is in no answer: only an
+// audit finds it.
+func TestARecordInAnotherShardsTreesIsInNoAnswer(t *testing.T) {
+	left, right := shownShard(0, 0, "", "m", 5), shownShard(1, 1, "m", "", 5)
+	left.trees = []treePart{{entries: 2, root: leafOf(2, recordAt(0, "a"), recordAt(1, "x"))}}
+	right.trees = []treePart{{entries: 2, root: leafOf(2, recordAt(0, "b"), recordAt(1, "n"))}}
+	ranged := &queryPart{shards: []shardPart{left, right}, low: []byte("a")}
+	answer, err := ranged.answer()
+	if err != nil || len(answer.Records) != 2 || string(answer.Records[0].Key) != "a" || string(answer.Records[1].Key) != "n" {
+		t.Errorf("%+v, %v", answer, err)
+	}
+	keys := &queryPart{shards: []shardPart{left, right}, keys: [][]byte{[]byte("b"), []byte("x")}}
+	answer, err = keys.answer()
+	if err != nil || answer.Keys[0].Record != nil || answer.Keys[1].Record != nil {
+		t.Errorf("%+v, %v", answer, err)
+	}
+}
+
 // lineageOf makes what a file shows of a clue with journals of these numbers, oldest first.
 func lineageOf(
 	clue Digest, from uint64, change func(*Leaf, uint64), numbers ...uint64,

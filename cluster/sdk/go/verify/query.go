@@ -222,8 +222,15 @@ func (q *queryPart) checkCover() error {
 	return nil
 }
 
-// scan appends the records of a range: of each key the youngest, without tombstones.
+// scan appends the records of the shard's part of a range: of each key the youngest, without
+// tombstones. What a tree holds outside of its shard's range is no part of any answer.
 func (p *shardPart) scan(low, high []byte, records []Record) ([]Record, error) {
+	if bytes.Compare(low, p.shard.Low) < 0 {
+		low = p.shard.Low
+	}
+	if high == nil || p.shard.High != nil && bytes.Compare(p.shard.High, high) < 0 {
+		high = p.shard.High
+	}
 	type aged struct {
 		entry *partEntry
 		tree  int
