@@ -2,6 +2,7 @@ package verify
 
 import (
 	"crypto/ed25519"
+	"slices"
 	"testing"
 )
 
@@ -161,8 +162,12 @@ func TestARecordInAnotherShardsTreesIsInNoAnswer(t *testing.T) {
 	right.trees = []treePart{{entries: 2, root: leafOf(2, recordAt(0, "b"), recordAt(1, "n"))}}
 	ranged := &queryPart{shards: []shardPart{left, right}, low: []byte("a")}
 	answer, err := ranged.answer()
-	if err != nil || len(answer.Records) != 2 || string(answer.Records[0].Key) != "a" || string(answer.Records[1].Key) != "n" {
-		t.Errorf("%+v, %v", answer, err)
+	var shown []string
+	for _, record := range answer.Records {
+		shown = append(shown, string(record.Key))
+	}
+	if err != nil || !slices.Equal(shown, []string{"a", "n"}) {
+		t.Errorf("%v, %v", shown, err)
 	}
 	keys := &queryPart{shards: []shardPart{left, right}, keys: [][]byte{[]byte("b"), []byte("x")}}
 	answer, err = keys.answer()
