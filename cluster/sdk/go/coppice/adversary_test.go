@@ -515,6 +515,10 @@ func TestAnAnswerOfTooManyPartsIsNotDecoded(t *testing.T) {
 	if err := second(client.Get(ctx, []byte("k"), nil)); err == nil {
 		t.Error("it was taken")
 	}
+	r.onHeader = func(a *v1.GetHeaderResponse) { a.Header = make([]byte, shortBytesMax) }
+	if err := second(client.HeaderAt(ctx, 0)); err == nil {
+		t.Error("a header of 1 MiB is taken")
+	}
 	empty := []byte{0x0a, 0}
 	if err := checkFields(bytes.Repeat(empty, fieldsMax)); err != nil {
 		t.Error(err)

@@ -39,7 +39,7 @@ func invoke[Request, Answer any](
 		again,
 		true,
 		func(ctx context.Context, ledger v1.LedgerClient) (*Answer, error) {
-			return call(ledger, ctx, request)
+			return call(ledger, ctx, request, grpc.MaxCallRecvMsgSize(bytesMax(name)))
 		},
 	)
 	return answer, err

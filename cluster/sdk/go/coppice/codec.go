@@ -13,10 +13,24 @@ import (
 const (
 	// answerBytesMax is the size of the largest answer: a proof file may have 64 MiB.
 	answerBytesMax = 96 << 20
+	// shortBytesMax is for calls with short answers, and listBytesMax for those that list replicas.
+	shortBytesMax = 1 << 20
+	listBytesMax  = 2 << 20
 	// fieldsMax bounds the fields of one message. A message of many empty parts is short on the wire,
 	// and a hundred times as large in memory.
 	fieldsMax = 1 << 17
 )
+
+// bytesMax is the size of the largest answer to a call.
+func bytesMax(call string) int {
+	switch call {
+	case "Head", "GetHeader", "OpenSession", "Stage", "Discard", "Pin", "Unpin", "TransferLeader":
+		return shortBytesMax
+	case "Prune", "Rollback", "RotateKey", "Status", "ListPins":
+		return listBytesMax
+	}
+	return answerBytesMax
+}
 
 // boundedCodec is the codec of protobuf messages, with a bound on what a server may send.
 type boundedCodec struct{}

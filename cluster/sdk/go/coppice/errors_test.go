@@ -12,6 +12,9 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	v1 "coppice.dev/sdk/v1"
+	"coppice.dev/sdk/verify"
 )
 
 // The list of reasons is the ledger's. So is what a client does about each.
@@ -89,5 +92,32 @@ func TestAClosedClientDoesNotWait(t *testing.T) {
 	var failed *Error
 	if err := second(client.Commit(ctx, put("k", "1"))); !errors.As(err, &failed) || failed.OutcomeUnknown {
 		t.Error(err)
+	}
+}
+
+// What a coordinator sends without end is held to a bound.
+func TestWhatAVersionHoldsIsBounded(t *testing.T) {
+	w := &watcher{part: Headed{Header: &verify.Header{}, Encoded: []byte("header")}, size: versionBytesMax - partBytes}
+	message := &v1.WatchHeadsResponse{Header: []byte("header"), Continued: true, Changes: []*v1.Record{{}}}
+	if whole, err := w.take(message); err != nil || whole != nil {
+		t.Fatal(err)
+	}
+	message.Changes[0].Key = []byte("k")
+	if _, err := w.take(message); err == nil {
+		t.Error("changes without end are taken")
+	}
+	size := versionBytesMax - 2*partBytes
+	journal := &Journaled{VersionJournal: verify.VersionJournal{Lists: map[uint32][][]byte{}}}
+	if err := journal.add(&v1.JournalResponse{Shard: 1}, &size); err != nil {
+		t.Fatal(err)
+	}
+	if journal.add(&v1.JournalResponse{Shard: 1}, &size) == nil {
+		t.Error("the lists of a shard are taken twice")
+	}
+	if journal.add(&v1.JournalResponse{Shard: 2, Lists: [][]byte{{}}}, &size) == nil {
+		t.Error("lists without end are taken")
+	}
+	if (*Journaled)(nil).add(&v1.JournalResponse{}, &size) == nil {
+		t.Error("lists of no version are taken")
 	}
 }

@@ -47,8 +47,13 @@ func (c *Client) Journals(ctx context.Context, first, last uint64) iter.Seq2[Jou
 	}
 }
 
-// journalBytesMax bounds the operation lists of one version: far more than its batches may have.
-const journalBytesMax = 1 << 30
+const (
+	// versionBytesMax bounds what a client holds of one version at a time: far more than its batches
+	// may have.
+	versionBytesMax = 1 << 30
+	// partBytes is what each part of a version takes beside its bytes.
+	partBytes = 128
+)
 
 // add takes the operation lists of a shard.
 func (j *Journaled) add(message *v1.JournalResponse, size *int) error {
@@ -58,10 +63,11 @@ func (j *Journaled) add(message *v1.JournalResponse, size *int) error {
 	if _, known := j.Lists[message.Shard]; known {
 		return errors.New("the operation lists of a shard come twice")
 	}
+	*size += partBytes
 	for _, list := range message.Lists {
-		*size += len(list)
+		*size += partBytes + len(list)
 	}
-	if *size > journalBytesMax {
+	if *size > versionBytesMax {
 		return errors.New("a version has more operations than any that a ledger commits")
 	}
 	j.Lists[message.Shard] = message.Lists

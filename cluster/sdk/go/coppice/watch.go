@@ -105,6 +105,8 @@ type watcher struct {
 	hash   verify.Digest
 	part   Headed
 	last   []byte
+	// size is what the changes of the part take.
+	size int
 }
 
 // take gives a header when its last message has come.
@@ -122,7 +124,7 @@ func (w *watcher) take(message *v1.WatchHeadsResponse) (*Headed, error) {
 				return nil, err
 			}
 		}
-		w.part, w.last = Headed{Encoded: message.Header, Header: header}, nil
+		w.part, w.last, w.size = Headed{Encoded: message.Header, Header: header}, nil, 0
 	} else if !bytes.Equal(message.Header, w.part.Encoded) {
 		return nil, errors.New("a header in the middle of another")
 	}
@@ -134,6 +136,9 @@ func (w *watcher) take(message *v1.WatchHeadsResponse) (*Headed, error) {
 			return nil, errors.New("keys that do not ascend")
 		}
 		w.last = change.GetKey()
+		if w.size += partBytes + len(w.last) + len(change.GetValue()); w.size > versionBytesMax {
+			return nil, errors.New("a version has more changes than any that a ledger commits")
+		}
 		record := Record{Key: change.GetKey(), Value: change.GetValue(), LastChanged: stampOf(change.GetLastChanged())}
 		w.part.Changes = append(w.part.Changes, Changed{Record: record, Deleted: !change.GetFound()})
 	}
