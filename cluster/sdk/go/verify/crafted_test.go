@@ -154,8 +154,8 @@ func TestARangeIsCoveredByWhatIsShown(t *testing.T) {
 	}
 }
 
-// A ledger can sign a state with a record in the shard of another range. It is in no answer: only an
-// audit finds it.
+// A ledger can sign a state with a record in the shard of another range. It is in no answer: only
+// an audit finds it.
 func TestARecordInAnotherShardsTreesIsInNoAnswer(t *testing.T) {
 	left, right := shownShard(0, 0, "", "m", 5), shownShard(1, 1, "m", "", 5)
 	left.trees = []treePart{{entries: 2, root: leafOf(2, recordAt(0, "a"), recordAt(1, "x"))}}
