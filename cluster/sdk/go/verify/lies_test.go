@@ -27,7 +27,7 @@ func TestLiesThatALedgerSignedAreRefused(t *testing.T) {
 		"two-shards-of-one-id": "state",
 		// Section 11: pair 1 of 4 has the epoch 1, and the last of them has the epoch 2.
 		"pair-too-high": "epoch",
-		// Section 13, step 11: the proof itself shows that the key was replaced below the newer checkpoint.
+		// Section 13, step 11: the proof itself shows that the key of the newer checkpoint was replaced.
 		"newer-by-replaced-key": "standing",
 	} {
 		vkey := read(name + ".vkey")
