@@ -14,7 +14,7 @@ AS_IN_TESTS := --features coppice-process/as-in-tests
 CHAOS_SECONDS ?= 600
 CHAOS_SEED ?= 1
 
-.PHONY: wasm test-wasm crds charts e2e help demo test test-sha test-loadtest test-alerts test-k6 test-chaos test-adversaries chaos load bench bench-cluster check audit build release sim sim-bugs versions
+.PHONY: wasm test-wasm crds charts e2e help demo test test-sha test-go test-loadtest test-alerts test-k6 test-chaos test-adversaries chaos load bench bench-cluster check audit build release sim sim-bugs versions
 
 help:
 	@echo "make demo     build, run a whole cluster on this repository's own history, show what it does"
@@ -22,6 +22,7 @@ help:
 	@echo "make wasm     the verifier of proof files as one WebAssembly module for all languages (docs/proof-files.md)"
 	@echo "make test-wasm  that module in Node, Chromium, Python and Go, and that two builds of it have the same bytes"
 	@echo "make chaos    a cluster of real processes under real faults for CHAOS_SECONDS=600; the plan follows from CHAOS_SEED=1"
+	@echo "make test-go  vet, staticcheck and all tests of the SDK for Go, against a real coppice dev"
 	@echo "make test-adversaries  a cluster of processes under attack while others go on with their work; ADVERSARY_FLAGS=\"--only silent\" takes some"
 	@echo "make load SCENARIO=payment  a load test by k6 that verifies proofs meanwhile; TARGET=dev, processes or an endpoint; docs/load-testing.md lists scenarios and parameters"
 	@echo "make dashboard  the chart's dashboard and alerts before a real Prometheus, on a cluster of processes whose nodes are killed"
@@ -44,12 +45,17 @@ demo:
 	$(CARGO) build --locked --bin coppice $(AS_IN_TESTS)
 	@scripts/demo.sh target/debug/coppice
 
-test: test-loadtest
+test: test-loadtest test-go
 	@scripts/install-etcd.sh >/dev/null
 	@scripts/install-timestamp-authority.sh >/dev/null
 	$(CARGO) test --workspace --locked
 	@$(MAKE) --no-print-directory test-sha test-wasm test-alerts test-k6 test-chaos
 	@$(MAKE) --no-print-directory test-adversaries ADVERSARY_FLAGS=--sample
+
+# The SDK for Go, against a real `coppice dev`. The pinned linter is built at the first time, which takes a minute.
+test-go: build
+	cd cluster/sdk/go && go vet ./... && go tool -modfile=tools/go.mod staticcheck ./... && go test ./...
+	cd cluster/sdk/go/tools && go vet ./... && go tool staticcheck ./...
 
 # The package with the one `unsafe` of the product, calls of what is compiled for the processor's instructions for SHA: with
 # AddressSanitizer, which stable Rust has behind a switch and for a named target alone; and without the instructions.

@@ -379,6 +379,19 @@ fn every_stored_case_is_judged_as_the_page_says() {
     }
 }
 
+/// Found by comparing verifiers on random states, pairs and key changes.
+#[test]
+fn lies_that_a_ledger_signed_are_refused() {
+    let vectors = stored("lies.json");
+    for case in vectors["cases"].as_array().expect("a list") {
+        let bytes = |field: &str| case[field].as_str().map(|text| hex::decode(text).expect("hex"));
+        let key = VerifierKey::parse(case["vkey"].as_str().expect("a key")).expect("a key");
+        let judged = verify(&bytes("file").expect("a file"), &key, bytes("newer").as_deref());
+        let step = judged.expect_err("a lie").step.name();
+        assert_eq!(Some(step), case["failed step"].as_str(), "{}", case["name"]);
+    }
+}
+
 #[test]
 fn a_proof_of_something_that_was_not_asked_is_not_an_answer() {
     let ledger = with_a_record();

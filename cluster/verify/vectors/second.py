@@ -932,8 +932,8 @@ def check_pairs(first, pairs, count, newest, step):
     for index, (epoch, base) in enumerate(pairs, first):
         sound = (epoch, base) == (0, 0) if index == 0 else epoch >= index and base >= index - 1
         need(sound, step, "epoch pairs that no rollbacks leave")
-        last = index + 1 == count
-        fits = epoch == newest.stamp[0] if last else epoch < newest.stamp[0]
+        behind = count - 1 - index
+        fits = epoch + behind <= newest.stamp[0] if behind else epoch == newest.stamp[0]
         need(fits and base <= newest.stamp[1], step, "epoch pairs of a different head than the newest header's")
     for index, (a, b) in enumerate(zip(pairs, pairs[1:]), first):
         need(a[0] < b[0] and (index == 0 or a[1] < b[1]), step, "epoch pairs that no rollbacks leave")
@@ -1210,6 +1210,7 @@ def check_state(header, shards, hashes):
     for a, b in zip(shards, shards[1:]):
         joined = a["high"] == b["low"] if a["index"] + 1 == b["index"] else a["high"] < b["low"]
         need(joined, "state", "shards that are not those of one map")
+    need(len({s["id"] for s in shards}) == len(shards), "state", "two shards of one id")
     for s in shards:
         for tree in s["trees"]:
             check_count(tree)
@@ -1397,6 +1398,8 @@ def check_newer(log, stamp, newer, later):
             return
         later, _, claim = later
         need(claim["kind"] == "standing" and later.cluster == log.cluster, "standing", "not a standing proof of this")
+        signers = [of.keys.keys[of.keys.in_force(later.size)].key for of in (later, log)]
+        need(signers[0] == signers[1], "standing", "it is signed by a key that the proof shows to be replaced")
         joined = (claim["old size"], claim["old root"]) == (log.size, log.root.hex())
         need(joined, "standing", "it extends a different checkpoint than the proof's")
         pairs = claim["pairs"]
@@ -2676,6 +2679,18 @@ def run_cases():
     return len(cases)
 
 
+def run_lies():
+    cases = load("lies.json")["cases"]
+    for case in cases:
+        newer, step = None if case["newer"] is None else bytes.fromhex(case["newer"]), None
+        try:
+            verify_both(bytes.fromhex(case["file"]), newer, parse_key(case["vkey"]))
+        except Failed as failed:
+            step = failed.step
+        assert step == case["failed step"] and case["valid"] == (step is None), (case["name"], step)
+    return len(cases)
+
+
 def run_packing():
     vectors = load("packing.json")
     keys = [b"p" * 300 + b"%04d" % (7 * i) + b"q" * 100 for i in range(400)]
@@ -2884,7 +2899,7 @@ def command(arguments):
 
 def run_all():
     lists = (run_hashes, run_list_proofs, run_rules, run_packing, run_replay)
-    files = (run_log, run_notes, run_proofs, run_rotation, run_cases, run_audits, run_ledgers)
+    files = (run_log, run_notes, run_proofs, run_rotation, run_cases, run_lies, run_audits, run_ledgers)
     for run in lists + files:
         print(run.__name__[4:].replace("_", " ") + ":", run(), "agree")
     return 0

@@ -8,6 +8,9 @@ use std::{
 /// Folders that hold what is built or fetched, and no source.
 const NO_SOURCE: &[&str] = &["target", "node_modules", "__pycache__", "testdata", "golden"];
 
+/// The ending of files that a tool generates from `proto/`. A test of theirs compares them with it.
+const GENERATED: &str = ".pb.go";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
     Rust,
@@ -76,6 +79,9 @@ pub fn sources(root: &Path) -> Vec<Source> {
 }
 
 fn source(root: &Path, path: &PathBuf) -> Option<Source> {
+    if path.to_str().is_some_and(|path| path.ends_with(GENERATED)) {
+        return None;
+    }
     let language = Language::of(path)?;
     let below = path.strip_prefix(root).expect("the path was found below the root");
     let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

@@ -92,17 +92,22 @@ impl Log {
         let follows = part.next.is_none_or(|next| part.pair.may_precede(&next, part.index));
         ensure(part.pair.may_be_at(part.index) && follows, Step::Epoch, NO_ROLLBACKS)?;
         let newest = part.next.as_ref().unwrap_or(&part.pair);
-        self.check_newest_pair(newest, index + 1 + u64::from(part.next.is_some()) == pairs, Step::Epoch)?;
+        // Each pair behind it is of a later epoch.
+        let behind = pairs - 1 - index - u64::from(part.next.is_some());
+        self.check_newest_pair(newest, behind, Step::Epoch)?;
         ensure(part.pair.epoch == stamp.epoch, Step::Epoch, "pair of another epoch")?;
         ensure(part.pair.stands(stamp.version, part.next.as_ref()), Step::Epoch, "the version was rolled back")?;
         self.check_not_above(stamp, Step::Epoch)
     }
 
-    /// Checks a pair of the newest header's list: its base is not above that header, and the last
-    /// pair has that header's epoch.
-    pub(super) fn check_newest_pair(&self, pair: &Pair, is_last: bool, step: Step) -> Result<(), Failure> {
+    /// Checks a pair of the newest header's list: its base is not above that header, the last pair
+    /// has that header's epoch, and each of the pairs behind another one a later epoch.
+    pub(super) fn check_newest_pair(&self, pair: &Pair, behind: u64, step: Step) -> Result<(), Failure> {
         let Stamp { epoch, version } = self.newest.stamp;
-        let fits = if is_last { pair.epoch == epoch } else { pair.epoch < epoch };
+        let fits = match behind {
+            0 => pair.epoch == epoch,
+            _ => pair.epoch.0.checked_add(behind).is_some_and(|least| least <= epoch.0),
+        };
         ensure(fits && pair.base <= version, step, "epoch pairs of a different head than the newest header's")
     }
 

@@ -1,6 +1,10 @@
 //! Steps `state`, `query` and `value`: from a version's state root to an answer.
 
-use alloc::{borrow::Cow, collections::BTreeMap, vec::Vec};
+use alloc::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
 
 use coppice_types::{Digest, ShardId, Stamp};
 
@@ -93,7 +97,7 @@ pub(crate) fn state_root(header: &Header, proof: &QueryProof<'_>) -> Result<Dige
 }
 
 /// Checks that the shown shards can be those of one map: the ends are covered, neighbours join, and
-/// others keep their order.
+/// others keep their order. No two have one id.
 fn check_places(header: &Header, shards: &[ShardPart<'_>]) -> Result<(), Failure> {
     let ends = shards.iter().all(|part| {
         let (first, last) = (part.index == 0, part.index.checked_add(1) == Some(header.state_leaves));
@@ -103,7 +107,9 @@ fn check_places(header: &Header, shards: &[ShardPart<'_>]) -> Result<(), Failure
         let neighbours = pair[0].index.checked_add(1) == Some(pair[1].index);
         pair[0].high.as_ref().is_some_and(|high| if neighbours { *high == pair[1].low } else { *high < pair[1].low })
     });
-    ensure(ends && joined, Step::State, "shards that are not those of one map")
+    ensure(ends && joined, Step::State, "shards that are not those of one map")?;
+    let ids: BTreeSet<u32> = shards.iter().map(|part| part.shard.0).collect();
+    ensure(ids.len() == shards.len(), Step::State, "two shards of one id")
 }
 
 type KeyAnswer<'a> = (Cow<'a, [u8]>, Option<Record<'a>>);

@@ -1,0 +1,20 @@
+// Package coppice is a client of a Coppice ledger that believes only what is proven.
+//
+// A [Client] knows the ledger's public key (Options.Trust). Then [Client.Commit], [Client.Get],
+// [Client.BatchGet] and [Client.Range] give an answer only with a proof that it is the answer to
+// what was asked, at the version that was asked for, under a checkpoint that is not older than what
+// the client has seen. Package verify judges the proofs. The client keeps the newest checkpoint and
+// moves it forward only by a proof that the log grew from it. It follows changes of the ledger's
+// key. If the ledger shows two logs, the error is a [ForkError] that has both signed checkpoints.
+// [Client.Memory] is what to keep from one run of a program to the next.
+//
+// Histories, differences, watched headers, heads, stages, pins and the status are a coordinator's
+// word.
+//
+// A client goes around coordinators that are dead or silent, and repeats what may be repeated for a
+// bounded time. A [Session] numbers its batches, so that a commit whose answer was lost is sent
+// again and applied once. [CommitStream] does not wait for each answer.
+//
+// An [Error] has the ledger's [Reason]: errors.Is(err, coppice.PreconditionFailed).
+// [OutcomeUnknown] tells whether a write may have happened all the same.
+package coppice

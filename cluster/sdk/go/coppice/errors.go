@@ -1,0 +1,217 @@
+package coppice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Reason is the machine-readable cause of a refusal. It is a sentinel: errors.Is(err, Pruned) finds
+// it in the errors of this package.
+type Reason string
+
+func (r Reason) Error() string { return string(r) }
+
+// The reasons of a ledger.
+const (
+	InvalidArgument    Reason = "INVALID_ARGUMENT"
+	LimitExceeded      Reason = "LIMIT_EXCEEDED"
+	Reserved           Reason = "RESERVED"
+	WrongCluster       Reason = "WRONG_CLUSTER"
+	Denied             Reason = "DENIED"
+	NotFound           Reason = "NOT_FOUND"
+	PreconditionFailed Reason = "PRECONDITION_FAILED"
+	NotYet             Reason = "NOT_YET"
+	Pruned             Reason = "PRUNED"
+	RolledBack         Reason = "ROLLED_BACK"
+	Pinned             Reason = "PINNED"
+	LedgerFloor        Reason = "LEDGER_FLOOR"
+	StageLost          Reason = "STAGE_LOST"
+	RequestExpired     Reason = "REQUEST_EXPIRED"
+	SessionMismatch    Reason = "SESSION_MISMATCH"
+	UnknownSession     Reason = "UNKNOWN_SESSION"
+	ResourceExhausted  Reason = "RESOURCE_EXHAUSTED"
+	QuotaExceeded      Reason = "QUOTA_EXCEEDED"
+	DiskFull           Reason = "DISK_FULL"
+	NotLeader          Reason = "NOT_LEADER"
+	Unavailable        Reason = "UNAVAILABLE"
+	StateMissing       Reason = "STATE_MISSING"
+	FencedForRollback  Reason = "FENCED_FOR_ROLLBACK"
+	MissedAdmin        Reason = "MISSED_ADMIN"
+	StaleTerm          Reason = "STALE_TERM"
+	BaseMismatch       Reason = "BASE_MISMATCH"
+	Corrupted          Reason = "CORRUPTED"
+	Internal           Reason = "INTERNAL"
+)
+
+// kind says what a caller can do about an error.
+type kind int
+
+const (
+	kindFinal kind = iota
+	kindExhausted
+	kindUnavailable
+)
+
+// kinds has the reasons after which another attempt may succeed.
+var kinds = map[Reason]kind{
+	ResourceExhausted: kindExhausted, DiskFull: kindExhausted,
+	NotLeader: kindUnavailable, Unavailable: kindUnavailable, StateMissing: kindUnavailable,
+	FencedForRollback: kindUnavailable, MissedAdmin: kindUnavailable, StaleTerm: kindUnavailable,
+	BaseMismatch: kindUnavailable,
+}
+
+// ErrUntrusted is found by errors.Is in each error of an answer that was not proven, or whose proof
+// is of something else. Where a proof does not hold, errors.As finds the *verify.Error with its
+// step.
+var ErrUntrusted = errors.New("coppice: the answer is not proven")
+
+// Error is a call that failed. errors.Is finds its Reason, and context.DeadlineExceeded or
+// context.Canceled if the caller's context ended.
+type Error struct {
+	// Call is the name of the method of the ledger's service.
+	Call string
+	// Reason is empty if the server gave none.
+	Reason Reason
+	// Code is the gRPC code.
+	Code codes.Code
+	// Message has the server's words.
+	Message string
+	// Endpoint is the one of the last attempt, and Attempts counts all.
+	Endpoint string
+	Attempts int
+	// OutcomeUnknown tells that the request may have had its effect, or may still have it.
+	OutcomeUnknown bool
+	// cause is an error of the caller's context, or nil.
+	cause error
+}
+
+func (e *Error) Error() string {
+	reason := string(e.Reason)
+	if reason == "" {
+		reason = e.Code.String()
+	}
+	times := ""
+	if e.Attempts > 1 {
+		times = fmt.Sprintf(" after %d attempts", e.Attempts)
+	}
+	return fmt.Sprintf("coppice: %s at %s%s: %s (%s)", e.Call, e.Endpoint, times, e.Message, reason)
+}
+
+// Is compares the reason.
+func (e *Error) Is(target error) bool {
+	reason, is := target.(Reason)
+	return is && reason != "" && reason == e.Reason
+}
+
+// Unwrap gives the error of the caller's context, if that ended the call.
+func (e *Error) Unwrap() error { return e.cause }
+
+// untrusted is an answer that is not believed.
+type untrusted struct {
+	call string
+	err  error
+	// written tells that the call may have written something all the same.
+	written bool
+}
+
+func (u *untrusted) Error() string {
+	return "coppice: " + u.call + ": the answer is not proven: " + u.err.Error()
+}
+func (u *untrusted) Unwrap() []error { return []error{ErrUntrusted, u.err} }
+
+func distrust(call, why string) error { return &untrusted{call: call, err: errors.New(why)} }
+
+// ForkError tells that the ledger has shown two logs. Keep all of it: the two notes are signed, and
+// nobody but a holder of the ledger's keys can have made them.
+type ForkError struct {
+	// Known is the checkpoint that was believed, and Shown the one that contradicts it.
+	Known, Shown []byte
+	// Proof is the file that came with the second one.
+	Proof []byte
+	Why   string
+}
+
+func (f *ForkError) Error() string {
+	return "coppice: the log was forked, keep both checkpoints: " + f.Why
+}
+
+// Unwrap lets errors.Is find ErrUntrusted.
+func (f *ForkError) Unwrap() error { return ErrUntrusted }
+
+// OutcomeUnknown tells whether the request behind an error may have had its effect. A batch of a
+// session is then sent again under its number.
+func OutcomeUnknown(err error) bool {
+	var failed *Error
+	if errors.As(err, &failed) {
+		return failed.OutcomeUnknown
+	}
+	var lie *untrusted
+	if errors.As(err, &lie) {
+		return lie.written
+	}
+	return errors.Is(err, ErrUntrusted)
+}
+
+// domain is that of the ledger's ErrorInfo.
+const domain = "coppice.v1"
+
+// refusal is a status, taken apart.
+type refusal struct {
+	reason  Reason
+	code    codes.Code
+	message string
+	kind    kind
+}
+
+func refusalOf(err error) refusal {
+	s, isStatus := status.FromError(err)
+	if !isStatus {
+		s = status.FromContextError(err)
+	}
+	r := refusal{code: s.Code(), message: printable(s.Message())}
+	for _, detail := range s.Details() {
+		if info, is := detail.(*errdetails.ErrorInfo); is && info.Domain == domain {
+			r.reason = Reason(info.Reason)
+		}
+	}
+	if r.reason != "" {
+		r.kind = kinds[r.reason]
+		return r
+	}
+	switch r.code {
+	case codes.ResourceExhausted:
+		r.kind = kindExhausted
+	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded, codes.Unknown, codes.Aborted, codes.Internal:
+		// The transport calls some broken connections internal errors. A ledger's own have a reason.
+		r.kind = kindUnavailable
+	}
+	return r
+}
+
+// messageMax bounds what is kept of a server's words.
+const messageMax = 2048
+
+// printable drops what a terminal would obey.
+func printable(text string) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return '\uFFFD'
+		}
+		return r
+	}, text[:min(len(text), messageMax)])
+}
+
+// contextError gives the error of a context that ended, or nil.
+func contextError(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(ctx)
+}

@@ -1,0 +1,372 @@
+package coppice
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"iter"
+	"slices"
+
+	v1 "coppice.dev/sdk/v1"
+	"coppice.dev/sdk/verify"
+)
+
+// Read says which state to read. Nil is head.
+type Read struct {
+	// At is the version to read; nil is head.
+	At *Stamp
+	// AnyEpoch reads the version of At in the epoch in which it stands now.
+	AnyEpoch bool
+	// StaleOK allows a coordinator to answer from the last head that it knows.
+	StaleOK bool
+	// Cosigned waits for a checkpoint that witnesses have cosigned.
+	Cosigned bool
+}
+
+// Record is a key with its value, and the stamp of its last change.
+type Record struct {
+	Key, Value  []byte
+	LastChanged Stamp
+}
+
+// Got is the answer to a read of one key.
+type Got struct {
+	// Record is nil if the key has no value.
+	Record *Record
+	// ReadAt is the version that was read.
+	ReadAt Stamp
+	// Proof is the proof file of the answer, for others to verify. An unverified client gets none.
+	Proof []byte
+}
+
+// BatchGot is the answer to a read of several keys.
+type BatchGot struct {
+	// Records has one for each key, in the order of the question; nil for a key without a value.
+	Records []*Record
+	ReadAt  Stamp
+	Proof   []byte
+}
+
+func (c *Client) readOptions(read *Read) *v1.ReadOptions {
+	options := &v1.ReadOptions{WantProof: c.trust != nil, ValuesInProof: c.trust != nil}
+	if read != nil {
+		options.AnyEpoch, options.StaleOk, options.Cosigned = read.AnyEpoch, read.StaleOK, read.Cosigned
+		if read.At != nil {
+			options.At = toStamp(*read.At)
+		}
+	}
+	return options
+}
+
+// Get reads a key.
+func (c *Client) Get(ctx context.Context, key []byte, read *Read) (*Got, error) {
+	got, err := c.BatchGet(ctx, [][]byte{key}, read)
+	if err != nil {
+		return nil, err
+	}
+	return &Got{Record: got.Records[0], ReadAt: got.ReadAt, Proof: got.Proof}, nil
+}
+
+// BatchGet reads several keys of one version.
+func (c *Client) BatchGet(ctx context.Context, keys [][]byte, read *Read) (*BatchGot, error) {
+	k := c.known()
+	request := &v1.BatchGetRequest{Keys: keys, Read: c.readOptions(read)}
+	answer, err := invoke(ctx, c, "BatchGet", safe, request, v1.LedgerClient.BatchGet)
+	if err != nil {
+		return nil, err
+	}
+	if len(answer.Records) != len(keys) {
+		return nil, distrust("BatchGet", "the answer has other keys than the question")
+	}
+	got := &BatchGot{ReadAt: stampOf(answer.ReadAt), Proof: answer.Proof, Records: make([]*Record, len(keys))}
+	if c.trust == nil {
+		for i, record := range answer.Records {
+			if !bytes.Equal(record.GetKey(), keys[i]) {
+				return nil, distrust("BatchGet", "the answer has other keys than the question")
+			}
+			got.Records[i] = recordOf(record)
+		}
+		return got, nil
+	}
+	if err := c.checkKeys(ctx, k, keys, read, got); err != nil {
+		return nil, distrusted("BatchGet", err)
+	}
+	return got, nil
+}
+
+func recordOf(record *v1.Record) *Record {
+	if !record.GetFound() {
+		return nil
+	}
+	return &Record{Key: record.Key, Value: record.Value, LastChanged: stampOf(record.LastChanged)}
+}
+
+func proven(record *verify.Record) *Record {
+	return &Record{Key: record.Key, Value: record.Value, LastChanged: record.Stamp}
+}
+
+// distrusted marks an error of a check. Errors of calls that the check needed stay what they are.
+func distrusted(call string, err error) error {
+	var failed *Error
+	if errors.As(err, &failed) || errors.Is(err, ErrUntrusted) {
+		return err
+	}
+	return &untrusted{call: call, err: err}
+}
+
+// checkKeys takes the records from the proof: what a coordinator says beside it is of no account.
+func (c *Client) checkKeys(ctx context.Context, k known, keys [][]byte, read *Read, got *BatchGot) error {
+	v, err := c.verifyProof(ctx, k, got.Proof)
+	if err != nil {
+		return err
+	}
+	if err := v.Answers(verify.Question{Subject: verify.AboutKeys(keys)}); err != nil {
+		return err
+	}
+	if err := checkPlace(v, k, read, got.ReadAt); err != nil {
+		return err
+	}
+	if !v.Query.HasValues {
+		return errors.New("the proof has no values")
+	}
+	for i, key := range keys {
+		if answer, _ := v.Query.Answer(key); answer.Record != nil {
+			got.Records[i] = proven(answer.Record)
+		}
+	}
+	return c.follow(ctx, v, got.Proof)
+}
+
+// checkPlace refuses a proof of another version than was asked for, or one that is older than what
+// was known before the question.
+func checkPlace(v *verify.Verified, k known, read *Read, readAt Stamp) error {
+	if read == nil {
+		read = &Read{}
+	}
+	stamp := v.Header.Stamp()
+	if stamp != readAt {
+		return errors.New("the proof is for another version than the answer names")
+	}
+	switch {
+	case read.At == nil:
+		if !read.Cosigned && v.Newest.Version != stamp.Version {
+			return errors.New("the proof is not for head")
+		}
+	case read.At.Version != stamp.Version:
+		return errors.New("the proof is for another version than was asked for")
+	case !read.AnyEpoch && stamp != *read.At:
+		// A rollback gives its target a second name, in the epoch that it begins.
+		if v.Next == nil || (Stamp{Epoch: v.Next.Epoch, Version: v.Next.Base}) != *read.At {
+			return errors.New("the proof is for another epoch than was asked for")
+		}
+	}
+	if !read.StaleOK && !read.Cosigned && v.Checkpoint.Size < k.size {
+		return errors.New("the proof is older than what this client had seen before it asked")
+	}
+	return nil
+}
+
+// pageRecords and pageBytes bound what Range holds in memory at one time.
+const (
+	pageRecords = 512
+	pageBytes   = 128 << 20
+)
+
+// Range gives the records with low <= key < high in ascending order, all of one version. A nil high
+// is the end of the key space. Records come in pages, and each page is proven to be complete before
+// its first record is given. The sequence ends with an error, if there is one.
+func (c *Client) Range(ctx context.Context, low, high []byte, read *Read) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		place := Read{}
+		if read != nil {
+			place = *read
+		}
+		low := low
+		for {
+			page, err := c.page(ctx, low, high, &place)
+			if err != nil {
+				yield(Record{}, err)
+				return
+			}
+			for _, record := range page.records {
+				if !yield(record, nil) {
+					return
+				}
+			}
+			if !page.more {
+				return
+			}
+			low = successor(page.records)
+			place.At, place.AnyEpoch = &page.readAt, false
+		}
+	}
+}
+
+// successor is the smallest key above the last record.
+func successor(records []Record) []byte { return append(slices.Clone(records[len(records)-1].Key), 0) }
+
+type page struct {
+	records []Record
+	readAt  Stamp
+	more    bool
+	proof   []byte
+}
+
+func (c *Client) page(ctx context.Context, low, high []byte, read *Read) (*page, error) {
+	k := c.known()
+	request := &v1.RangeRequest{Low: low, High: high, Limit: pageRecords, Read: c.readOptions(read)}
+	p := &page{}
+	ended, size := false, 0
+	var last []byte
+	take := func(message *v1.RangeResponse) error {
+		if ended || len(message.Records) == 0 && message.End == nil {
+			return errors.New("a range that neither goes on nor ends")
+		}
+		for _, record := range message.Records {
+			key := record.GetKey()
+			size += len(key) + len(record.GetValue())
+			switch {
+			case !record.GetFound() || len(p.records) == pageRecords || size > pageBytes:
+				return errors.New("more records than were asked for, or one that is not there")
+			case bytes.Compare(key, low) < 0 || high != nil && bytes.Compare(key, high) >= 0:
+				return errors.New("a key outside of what was asked for")
+			case last != nil && bytes.Compare(key, last) <= 0:
+				return errors.New("keys that do not ascend")
+			}
+			last = key
+			p.records = append(p.records, *recordOf(record))
+		}
+		if message.End != nil {
+			ended, p.readAt, p.more, p.proof = true, stampOf(message.End.ReadAt), message.End.More, message.End.Proof
+		}
+		return nil
+	}
+	err := collect(ctx, c, "Range", request, v1.LedgerClient.Range, take)
+	if err != nil {
+		return nil, err
+	}
+	if !ended || p.more && len(p.records) != pageRecords {
+		return nil, distrust("Range", "the range breaks off")
+	}
+	if c.trust != nil {
+		if err := c.checkPage(ctx, k, low, high, read, p); err != nil {
+			return nil, distrusted("Range", err)
+		}
+	}
+	return p, nil
+}
+
+// checkPage compares a page with its proof. A page that its limit cut short is proven as the range
+// up to behind its last record.
+func (c *Client) checkPage(ctx context.Context, k known, low, high []byte, read *Read, p *page) error {
+	v, err := c.verifyProof(ctx, k, p.proof)
+	if err != nil {
+		return err
+	}
+	if p.more {
+		next := successor(p.records)
+		if high != nil && bytes.Equal(next, high) {
+			return errors.New("nothing can follow, and the answer says that something does")
+		}
+		high = next
+	}
+	if err := v.Answers(verify.Question{Subject: verify.AboutRange{Low: low, High: high}}); err != nil {
+		return err
+	}
+	if err := checkPlace(v, k, read, p.readAt); err != nil {
+		return err
+	}
+	if len(v.Query.Records) != len(p.records) {
+		return errors.New("the answer is not the proven range")
+	}
+	for i := range p.records {
+		record, shown := &v.Query.Records[i], &p.records[i]
+		if !bytes.Equal(record.Key, shown.Key) || record.Stamp != shown.LastChanged ||
+			sha256.Sum256(shown.Value) != record.Hash {
+			return errors.New("the answer and its proof disagree")
+		}
+	}
+	return c.follow(ctx, v, p.proof)
+}
+
+// Change is one change in the history of a key.
+type Change struct {
+	// Stamp is that of the change.
+	Stamp Stamp
+	// Deleted tells a deletion from a value.
+	Deleted bool
+	Value   []byte
+	// Truncated marks the end of a history that may have older changes, in versions that were pruned.
+	// Such a Change says nothing else.
+	Truncated bool
+}
+
+// History gives the changes of a key, newest first. They are the coordinator's word: no proof
+// covers them. A limit of 0 means none.
+func (c *Client) History(ctx context.Context, key []byte, limit uint32, read *Read) iter.Seq2[Change, error] {
+	request := &v1.HistoryRequest{Key: key, Limit: limit, Read: c.readOptions(read)}
+	request.Read.WantProof, request.Read.ValuesInProof = false, false
+	return func(yield func(Change, error) bool) {
+		var last *uint64
+		for message, err := range messages(ctx, c, "History", request, v1.LedgerClient.History, true) {
+			if err != nil {
+				yield(Change{}, err)
+				return
+			}
+			if change := message.Change; change != nil {
+				stamp := stampOf(change.LastChanged)
+				if change.LastChanged == nil || last != nil && stamp.Version >= *last {
+					yield(Change{}, distrust("History", "changes that do not go back"))
+					return
+				}
+				last = &stamp.Version
+				if !yield(Change{Stamp: stamp, Deleted: !change.Found, Value: change.Value}, nil) {
+					return
+				}
+			}
+			if message.Truncated {
+				yield(Change{Truncated: true}, nil)
+				return
+			}
+		}
+	}
+}
+
+// Difference is a key whose record differs between two versions. A nil record means that the key
+// had no value.
+type Difference struct {
+	Key           []byte
+	Before, After *Record
+}
+
+// Diff gives the keys of a range whose records differ between two versions, in ascending order.
+// They are the coordinator's word: read a key at both versions to have it proven.
+func (c *Client) Diff(ctx context.Context, from, to Stamp, low, high []byte) iter.Seq2[Difference, error] {
+	request := &v1.DiffRequest{From: toStamp(from), To: toStamp(to), Low: low, High: high}
+	return func(yield func(Difference, error) bool) {
+		var last []byte
+		for message, err := range messages(ctx, c, "Diff", request, v1.LedgerClient.Diff, true) {
+			if err != nil {
+				yield(Difference{}, err)
+				return
+			}
+			for _, d := range message.Differences {
+				difference := Difference{Key: d.GetAfter().GetKey(), Before: recordOf(d.Before), After: recordOf(d.After)}
+				if len(difference.Key) == 0 {
+					difference.Key = d.GetBefore().GetKey()
+				}
+				outside := bytes.Compare(difference.Key, low) < 0 || high != nil && bytes.Compare(difference.Key, high) >= 0
+				if outside || last != nil && bytes.Compare(difference.Key, last) <= 0 ||
+					difference.Before == nil && difference.After == nil {
+					yield(Difference{}, distrust("Diff", "keys that do not ascend, or that were not asked for"))
+					return
+				}
+				last = difference.Key
+				if !yield(difference, nil) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package coppice
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	v1 "coppice.dev/sdk/v1"
+)
+
+// relay is a coordinator that passes calls on to a ledger, and may change what comes back.
+type relay struct {
+	v1.UnimplementedLedgerServer
+	mutex    sync.Mutex
+	ledger   v1.LedgerClient
+	endpoint string
+	// calls counts the calls of each method.
+	calls map[string]int
+
+	onBatchGet   func(*v1.BatchGetRequest, *v1.BatchGetResponse) error
+	onCommit     func(*v1.CommitRequest, *v1.CommitResponse) error
+	onStream     func(*v1.CommitStreamResponse)
+	onRange      func([]*v1.RangeResponse) []*v1.RangeResponse
+	onCheckpoint func(*v1.GetCheckpointResponse) error
+	// checkpointOf chooses the ledger that answers, by the size that is asked for.
+	checkpointOf func(oldSize uint64) v1.LedgerClient
+	onHeader     func(*v1.GetHeaderResponse)
+	onHeads      func(*v1.WatchHeadsResponse) error
+}
+
+func startRelay(t testing.TB, l *ledger, security credentials.TransportCredentials) *relay {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{endpoint: listener.Addr().String(), calls: map[string]int{}}
+	r.show(t, l)
+	server := grpc.NewServer(
+		grpc.Creds(security),
+		grpc.MaxRecvMsgSize(answerBytesMax),
+		grpc.MaxSendMsgSize(answerBytesMax),
+	)
+	v1.RegisterLedgerServer(server, r)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	return r
+}
+
+// show passes the next calls on to another ledger.
+func (r *relay) show(t testing.TB, l *ledger) {
+	t.Helper()
+	address, err := parseEndpoint(l.endpoint, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(answerBytesMax)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = connection.Close() })
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.ledger = v1.NewLedgerClient(connection)
+}
+
+func (r *relay) to(name string) v1.LedgerClient {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.calls[name]++
+	return r.ledger
+}
+
+func (r *relay) count(name string) int {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	return r.calls[name]
+}
+
+func (r *relay) BatchGet(ctx context.Context, request *v1.BatchGetRequest) (*v1.BatchGetResponse, error) {
+	answer, err := r.to("BatchGet").BatchGet(ctx, request)
+	if err == nil && r.onBatchGet != nil {
+		err = r.onBatchGet(request, answer)
+	}
+	return answer, err
+}
+
+func (r *relay) Commit(ctx context.Context, request *v1.CommitRequest) (*v1.CommitResponse, error) {
+	answer, err := r.to("Commit").Commit(ctx, request)
+	if err == nil && r.onCommit != nil {
+		err = r.onCommit(request, answer)
+	}
+	return answer, err
+}
+
+func (r *relay) OpenSession(ctx context.Context, request *v1.OpenSessionRequest) (*v1.OpenSessionResponse, error) {
+	return r.to("OpenSession").OpenSession(ctx, request)
+}
+
+func (r *relay) GetCheckpoint(
+	ctx context.Context,
+	request *v1.GetCheckpointRequest,
+) (*v1.GetCheckpointResponse, error) {
+	ledger := r.to("GetCheckpoint")
+	if r.checkpointOf != nil {
+		ledger = r.checkpointOf(request.OldSize)
+	}
+	answer, err := ledger.GetCheckpoint(ctx, request)
+	if err == nil && r.onCheckpoint != nil {
+		err = r.onCheckpoint(answer)
+	}
+	return answer, err
+}
+
+func (r *relay) GetHeader(ctx context.Context, request *v1.GetHeaderRequest) (*v1.GetHeaderResponse, error) {
+	answer, err := r.to("GetHeader").GetHeader(ctx, request)
+	if err == nil && r.onHeader != nil {
+		r.onHeader(answer)
+	}
+	return answer, err
+}
+
+func (r *relay) Range(request *v1.RangeRequest, out grpc.ServerStreamingServer[v1.RangeResponse]) error {
+	stream, err := r.to("Range").Range(out.Context(), request)
+	if err != nil {
+		return err
+	}
+	var all []*v1.RangeResponse
+	for {
+		message, err := stream.Recv()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		all = append(all, message)
+	}
+	if r.onRange != nil {
+		all = r.onRange(all)
+	}
+	for _, message := range all {
+		if err := out.Send(message); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *relay) WatchHeads(request *v1.WatchHeadsRequest, out grpc.ServerStreamingServer[v1.WatchHeadsResponse]) error {
+	stream, err := r.to("WatchHeads").WatchHeads(out.Context(), request)
+	if err != nil {
+		return err
+	}
+	for {
+		message, err := stream.Recv()
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil && r.onHeads != nil {
+			err = r.onHeads(message)
+		}
+		if err == nil {
+			err = out.Send(message)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (r *relay) CommitStream(in grpc.BidiStreamingServer[v1.CommitStreamRequest, v1.CommitStreamResponse]) error {
+	stream, err := r.to("CommitStream").CommitStream(in.Context())
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			request, err := in.Recv()
+			if err != nil || stream.Send(request) != nil {
+				_ = stream.CloseSend()
+				return
+			}
+		}
+	}()
+	for {
+		answer, err := stream.Recv()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if r.onStream != nil {
+			r.onStream(answer)
+		}
+		if err := in.Send(answer); err != nil {
+			return err
+		}
+	}
+}
+
+// broken is what a client sees if a connection breaks.
+var broken = status.Error(codes.Unavailable, "the connection broke")

@@ -1,0 +1,16 @@
+// Package verify judges proofs of a Coppice ledger without trusting any server.
+//
+// It is an implementation of docs/verification.md of its own, written from that page alone: it
+// shares no code with the server, and no dependency but the standard library. A verifier trusts the
+// public key of a ledger, which it has as a C2SP vkey, or a policy that names logs and witnesses.
+//
+// [Verify] and [VerifyUnder] judge a proof file, as coordinators make them, and give what it says.
+// Compare that with what was asked by [Verified.Answers]. What is refused is an [*Error], which
+// names the step.
+//
+// [HeaderLog] and [Replay] audit a whole ledger: the headers in order, then the journal of each
+// version, from which the state roots follow. [Round] does the same for ledgers of members.
+//
+// No input makes the package panic. It takes memory in proportion to its input: a parsed proof file
+// has at most some ten times its size, and files above 64 MiB are refused.
+package verify

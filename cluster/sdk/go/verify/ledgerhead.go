@@ -1,0 +1,85 @@
+package verify
+
+import "slices"
+
+// ledgerHead has the size of a ledger and the edge of its list: by levels, the hashes in no full
+// tile.
+type ledgerHead struct {
+	purged uint64
+	size   uint64
+	edge   [][]Digest
+}
+
+const tileHashes = 16
+
+func decodeHead(encoded []byte) (*ledgerHead, error) {
+	r := &reader{rest: encoded}
+	if r.u8() != 1 {
+		r.fail("a head of another format")
+	}
+	h := &ledgerHead{purged: r.u64(), size: r.u64()}
+	for left := h.size; left > 0 && r.err == nil; left /= tileHashes {
+		level := make([]Digest, left%tileHashes)
+		for i := range level {
+			level[i] = r.digest()
+		}
+		h.edge = append(h.edge, level)
+	}
+	return h, r.end()
+}
+
+func (h *ledgerHead) encode() []byte {
+	w := writer{}
+	w.u8(1)
+	w.u64(h.purged)
+	w.u64(h.size)
+	for _, level := range h.edge {
+		for _, hash := range level {
+			w.digest(hash)
+		}
+	}
+	return w
+}
+
+// push appends a leaf hash, and gives the tiles that became full.
+func (h *ledgerHead) push(ledger LedgerID, hash Digest) (full []PutRecord) {
+	for level := 0; ; level++ {
+		if level == len(h.edge) {
+			h.edge = append(h.edge, nil)
+		}
+		h.edge[level] = append(h.edge[level], hash)
+		if len(h.edge[level]) < tileHashes {
+			break
+		}
+		tile := writer{}
+		for _, hash := range h.edge[level] {
+			tile.digest(hash)
+		}
+		index := h.size >> (4 * (level + 1))
+		first := index << (4 * (level + 1))
+		full = append(full, PutRecord{Key: ledger.tileKey(uint8(level), index, first), Value: tile})
+		hash = MerkleRoot(h.edge[level])
+		h.edge[level] = nil
+	}
+	h.size++
+	return full
+}
+
+func (h *ledgerHead) root() Digest {
+	var right *Digest
+	for _, level := range h.edge {
+		if len(level) == 0 {
+			continue
+		}
+		hashes := slices.Clone(level)
+		if right != nil {
+			hashes = append(hashes, *right)
+		}
+		root := MerkleRoot(hashes)
+		right = &root
+	}
+	if right == nil {
+		return emptyRoot
+	}
+	return *right
+}

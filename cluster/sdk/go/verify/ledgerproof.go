@@ -1,0 +1,337 @@
+package verify
+
+import (
+	"bytes"
+	"errors"
+)
+
+// ProvenJournal is one journal of a ledger, with what the file shows of it.
+type ProvenJournal struct {
+	Leaf *Leaf
+	// Signed is the request that the holder of the leaf's key signed; nil if it is not shown.
+	Signed []byte
+	// Envelope is nil if it is not shown.
+	Envelope *Envelope
+}
+
+// Journals is the claim of a journal proof: the ledger's list held these journals.
+type Journals struct {
+	Ledger LedgerID
+	Size   uint64
+	Root   Digest
+	// KnownSize is 0 if the proof continues no known state.
+	KnownSize uint64
+	KnownRoot Digest
+	Journals  []ProvenJournal
+}
+
+// Lineage is the claim of a lineage: these were the newest journals with the clue, newest first.
+// All of them are shown if After is 0.
+type Lineage struct {
+	Ledger   LedgerID
+	Clue     Digest
+	Count    uint64
+	After    uint64
+	Journals []ProvenJournal
+}
+
+// journalCheck holds the journal parts of a file to the steps leaf, request and envelope.
+type journalCheck struct {
+	cluster ClusterID
+	ledger  LedgerID
+	header  *Header
+	parts   []journalPart
+	leaves  []*Leaf
+}
+
+func (c *journalCheck) checkLeaves(ascending bool) error {
+	for i := range c.parts {
+		leaf, err := DecodeLeaf(c.parts[i].leaf)
+		switch {
+		case err != nil:
+			return under(StepLeaf, err)
+		case leaf.Ledger != c.ledger:
+			return fail(StepLeaf, "a leaf is of another ledger")
+		case leaf.Stamp.Epoch > c.header.Epoch || leaf.Stamp.Version > c.header.Version:
+			return fail(StepLeaf, "a leaf is newer than the version")
+		case ascending && i > 0 && leaf.JSN <= c.leaves[i-1].JSN:
+			return fail(StepLeaf, "the numbers of journals do not ascend")
+		}
+		c.leaves = append(c.leaves, leaf)
+	}
+	return nil
+}
+
+func (c *journalCheck) checkRequests() error {
+	for i, part := range c.parts {
+		if part.signed != nil {
+			if err := c.checkRequest(c.leaves[i], part); err != nil {
+				return under(StepRequest, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *journalCheck) checkRequest(leaf *Leaf, part journalPart) error {
+	if sha(part.signed) != leaf.Request {
+		return errors.New("the request is not the leaf's")
+	}
+	request, err := decodeSigned(part.signed)
+	if err != nil {
+		return err
+	}
+	ledger := leaf.Ledger
+	if leaf.JSN == 0 {
+		if ledgerID(c.cluster, part.signed, ledger[15]&1 == 1) != ledger {
+			return errors.New("the request does not found the leaf's ledger")
+		}
+		ledger = LedgerID{}
+	}
+	if request.cluster != c.cluster || request.ledger != ledger || request.member != leaf.Member ||
+		!sameMember(request.agent, leaf.Agent) || request.lane != leaf.Lane || request.number != leaf.Number ||
+		request.items != leaf.Of || request.epoch != leaf.Stamp.Epoch {
+		return errors.New("the request says something else than the leaf")
+	}
+	item := itemHash(leaf.Kind, leaf.Commitment, leaf.EnvelopeBytes, leaf.clueHashes())
+	if err := checkInclusion(item, uint64(leaf.Index), uint64(leaf.Of), part.path, request.itemsRoot); err != nil {
+		return err
+	}
+	if !verifySignature(leaf.Key, part.signed, leaf.Signature[:]) {
+		return errors.New("the leaf's key has not signed the request")
+	}
+	return nil
+}
+
+func sameMember(a, b *MemberID) bool { return (a == nil) == (b == nil) && (a == nil || *a == *b) }
+
+func (c *journalCheck) checkEnvelopes() ([]ProvenJournal, error) {
+	journals := make([]ProvenJournal, len(c.parts))
+	for i, part := range c.parts {
+		leaf := c.leaves[i]
+		journals[i] = ProvenJournal{Leaf: leaf, Signed: part.signed}
+		if part.envelope == nil {
+			continue
+		}
+		if uint64(len(part.envelope)) != uint64(leaf.EnvelopeBytes) || sha(part.envelope) != leaf.Commitment {
+			return nil, fail(StepEnvelope, "the envelope is not the leaf's")
+		}
+		envelope, err := DecodeEnvelope(part.envelope)
+		if err != nil {
+			return nil, under(StepEnvelope, err)
+		}
+		if len(envelope.Clues) != len(leaf.Clues) {
+			return nil, fail(StepEnvelope, "the clues of the envelope are not the leaf's")
+		}
+		for at, clue := range envelope.Clues {
+			if ClueHash(leaf.Ledger, clue) != leaf.Clues[at].Clue {
+				return nil, fail(StepEnvelope, "the clues of the envelope are not the leaf's")
+			}
+		}
+		journals[i].Envelope = envelope
+	}
+	return journals, nil
+}
+
+// checkJournals takes the steps of section 18 for a file of kind 3.
+func (p *proofFile) checkJournals(header *Header) (*Journals, error) {
+	head, err := p.entry.check(header)
+	if err != nil {
+		return nil, err
+	}
+	if head.Kind != EntryHead {
+		return nil, fail(StepJournal, "the entry is no head")
+	}
+	check := journalCheck{cluster: p.cluster, ledger: head.Ledger, header: header, parts: p.journals.journals}
+	if err := check.checkLeaves(true); err != nil {
+		return nil, err
+	}
+	if len(check.leaves) == 0 {
+		return nil, fail(StepList, "no journal is shown")
+	}
+	for i, leaf := range check.leaves {
+		hash := leafHash(p.journals.journals[i].leaf)
+		if err := checkInclusion(hash, leaf.JSN, head.Size, p.journals.paths[i], head.Root); err != nil {
+			return nil, under(StepList, err)
+		}
+	}
+	claim := &Journals{Ledger: head.Ledger, Size: head.Size, Root: head.Root}
+	if known := p.journals.known; known != nil {
+		if err := checkConsistency(known.size, known.root, head.Size, head.Root, known.path); err != nil {
+			return nil, under(StepList, err)
+		}
+		claim.KnownSize, claim.KnownRoot = known.size, known.root
+	}
+	if err := check.checkRequests(); err != nil {
+		return nil, err
+	}
+	claim.Journals, err = check.checkEnvelopes()
+	return claim, err
+}
+
+// checkLineage takes the steps of section 18 for a file of kind 5, whose query has held already.
+func (p *proofFile) checkLineage(header *Header, query *Query) (*Lineage, error) {
+	part := p.lineage
+	from, err := lineageRange(part, query)
+	if err != nil {
+		return nil, under(StepLineage, err)
+	}
+	check := journalCheck{cluster: p.cluster, ledger: part.ledger, header: header, parts: part.journals}
+	if err := check.checkLeaves(false); err != nil {
+		return nil, err
+	}
+	if err := check.checkRequests(); err != nil {
+		return nil, err
+	}
+	journals, err := check.checkEnvelopes()
+	if err != nil {
+		return nil, err
+	}
+	count, err := checkCells(part, query.Records, check.leaves, from)
+	if err != nil {
+		return nil, under(StepLineage, err)
+	}
+	return &Lineage{Ledger: part.ledger, Clue: part.clue, Count: count, After: from, Journals: journals}, nil
+}
+
+// lineageRange gives the ordinal behind which the range of a lineage ends.
+func lineageRange(part *lineagePart, query *Query) (uint64, error) {
+	low := part.ledger.clueKey(part.clue)
+	if !query.IsRange || !query.HasValues || !bytes.Equal(query.Low, low) || !bytes.HasPrefix(query.High, low) ||
+		len(query.High) != len(low)+8 {
+		return 0, errors.New("the query is not the range of the clue, with values")
+	}
+	inverted := uint64(0)
+	for _, b := range query.High[len(low):] {
+		inverted = inverted<<8 | uint64(b)
+	}
+	return ^inverted, nil
+}
+
+// clueRecord is the newest record of a clue.
+type clueRecord struct {
+	count   uint64
+	lastJSN uint64
+	chain   Digest
+}
+
+func decodeClue(encoded []byte) (c clueRecord, err error) {
+	r := reader{rest: encoded}
+	if r.u8() != 1 {
+		r.fail("the record of a clue has another format")
+	}
+	c = clueRecord{count: r.u64(), lastJSN: r.u64(), chain: r.digest()}
+	return c, r.end()
+}
+
+func (c *clueRecord) encode() []byte {
+	w := writer{}
+	w.u8(1)
+	w.u64(c.count)
+	w.u64(c.lastJSN)
+	w.digest(c.chain)
+	return w
+}
+
+// cell says that a journal has a clue.
+type cell struct {
+	jsn    uint64
+	leaf   Digest
+	before *Digest
+}
+
+func decodeCell(encoded []byte) (c cell, err error) {
+	r := reader{rest: encoded}
+	if r.u8() != 1 {
+		r.fail("a cell has another format")
+	}
+	c = cell{jsn: r.u64(), leaf: r.digest()}
+	if r.flag() {
+		before := r.digest()
+		c.before = &before
+	}
+	return c, r.end()
+}
+
+func (c *cell) encode() []byte {
+	w := writer{}
+	w.u8(1)
+	w.u64(c.jsn)
+	w.digest(c.leaf)
+	w.flag(c.before != nil)
+	if c.before != nil {
+		w.digest(*c.before)
+	}
+	return w
+}
+
+// chained is the chain of a clue behind one more journal.
+func chained(before Digest, jsn uint64, leaf Digest) Digest {
+	w := writer(before[:])
+	w.u64(jsn)
+	w.digest(leaf)
+	return hashOf(tagChain, w)
+}
+
+// checkCells holds records and leaves of a lineage to each other, and gives the count of the clue.
+func checkCells(part *lineagePart, records []Record, leaves []*Leaf, from uint64) (uint64, error) {
+	if len(records) == 0 {
+		if len(leaves) > 0 || from != 0 {
+			return 0, errors.New("journals of a clue that no journal has")
+		}
+		return 0, nil
+	}
+	low := part.ledger.clueKey(part.clue)
+	if !bytes.Equal(records[0].Key, low) {
+		return 0, errors.New("the first record is not the clue's")
+	}
+	clue, err := decodeClue(records[0].Value)
+	if err != nil {
+		return 0, err
+	}
+	cells := records[1:]
+	if clue.count < from || uint64(len(cells)) != clue.count-from || len(leaves) != len(cells) {
+		return 0, errors.New("there are not as many cells and journals as the clue counts")
+	}
+	chain, known := Digest{}, from == 0
+	for i := len(cells) - 1; i >= 0; i-- {
+		ordinal := clue.count - uint64(i)
+		if !bytes.Equal(cells[i].Key, part.ledger.cellKey(part.clue, ordinal)) {
+			return 0, errors.New("a record is not the cell of its ordinal")
+		}
+		at, err := decodeCell(cells[i].Value)
+		if err != nil {
+			return 0, err
+		}
+		if at.before != nil {
+			if known && *at.before != chain {
+				return 0, errors.New("the chain of a cell is not that of the cells below")
+			}
+			chain, known = *at.before, true
+		}
+		leaf := leaves[i]
+		if at.jsn != leaf.JSN || at.leaf != leafHash(part.journals[i].leaf) || !names(leaf, part.clue, ordinal) {
+			return 0, errors.New("a cell is not that of its journal")
+		}
+		if i > 0 && leaves[i-1].JSN <= leaf.JSN {
+			return 0, errors.New("the numbers of a lineage do not descend")
+		}
+		chain = chained(chain, at.jsn, at.leaf)
+	}
+	if len(leaves) > 0 && leaves[0].JSN != clue.lastJSN {
+		return 0, errors.New("the newest journal is not the clue's last")
+	}
+	if known && chain != clue.chain {
+		return 0, errors.New("the chain is not the clue's")
+	}
+	return clue.count, nil
+}
+
+func names(leaf *Leaf, clue Digest, ordinal uint64) bool {
+	for _, own := range leaf.Clues {
+		if own == (LeafClue{Clue: clue, Ordinal: ordinal}) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,365 @@
+package verify
+
+import "errors"
+
+// Item is one journal that a request appends.
+type Item struct {
+	Kind     uint8
+	Envelope []byte
+}
+
+// Request is what a member sends to append journals to a ledger.
+type Request struct {
+	Signed    []byte
+	Signature [64]byte
+	Items     []Item
+}
+
+// Refusal is the word of a rule of section 18 that a request breaks.
+type Refusal string
+
+func (r Refusal) Error() string { return "verify: the request is refused: " + string(r) }
+
+// The words of refusals.
+const (
+	RefusedForm      Refusal = "form"
+	RefusedEpoch     Refusal = "epoch"
+	RefusedLedger    Refusal = "ledger"
+	RefusedName      Refusal = "name"
+	RefusedMember    Refusal = "member"
+	RefusedSignature Refusal = "signature"
+	RefusedRole      Refusal = "role"
+	RefusedLane      Refusal = "lane"
+	RefusedSize      Refusal = "size"
+	RefusedCount     Refusal = "count"
+	RefusedChange    Refusal = "change"
+)
+
+// Record of a ledger, as an append or a head puts it.
+type PutRecord struct {
+	Key   []byte
+	Value []byte
+}
+
+// Appended is what follows from an applied request.
+type Appended struct {
+	Ledger     LedgerID
+	FirstJSN   uint64
+	LeavesRoot Digest
+	Records    []PutRecord
+}
+
+// ClosedHead is what follows for a ledger from all applied requests of a version.
+type ClosedHead struct {
+	Ledger     LedgerID
+	SizeBefore uint64
+	Size       uint64
+	Root       Digest
+	Records    []PutRecord
+}
+
+// Round judges the requests of one version in turn, and applies those that keep the rules.
+type Round struct {
+	cluster ClusterID
+	stamp   Stamp
+	// ground gives the records of the version before, or nil.
+	ground func(key []byte) []byte
+	// seen tells whether the root log had a root at a size. Nil believes each one.
+	seen    func(size uint64, root Digest) bool
+	puts    map[string][]byte
+	ledgers map[LedgerID]*roundLedger
+}
+
+// NewRound begins a version. The functions give the records of the version before (nil for none),
+// and whether the root log had a root at a size; without the latter, that is not checked.
+func NewRound(cluster ClusterID, stamp Stamp, ground func(key []byte) []byte, seen func(uint64, Digest) bool) *Round {
+	return &Round{
+		cluster: cluster, stamp: stamp, ground: ground, seen: seen,
+		puts: make(map[string][]byte), ledgers: make(map[LedgerID]*roundLedger),
+	}
+}
+
+// roundLedger is a ledger within a round.
+type roundLedger struct {
+	head    *ledgerHead
+	before  uint64
+	touched bool
+	tiles   []PutRecord
+	members map[MemberID]*memberRecord
+	changed map[MemberID]bool
+}
+
+func (r *Round) get(key []byte) []byte {
+	if value, put := r.puts[string(key)]; put {
+		return value
+	}
+	return r.ground(key)
+}
+
+// ledger gives the state of a ledger, or nil if there is none.
+func (r *Round) ledger(id LedgerID) (*roundLedger, error) {
+	if ledger := r.ledgers[id]; ledger != nil {
+		return ledger, nil
+	}
+	encoded := r.get(id.headKey())
+	if encoded == nil {
+		return nil, nil
+	}
+	head, err := decodeHead(encoded)
+	if err != nil {
+		return nil, err
+	}
+	r.ledgers[id] = newRoundLedger(head)
+	return r.ledgers[id], nil
+}
+
+func newRoundLedger(head *ledgerHead) *roundLedger {
+	return &roundLedger{
+		head: head, before: head.size,
+		members: make(map[MemberID]*memberRecord), changed: make(map[MemberID]bool),
+	}
+}
+
+// member gives the record of a member or an agent, or nil.
+func (r *Round) member(id LedgerID, ledger *roundLedger, member MemberID) (*memberRecord, error) {
+	if known := ledger.members[member]; known != nil {
+		return known, nil
+	}
+	encoded := r.get(id.memberKey(member))
+	if encoded == nil {
+		return nil, nil
+	}
+	record, err := decodeMember(encoded)
+	if err == nil {
+		ledger.members[member] = record
+	}
+	return record, err
+}
+
+// parsedRequest is a request whose form is right.
+type parsedRequest struct {
+	*signedRequest
+	bytes     []byte
+	hash      Digest
+	signature [64]byte
+	id        LedgerID
+	items     []parsedItem
+	founding  *founding
+	changes   []memberChange
+}
+
+type parsedItem struct {
+	kind       uint8
+	encoded    []byte
+	envelope   *Envelope
+	commitment Digest
+	clues      []Digest
+}
+
+var errForm = errors.New("the form of the request")
+
+func (r *Round) parse(request Request) (*parsedRequest, error) {
+	signed, err := decodeSigned(request.Signed)
+	if err != nil {
+		return nil, err
+	}
+	if signed.cluster != r.cluster || uint64(signed.items) != uint64(len(request.Items)) {
+		return nil, errForm
+	}
+	p := &parsedRequest{
+		signedRequest: signed, bytes: request.Signed, hash: sha(request.Signed), signature: request.Signature,
+		id: signed.ledger,
+	}
+	kind := request.Items[0].Kind
+	if kind > JournalMembers || kind != JournalData && (len(request.Items) > 1 || signed.agent != nil) ||
+		(kind == JournalFounding) != (signed.ledger == LedgerID{}) {
+		return nil, errForm
+	}
+	envelopes := make([]*Envelope, len(request.Items))
+	for i, item := range request.Items {
+		if item.Kind != kind {
+			return nil, errForm
+		}
+		if envelopes[i], err = DecodeEnvelope(item.Envelope); err != nil {
+			return nil, err
+		}
+	}
+	switch kind {
+	case JournalFounding:
+		if p.founding, err = decodeFounding(envelopes[0].Payload); err == nil && len(envelopes[0].Clues) > 0 {
+			err = errForm
+		}
+		if err == nil {
+			p.id = ledgerID(r.cluster, request.Signed, p.founding.spread)
+		}
+	case JournalMembers:
+		p.changes, err = decodeChangesOfMembers(envelopes[0].Payload)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p, p.checkItems(request.Items, envelopes)
+}
+
+// checkItems compares the items with what was signed. Clues are those of the request's own ledger;
+// a founding has none.
+func (p *parsedRequest) checkItems(items []Item, envelopes []*Envelope) error {
+	hashes := make([]Digest, len(items))
+	for i, item := range items {
+		parsed := parsedItem{
+			kind: item.Kind, encoded: item.Envelope, envelope: envelopes[i], commitment: sha(item.Envelope),
+		}
+		for _, clue := range envelopes[i].Clues {
+			parsed.clues = append(parsed.clues, ClueHash(p.id, clue))
+		}
+		p.items = append(p.items, parsed)
+		hashes[i] = itemHash(item.Kind, parsed.commitment, uint32(len(item.Envelope)), parsed.clues)
+	}
+	if MerkleRoot(hashes) != p.itemsRoot {
+		return errForm
+	}
+	return nil
+}
+
+// Append judges a request, and applies it if it keeps the rules. An error that is no Refusal means
+// that a record of the version before does not decode.
+func (r *Round) Append(request Request) (*Appended, error) {
+	p, err := r.parse(request)
+	if err != nil {
+		return nil, RefusedForm
+	}
+	if p.epoch != r.stamp.Epoch || r.seen != nil && !r.seen(p.seenSize, p.seenRoot) {
+		return nil, RefusedEpoch
+	}
+	if p.founding != nil {
+		return r.found(p)
+	}
+	ledger, err := r.ledger(p.id)
+	if err != nil {
+		return nil, err
+	}
+	if ledger == nil {
+		return nil, RefusedLedger
+	}
+	key, err := r.judge(p, ledger)
+	if err != nil {
+		return nil, err
+	}
+	next := ledger.head.size + uint64(len(p.items))
+	changed, newKeys, err := r.change(p, ledger, next)
+	if err != nil {
+		return nil, err
+	}
+	for id, member := range changed {
+		ledger.members[id], ledger.changed[id] = member, true
+	}
+	return r.applied(p, ledger, key, newKeys)
+}
+
+// judge takes the rules 2 to 6 of section 18, and gives the key that signed.
+func (r *Round) judge(p *parsedRequest, ledger *roundLedger) (PublicKey, error) {
+	author, err := r.member(p.id, ledger, p.member)
+	if err != nil {
+		return PublicKey{}, err
+	}
+	if author == nil || author.agent != nil {
+		return PublicKey{}, RefusedMember
+	}
+	signer := author
+	size := ledger.head.size
+	if p.agent != nil {
+		if signer, err = r.member(p.id, ledger, *p.agent); err != nil {
+			return PublicKey{}, err
+		}
+		if signer == nil || signer.agent == nil || signer.agent.principal != p.member {
+			return PublicKey{}, RefusedMember
+		}
+		if err := p.checkAgent(signer.agent, size); err != nil {
+			return PublicKey{}, err
+		}
+	}
+	key, has := signer.keyAt(size)
+	if !has || !verifySignature(key, p.bytes, p.signature[:]) {
+		return PublicKey{}, RefusedSignature
+	}
+	if err := r.checkRoles(p, ledger, author); err != nil {
+		return PublicKey{}, err
+	}
+	if newest := signer.newest(p.lane); p.number != newest+1 {
+		return PublicKey{}, RefusedLane
+	}
+	return key, r.checkConditions(p, size)
+}
+
+func (p *parsedRequest) checkAgent(agent *agentPart, size uint64) error {
+	last := size + uint64(len(p.items)) - 1
+	if agent.until != nil && *agent.until <= last {
+		return RefusedRole
+	}
+	if len(agent.prefix) == 0 {
+		return nil
+	}
+	for _, item := range p.items {
+		if !item.envelope.begins(agent.prefix) {
+			return RefusedRole
+		}
+	}
+	return nil
+}
+
+// checkRoles takes rule 4, by the state before the request.
+func (r *Round) checkRoles(p *parsedRequest, ledger *roundLedger, author *memberRecord) error {
+	if p.changes == nil {
+		if author.roles&RoleWriter == 0 {
+			return RefusedRole
+		}
+		return nil
+	}
+	for _, c := range p.changes {
+		allowed := false
+		switch c.kind {
+		case changeAgent:
+			allowed = author.roles&RoleWriter != 0
+		case changeJoin, changeRoles:
+			allowed = author.roles&RoleOwner != 0
+		default:
+			target, err := r.member(p.id, ledger, c.member)
+			if err != nil {
+				return err
+			}
+			ofAuthor := target != nil && target.agent != nil && target.agent.principal == p.member
+			allowed = author.roles&RoleOwner != 0 || c.member == p.member || ofAuthor
+		}
+		if !allowed {
+			return RefusedRole
+		}
+	}
+	return nil
+}
+
+func (r *Round) checkConditions(p *parsedRequest, size uint64) error {
+	for _, c := range p.conditions {
+		if !c.ofClue {
+			if c.number != size {
+				return RefusedSize
+			}
+			continue
+		}
+		clue, err := r.clue(p.id, c.clue)
+		if err != nil {
+			return err
+		}
+		if clue.count != c.number {
+			return RefusedCount
+		}
+	}
+	return nil
+}
+
+func (r *Round) clue(ledger LedgerID, clue Digest) (clueRecord, error) {
+	encoded := r.get(ledger.clueKey(clue))
+	if encoded == nil {
+		return clueRecord{}, nil
+	}
+	return decodeClue(encoded)
+}
