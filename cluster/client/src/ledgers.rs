@@ -122,8 +122,8 @@ impl Client {
         Ok(appended)
     }
 
-    /// Checks a receipt, which must show all journals of the request as they were signed. Returns its
-    /// checkpoint.
+    /// Checks a receipt, which must show all journals of the request as they were signed. Returns
+    /// its checkpoint.
     async fn check_append(&self, asking: &Asking, request: &Request, told: &Appended) -> Result<Checkpoint, Error> {
         let file = decoded(&told.receipt)?;
         let question = Question::about(Subject::Request(sha256(&request.signed)));
@@ -485,8 +485,8 @@ impl Author {
         signed.sign(&self.key, items)
     }
 
-    /// Appends journals with data, in one request. If the outcome of the one before is unknown, that
-    /// one is sent again first.
+    /// Appends journals with data, in one request. If the outcome of the one before is unknown,
+    /// that one is sent again first.
     ///
     /// # Errors
     /// Those of [`Client::append`]. After a refusal the number of the lane is not used up.

@@ -245,8 +245,8 @@ impl Reads {
         Ok(parts)
     }
 
-    /// The signed bytes of requests to a ledger in one version, by the number of their first journal,
-    /// for those that are wanted.
+    /// The signed bytes of requests to a ledger in one version, by the number of their first
+    /// journal, for those that are wanted.
     async fn signed_in(
         &self,
         located: &Located,
