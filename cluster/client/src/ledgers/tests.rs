@@ -316,6 +316,7 @@ async fn an_append_is_believed_only_by_the_receipt_of_this_request() {
     };
     assert_eq!(play(honest.clone()).await.expect("an honest answer").first_jsn, 3);
     let older = receipt(&lock(), 2);
+    let other = lock().other.0.to_vec();
     let unsigned = {
         let scene = lock();
         let shown = Shown { request: false, envelope: true };
@@ -327,7 +328,7 @@ async fn an_append_is_believed_only_by_the_receipt_of_this_request() {
         ("the receipt of another request", v1::AppendResponse { receipt: older.into(), ..honest.clone() }),
         ("another number", v1::AppendResponse { first_jsn: 4, ..honest.clone() }),
         ("another version", v1::AppendResponse { stamp: Some(v1::Stamp { epoch: 0, version: 1 }), ..honest.clone() }),
-        ("another ledger", v1::AppendResponse { ledger: lock().other.0.to_vec().into(), ..honest.clone() }),
+        ("another ledger", v1::AppendResponse { ledger: other.into(), ..honest.clone() }),
     ] {
         let error = play(told).await.expect_err(what);
         assert!(error.kind() == ErrorKind::Corrupted && error.outcome_unknown(), "{what}: {error}");
