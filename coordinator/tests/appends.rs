@@ -590,8 +590,9 @@ async fn a_new_key_signs_from_the_next_journal_on() {
     assert_eq!((again.first_jsn, again.replayed), (changed.first_jsn, true));
     let newer = place.signed("mill", (0, 3)).sign(&new, vec![data(&[], "by the new key")]);
     assert_eq!(append(client, &newer).await.expect("it holds").first_jsn, changed.first_jsn + 1);
-    // A rollback to head begins an epoch, for which nobody has signed. The newest request is known.
+    // A rollback begins an epoch, for which nobody has signed. The newest request is known.
     let head = newer_version(client).await;
+    client.commit(common::commit(vec![common::put("k", "v")], Vec::new())).await.expect("a batch");
     client.rollback(common::roll_back(head)).await.expect("it takes no journal back");
     let again = append(client, &newer).await.expect("it was applied");
     assert_eq!((again.first_jsn, again.replayed), (changed.first_jsn + 1, true));
