@@ -34,10 +34,12 @@ impl Kind {
     pub fn of(path: &str) -> Self {
         match path.strip_prefix("/coppice.v1.").unwrap_or(path) {
             "Ledger/Range" | "Ledger/History" | "Ledger/Diff" | "Ledger/Journal" | "Peer/FetchSnapshot" => Self::Stream,
+            "Ledger/ListLedgers" | "Ledger/ListMembers" => Self::Stream,
             "Ledger/WatchHeads" | "/grpc.health.v1.Health/Watch" => Self::Watch,
             "Ledger/Get" | "Ledger/BatchGet" | "Ledger/Head" | "Ledger/GetHeader" | "Ledger/GetCheckpoint" => {
                 Self::Read
             }
+            "Ledger/DescribeLedger" | "Ledger/GetMember" | "Ledger/GetJournals" | "Ledger/GetLineage" => Self::Read,
             "Ledger/Status" | "Ledger/ListPins" | "Shard/Read" | "Shard/Scan" | "Root/ReadRoot" => Self::Read,
             // An unknown method is refused at once.
             path if path.starts_with('/') => Self::Read,
