@@ -3625,6 +3625,1202 @@ func (x *ReplicaStatus) GetNote() string {
 	return ""
 }
 
+// A member's request to append journals (docs/verification.md section 18).
+type AppendRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The signed bytes. They name the cluster, the ledger, the member, the lane and its number, and
+	// commit to the items.
+	Signed []byte `protobuf:"bytes,1,opt,name=signed,proto3" json:"signed,omitempty"`
+	// The Ed25519 signature over them.
+	Signature []byte `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"`
+	// The items, in the order in which they were signed.
+	Items []*LedgerItem `protobuf:"bytes,3,rep,name=items,proto3" json:"items,omitempty"`
+	// Asks for a receipt: a proof file with all journals of the request.
+	WantReceipt   bool `protobuf:"varint,4,opt,name=want_receipt,json=wantReceipt,proto3" json:"want_receipt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppendRequest) Reset() {
+	*x = AppendRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppendRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppendRequest) ProtoMessage() {}
+
+func (x *AppendRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppendRequest.ProtoReflect.Descriptor instead.
+func (*AppendRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *AppendRequest) GetSigned() []byte {
+	if x != nil {
+		return x.Signed
+	}
+	return nil
+}
+
+func (x *AppendRequest) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
+func (x *AppendRequest) GetItems() []*LedgerItem {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *AppendRequest) GetWantReceipt() bool {
+	if x != nil {
+		return x.WantReceipt
+	}
+	return false
+}
+
+type LedgerItem struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 0 for data, 1 for a founding, 2 for changes of members.
+	Kind uint32 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The canonical bytes of the envelope: nonce, clues, payload and zeros.
+	Envelope      []byte `protobuf:"bytes,2,opt,name=envelope,proto3" json:"envelope,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LedgerItem) Reset() {
+	*x = LedgerItem{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LedgerItem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LedgerItem) ProtoMessage() {}
+
+func (x *LedgerItem) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LedgerItem.ProtoReflect.Descriptor instead.
+func (*LedgerItem) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *LedgerItem) GetKind() uint32 {
+	if x != nil {
+		return x.Kind
+	}
+	return 0
+}
+
+func (x *LedgerItem) GetEnvelope() []byte {
+	if x != nil {
+		return x.Envelope
+	}
+	return nil
+}
+
+type AppendResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Stamp *Stamp                 `protobuf:"bytes,1,opt,name=stamp,proto3" json:"stamp,omitempty"`
+	// 16 bytes; also of a ledger that the request has founded.
+	Ledger []byte `protobuf:"bytes,2,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	// The number of the first journal. The others follow without gaps.
+	FirstJsn uint64 `protobuf:"varint,3,opt,name=first_jsn,json=firstJsn,proto3" json:"first_jsn,omitempty"`
+	// A signed checkpoint that covers the version.
+	Checkpoint []byte `protobuf:"bytes,4,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	// The receipt, if asked for.
+	Receipt []byte `protobuf:"bytes,5,opt,name=receipt,proto3" json:"receipt,omitempty"`
+	// The request was already applied.
+	Replayed      bool `protobuf:"varint,6,opt,name=replayed,proto3" json:"replayed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppendResponse) Reset() {
+	*x = AppendResponse{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppendResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppendResponse) ProtoMessage() {}
+
+func (x *AppendResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppendResponse.ProtoReflect.Descriptor instead.
+func (*AppendResponse) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *AppendResponse) GetStamp() *Stamp {
+	if x != nil {
+		return x.Stamp
+	}
+	return nil
+}
+
+func (x *AppendResponse) GetLedger() []byte {
+	if x != nil {
+		return x.Ledger
+	}
+	return nil
+}
+
+func (x *AppendResponse) GetFirstJsn() uint64 {
+	if x != nil {
+		return x.FirstJsn
+	}
+	return 0
+}
+
+func (x *AppendResponse) GetCheckpoint() []byte {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return nil
+}
+
+func (x *AppendResponse) GetReceipt() []byte {
+	if x != nil {
+		return x.Receipt
+	}
+	return nil
+}
+
+func (x *AppendResponse) GetReplayed() bool {
+	if x != nil {
+		return x.Replayed
+	}
+	return false
+}
+
+// A ledger of members: its name, or its id.
+type LedgerName struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Which:
+	//
+	//	*LedgerName_Name
+	//	*LedgerName_Id
+	Which         isLedgerName_Which `protobuf_oneof:"which"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LedgerName) Reset() {
+	*x = LedgerName{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LedgerName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LedgerName) ProtoMessage() {}
+
+func (x *LedgerName) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LedgerName.ProtoReflect.Descriptor instead.
+func (*LedgerName) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *LedgerName) GetWhich() isLedgerName_Which {
+	if x != nil {
+		return x.Which
+	}
+	return nil
+}
+
+func (x *LedgerName) GetName() string {
+	if x != nil {
+		if x, ok := x.Which.(*LedgerName_Name); ok {
+			return x.Name
+		}
+	}
+	return ""
+}
+
+func (x *LedgerName) GetId() []byte {
+	if x != nil {
+		if x, ok := x.Which.(*LedgerName_Id); ok {
+			return x.Id
+		}
+	}
+	return nil
+}
+
+type isLedgerName_Which interface {
+	isLedgerName_Which()
+}
+
+type LedgerName_Name struct {
+	Name string `protobuf:"bytes,1,opt,name=name,proto3,oneof"`
+}
+
+type LedgerName_Id struct {
+	Id []byte `protobuf:"bytes,2,opt,name=id,proto3,oneof"`
+}
+
+func (*LedgerName_Name) isLedgerName_Which() {}
+
+func (*LedgerName_Id) isLedgerName_Which() {}
+
+type ListLedgersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Begins behind this name.
+	After string `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"`
+	// 0 means no limit.
+	Limit         uint32       `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	Read          *ReadOptions `protobuf:"bytes,3,opt,name=read,proto3" json:"read,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListLedgersRequest) Reset() {
+	*x = ListLedgersRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListLedgersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListLedgersRequest) ProtoMessage() {}
+
+func (x *ListLedgersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListLedgersRequest.ProtoReflect.Descriptor instead.
+func (*ListLedgersRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *ListLedgersRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *ListLedgersRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListLedgersRequest) GetRead() *ReadOptions {
+	if x != nil {
+		return x.Read
+	}
+	return nil
+}
+
+type ListLedgersResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Id            []byte                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListLedgersResponse) Reset() {
+	*x = ListLedgersResponse{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListLedgersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListLedgersResponse) ProtoMessage() {}
+
+func (x *ListLedgersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListLedgersResponse.ProtoReflect.Descriptor instead.
+func (*ListLedgersResponse) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *ListLedgersResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ListLedgersResponse) GetId() []byte {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+type DescribeLedgerRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Ledger *LedgerName            `protobuf:"bytes,1,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	// At most one proof is made: it shows name, head and founding record.
+	Read          *ReadOptions `protobuf:"bytes,2,opt,name=read,proto3" json:"read,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeLedgerRequest) Reset() {
+	*x = DescribeLedgerRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeLedgerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeLedgerRequest) ProtoMessage() {}
+
+func (x *DescribeLedgerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeLedgerRequest.ProtoReflect.Descriptor instead.
+func (*DescribeLedgerRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *DescribeLedgerRequest) GetLedger() *LedgerName {
+	if x != nil {
+		return x.Ledger
+	}
+	return nil
+}
+
+func (x *DescribeLedgerRequest) GetRead() *ReadOptions {
+	if x != nil {
+		return x.Read
+	}
+	return nil
+}
+
+type DescribeLedgerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    []byte                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Number of journals.
+	Size uint64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	// Root of the list of leaf hashes.
+	Root []byte `protobuf:"bytes,3,opt,name=root,proto3" json:"root,omitempty"`
+	// Journals below this number may have been swept by a purge.
+	Purged uint64 `protobuf:"varint,4,opt,name=purged,proto3" json:"purged,omitempty"`
+	// The payload of journal 0: name, policy, first members.
+	Founding      []byte `protobuf:"bytes,5,opt,name=founding,proto3" json:"founding,omitempty"`
+	ReadAt        *Stamp `protobuf:"bytes,6,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	Proof         []byte `protobuf:"bytes,7,opt,name=proof,proto3" json:"proof,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeLedgerResponse) Reset() {
+	*x = DescribeLedgerResponse{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeLedgerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeLedgerResponse) ProtoMessage() {}
+
+func (x *DescribeLedgerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeLedgerResponse.ProtoReflect.Descriptor instead.
+func (*DescribeLedgerResponse) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *DescribeLedgerResponse) GetId() []byte {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *DescribeLedgerResponse) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *DescribeLedgerResponse) GetRoot() []byte {
+	if x != nil {
+		return x.Root
+	}
+	return nil
+}
+
+func (x *DescribeLedgerResponse) GetPurged() uint64 {
+	if x != nil {
+		return x.Purged
+	}
+	return 0
+}
+
+func (x *DescribeLedgerResponse) GetFounding() []byte {
+	if x != nil {
+		return x.Founding
+	}
+	return nil
+}
+
+func (x *DescribeLedgerResponse) GetReadAt() *Stamp {
+	if x != nil {
+		return x.ReadAt
+	}
+	return nil
+}
+
+func (x *DescribeLedgerResponse) GetProof() []byte {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
+type ListMembersRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Ledger *LedgerName            `protobuf:"bytes,1,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	// 0 means no limit.
+	Limit         uint32       `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	Read          *ReadOptions `protobuf:"bytes,3,opt,name=read,proto3" json:"read,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListMembersRequest) Reset() {
+	*x = ListMembersRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListMembersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListMembersRequest) ProtoMessage() {}
+
+func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
+func (*ListMembersRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *ListMembersRequest) GetLedger() *LedgerName {
+	if x != nil {
+		return x.Ledger
+	}
+	return nil
+}
+
+func (x *ListMembersRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListMembersRequest) GetRead() *ReadOptions {
+	if x != nil {
+		return x.Read
+	}
+	return nil
+}
+
+type ListMembersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 16 bytes.
+	Id []byte `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The canonical bytes of the record.
+	Record        []byte `protobuf:"bytes,2,opt,name=record,proto3" json:"record,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListMembersResponse) Reset() {
+	*x = ListMembersResponse{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListMembersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListMembersResponse) ProtoMessage() {}
+
+func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
+func (*ListMembersResponse) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *ListMembersResponse) GetId() []byte {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *ListMembersResponse) GetRecord() []byte {
+	if x != nil {
+		return x.Record
+	}
+	return nil
+}
+
+type GetMemberRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ledger        *LedgerName            `protobuf:"bytes,1,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	Member        string                 `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`
+	Read          *ReadOptions           `protobuf:"bytes,3,opt,name=read,proto3" json:"read,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetMemberRequest) Reset() {
+	*x = GetMemberRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetMemberRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetMemberRequest) ProtoMessage() {}
+
+func (x *GetMemberRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetMemberRequest.ProtoReflect.Descriptor instead.
+func (*GetMemberRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *GetMemberRequest) GetLedger() *LedgerName {
+	if x != nil {
+		return x.Ledger
+	}
+	return nil
+}
+
+func (x *GetMemberRequest) GetMember() string {
+	if x != nil {
+		return x.Member
+	}
+	return ""
+}
+
+func (x *GetMemberRequest) GetRead() *ReadOptions {
+	if x != nil {
+		return x.Read
+	}
+	return nil
+}
+
+type GetMemberResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    []byte                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The canonical bytes of the record; empty if there is no such member.
+	Record        []byte `protobuf:"bytes,2,opt,name=record,proto3" json:"record,omitempty"`
+	ReadAt        *Stamp `protobuf:"bytes,3,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	Proof         []byte `protobuf:"bytes,4,opt,name=proof,proto3" json:"proof,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetMemberResponse) Reset() {
+	*x = GetMemberResponse{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetMemberResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetMemberResponse) ProtoMessage() {}
+
+func (x *GetMemberResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetMemberResponse.ProtoReflect.Descriptor instead.
+func (*GetMemberResponse) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *GetMemberResponse) GetId() []byte {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *GetMemberResponse) GetRecord() []byte {
+	if x != nil {
+		return x.Record
+	}
+	return nil
+}
+
+func (x *GetMemberResponse) GetReadAt() *Stamp {
+	if x != nil {
+		return x.ReadAt
+	}
+	return nil
+}
+
+func (x *GetMemberResponse) GetProof() []byte {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
+type GetJournalsRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Ledger  *LedgerName            `protobuf:"bytes,1,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	FromJsn uint64                 `protobuf:"varint,2,opt,name=from_jsn,json=fromJsn,proto3" json:"from_jsn,omitempty"`
+	// 1 to 1,024. Fewer are returned if the ledger ends.
+	Limit       uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	WantPayload bool   `protobuf:"varint,4,opt,name=want_payload,json=wantPayload,proto3" json:"want_payload,omitempty"`
+	// Adds what the authors signed, which a proof file then verifies.
+	WantRequest bool `protobuf:"varint,5,opt,name=want_request,json=wantRequest,proto3" json:"want_request,omitempty"`
+	// With a proof: also proves that the ledger has only grown since it had this many journals.
+	KnownSize     uint64       `protobuf:"varint,6,opt,name=known_size,json=knownSize,proto3" json:"known_size,omitempty"`
+	Read          *ReadOptions `protobuf:"bytes,7,opt,name=read,proto3" json:"read,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetJournalsRequest) Reset() {
+	*x = GetJournalsRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetJournalsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetJournalsRequest) ProtoMessage() {}
+
+func (x *GetJournalsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetJournalsRequest.ProtoReflect.Descriptor instead.
+func (*GetJournalsRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *GetJournalsRequest) GetLedger() *LedgerName {
+	if x != nil {
+		return x.Ledger
+	}
+	return nil
+}
+
+func (x *GetJournalsRequest) GetFromJsn() uint64 {
+	if x != nil {
+		return x.FromJsn
+	}
+	return 0
+}
+
+func (x *GetJournalsRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *GetJournalsRequest) GetWantPayload() bool {
+	if x != nil {
+		return x.WantPayload
+	}
+	return false
+}
+
+func (x *GetJournalsRequest) GetWantRequest() bool {
+	if x != nil {
+		return x.WantRequest
+	}
+	return false
+}
+
+func (x *GetJournalsRequest) GetKnownSize() uint64 {
+	if x != nil {
+		return x.KnownSize
+	}
+	return 0
+}
+
+func (x *GetJournalsRequest) GetRead() *ReadOptions {
+	if x != nil {
+		return x.Read
+	}
+	return nil
+}
+
+type GetJournalsResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Journals []*LedgerJournal       `protobuf:"bytes,1,rep,name=journals,proto3" json:"journals,omitempty"`
+	// Number of journals of the ledger, and the root of its list.
+	Size          uint64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	Root          []byte `protobuf:"bytes,3,opt,name=root,proto3" json:"root,omitempty"`
+	ReadAt        *Stamp `protobuf:"bytes,4,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	Proof         []byte `protobuf:"bytes,5,opt,name=proof,proto3" json:"proof,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetJournalsResponse) Reset() {
+	*x = GetJournalsResponse{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetJournalsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetJournalsResponse) ProtoMessage() {}
+
+func (x *GetJournalsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetJournalsResponse.ProtoReflect.Descriptor instead.
+func (*GetJournalsResponse) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *GetJournalsResponse) GetJournals() []*LedgerJournal {
+	if x != nil {
+		return x.Journals
+	}
+	return nil
+}
+
+func (x *GetJournalsResponse) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *GetJournalsResponse) GetRoot() []byte {
+	if x != nil {
+		return x.Root
+	}
+	return nil
+}
+
+func (x *GetJournalsResponse) GetReadAt() *Stamp {
+	if x != nil {
+		return x.ReadAt
+	}
+	return nil
+}
+
+func (x *GetJournalsResponse) GetProof() []byte {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
+type LedgerJournal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Jsn   uint64                 `protobuf:"varint,1,opt,name=jsn,proto3" json:"jsn,omitempty"`
+	// The canonical bytes of the leaf.
+	Leaf []byte `protobuf:"bytes,2,opt,name=leaf,proto3" json:"leaf,omitempty"`
+	// The canonical bytes of the envelope, if it was asked for.
+	Envelope      []byte `protobuf:"bytes,3,opt,name=envelope,proto3" json:"envelope,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LedgerJournal) Reset() {
+	*x = LedgerJournal{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LedgerJournal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LedgerJournal) ProtoMessage() {}
+
+func (x *LedgerJournal) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LedgerJournal.ProtoReflect.Descriptor instead.
+func (*LedgerJournal) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *LedgerJournal) GetJsn() uint64 {
+	if x != nil {
+		return x.Jsn
+	}
+	return 0
+}
+
+func (x *LedgerJournal) GetLeaf() []byte {
+	if x != nil {
+		return x.Leaf
+	}
+	return nil
+}
+
+func (x *LedgerJournal) GetEnvelope() []byte {
+	if x != nil {
+		return x.Envelope
+	}
+	return nil
+}
+
+type GetLineageRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Ledger *LedgerName            `protobuf:"bytes,1,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	Clue   []byte                 `protobuf:"bytes,2,opt,name=clue,proto3" json:"clue,omitempty"`
+	// The newest so many; 0 for all. An answer has at most 4,096.
+	Newest        uint32       `protobuf:"varint,3,opt,name=newest,proto3" json:"newest,omitempty"`
+	WantPayload   bool         `protobuf:"varint,4,opt,name=want_payload,json=wantPayload,proto3" json:"want_payload,omitempty"`
+	WantRequest   bool         `protobuf:"varint,5,opt,name=want_request,json=wantRequest,proto3" json:"want_request,omitempty"`
+	Read          *ReadOptions `protobuf:"bytes,6,opt,name=read,proto3" json:"read,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLineageRequest) Reset() {
+	*x = GetLineageRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLineageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLineageRequest) ProtoMessage() {}
+
+func (x *GetLineageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLineageRequest.ProtoReflect.Descriptor instead.
+func (*GetLineageRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *GetLineageRequest) GetLedger() *LedgerName {
+	if x != nil {
+		return x.Ledger
+	}
+	return nil
+}
+
+func (x *GetLineageRequest) GetClue() []byte {
+	if x != nil {
+		return x.Clue
+	}
+	return nil
+}
+
+func (x *GetLineageRequest) GetNewest() uint32 {
+	if x != nil {
+		return x.Newest
+	}
+	return 0
+}
+
+func (x *GetLineageRequest) GetWantPayload() bool {
+	if x != nil {
+		return x.WantPayload
+	}
+	return false
+}
+
+func (x *GetLineageRequest) GetWantRequest() bool {
+	if x != nil {
+		return x.WantRequest
+	}
+	return false
+}
+
+func (x *GetLineageRequest) GetRead() *ReadOptions {
+	if x != nil {
+		return x.Read
+	}
+	return nil
+}
+
+type GetLineageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The journals, newest first.
+	Journals []*LedgerJournal `protobuf:"bytes,1,rep,name=journals,proto3" json:"journals,omitempty"`
+	// Number of journals with the clue.
+	Count         uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	ReadAt        *Stamp `protobuf:"bytes,3,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	Proof         []byte `protobuf:"bytes,4,opt,name=proof,proto3" json:"proof,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLineageResponse) Reset() {
+	*x = GetLineageResponse{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLineageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLineageResponse) ProtoMessage() {}
+
+func (x *GetLineageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLineageResponse.ProtoReflect.Descriptor instead.
+func (*GetLineageResponse) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *GetLineageResponse) GetJournals() []*LedgerJournal {
+	if x != nil {
+		return x.Journals
+	}
+	return nil
+}
+
+func (x *GetLineageResponse) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *GetLineageResponse) GetReadAt() *Stamp {
+	if x != nil {
+		return x.ReadAt
+	}
+	return nil
+}
+
+func (x *GetLineageResponse) GetProof() []byte {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
 var File_coppice_v1_ledger_proto protoreflect.FileDescriptor
 
 const file_coppice_v1_ledger_proto_rawDesc = "" +
@@ -3895,7 +5091,95 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\x04role\x18\x03 \x01(\tR\x04role\x12\x18\n" +
 	"\aapplied\x18\x04 \x01(\x04R\aapplied\x12\"\n" +
 	"\rbytes_on_disk\x18\x05 \x01(\x04R\vbytesOnDisk\x12\x12\n" +
-	"\x04note\x18\x06 \x01(\tR\x04note2\x88\r\n" +
+	"\x04note\x18\x06 \x01(\tR\x04note\"\x96\x01\n" +
+	"\rAppendRequest\x12\x16\n" +
+	"\x06signed\x18\x01 \x01(\fR\x06signed\x12\x1c\n" +
+	"\tsignature\x18\x02 \x01(\fR\tsignature\x12,\n" +
+	"\x05items\x18\x03 \x03(\v2\x16.coppice.v1.LedgerItemR\x05items\x12!\n" +
+	"\fwant_receipt\x18\x04 \x01(\bR\vwantReceipt\"<\n" +
+	"\n" +
+	"LedgerItem\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x1a\n" +
+	"\benvelope\x18\x02 \x01(\fR\benvelope\"\xc4\x01\n" +
+	"\x0eAppendResponse\x12'\n" +
+	"\x05stamp\x18\x01 \x01(\v2\x11.coppice.v1.StampR\x05stamp\x12\x16\n" +
+	"\x06ledger\x18\x02 \x01(\fR\x06ledger\x12\x1b\n" +
+	"\tfirst_jsn\x18\x03 \x01(\x04R\bfirstJsn\x12\x1e\n" +
+	"\n" +
+	"checkpoint\x18\x04 \x01(\fR\n" +
+	"checkpoint\x12\x18\n" +
+	"\areceipt\x18\x05 \x01(\fR\areceipt\x12\x1a\n" +
+	"\breplayed\x18\x06 \x01(\bR\breplayed\"=\n" +
+	"\n" +
+	"LedgerName\x12\x14\n" +
+	"\x04name\x18\x01 \x01(\tH\x00R\x04name\x12\x10\n" +
+	"\x02id\x18\x02 \x01(\fH\x00R\x02idB\a\n" +
+	"\x05which\"m\n" +
+	"\x12ListLedgersRequest\x12\x14\n" +
+	"\x05after\x18\x01 \x01(\tR\x05after\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\rR\x05limit\x12+\n" +
+	"\x04read\x18\x03 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"9\n" +
+	"\x13ListLedgersResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\fR\x02id\"t\n" +
+	"\x15DescribeLedgerRequest\x12.\n" +
+	"\x06ledger\x18\x01 \x01(\v2\x16.coppice.v1.LedgerNameR\x06ledger\x12+\n" +
+	"\x04read\x18\x02 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"\xc6\x01\n" +
+	"\x16DescribeLedgerResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\fR\x02id\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x12\n" +
+	"\x04root\x18\x03 \x01(\fR\x04root\x12\x16\n" +
+	"\x06purged\x18\x04 \x01(\x04R\x06purged\x12\x1a\n" +
+	"\bfounding\x18\x05 \x01(\fR\bfounding\x12*\n" +
+	"\aread_at\x18\x06 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
+	"\x05proof\x18\a \x01(\fR\x05proof\"\x87\x01\n" +
+	"\x12ListMembersRequest\x12.\n" +
+	"\x06ledger\x18\x01 \x01(\v2\x16.coppice.v1.LedgerNameR\x06ledger\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\rR\x05limit\x12+\n" +
+	"\x04read\x18\x03 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"=\n" +
+	"\x13ListMembersResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\fR\x02id\x12\x16\n" +
+	"\x06record\x18\x02 \x01(\fR\x06record\"\x87\x01\n" +
+	"\x10GetMemberRequest\x12.\n" +
+	"\x06ledger\x18\x01 \x01(\v2\x16.coppice.v1.LedgerNameR\x06ledger\x12\x16\n" +
+	"\x06member\x18\x02 \x01(\tR\x06member\x12+\n" +
+	"\x04read\x18\x03 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"}\n" +
+	"\x11GetMemberResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\fR\x02id\x12\x16\n" +
+	"\x06record\x18\x02 \x01(\fR\x06record\x12*\n" +
+	"\aread_at\x18\x03 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
+	"\x05proof\x18\x04 \x01(\fR\x05proof\"\x87\x02\n" +
+	"\x12GetJournalsRequest\x12.\n" +
+	"\x06ledger\x18\x01 \x01(\v2\x16.coppice.v1.LedgerNameR\x06ledger\x12\x19\n" +
+	"\bfrom_jsn\x18\x02 \x01(\x04R\afromJsn\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\x12!\n" +
+	"\fwant_payload\x18\x04 \x01(\bR\vwantPayload\x12!\n" +
+	"\fwant_request\x18\x05 \x01(\bR\vwantRequest\x12\x1d\n" +
+	"\n" +
+	"known_size\x18\x06 \x01(\x04R\tknownSize\x12+\n" +
+	"\x04read\x18\a \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"\xb6\x01\n" +
+	"\x13GetJournalsResponse\x125\n" +
+	"\bjournals\x18\x01 \x03(\v2\x19.coppice.v1.LedgerJournalR\bjournals\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x12\n" +
+	"\x04root\x18\x03 \x01(\fR\x04root\x12*\n" +
+	"\aread_at\x18\x04 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
+	"\x05proof\x18\x05 \x01(\fR\x05proof\"Q\n" +
+	"\rLedgerJournal\x12\x10\n" +
+	"\x03jsn\x18\x01 \x01(\x04R\x03jsn\x12\x12\n" +
+	"\x04leaf\x18\x02 \x01(\fR\x04leaf\x12\x1a\n" +
+	"\benvelope\x18\x03 \x01(\fR\benvelope\"\xe2\x01\n" +
+	"\x11GetLineageRequest\x12.\n" +
+	"\x06ledger\x18\x01 \x01(\v2\x16.coppice.v1.LedgerNameR\x06ledger\x12\x12\n" +
+	"\x04clue\x18\x02 \x01(\fR\x04clue\x12\x16\n" +
+	"\x06newest\x18\x03 \x01(\rR\x06newest\x12!\n" +
+	"\fwant_payload\x18\x04 \x01(\bR\vwantPayload\x12!\n" +
+	"\fwant_request\x18\x05 \x01(\bR\vwantRequest\x12+\n" +
+	"\x04read\x18\x06 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"\xa3\x01\n" +
+	"\x12GetLineageResponse\x125\n" +
+	"\bjournals\x18\x01 \x03(\v2\x19.coppice.v1.LedgerJournalR\bjournals\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\x12*\n" +
+	"\aread_at\x18\x03 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
+	"\x05proof\x18\x04 \x01(\fR\x05proof2\xad\x11\n" +
 	"\x06Ledger\x12?\n" +
 	"\x06Commit\x12\x19.coppice.v1.CommitRequest\x1a\x1a.coppice.v1.CommitResponse\x12U\n" +
 	"\fCommitStream\x12\x1f.coppice.v1.CommitStreamRequest\x1a .coppice.v1.CommitStreamResponse(\x010\x01\x12<\n" +
@@ -3921,7 +5205,15 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\bListPins\x12\x1b.coppice.v1.ListPinsRequest\x1a\x1c.coppice.v1.ListPinsResponse\x12?\n" +
 	"\x06Status\x12\x19.coppice.v1.StatusRequest\x1a\x1a.coppice.v1.StatusResponse\x12W\n" +
 	"\x0eTransferLeader\x12!.coppice.v1.TransferLeaderRequest\x1a\".coppice.v1.TransferLeaderResponse\x12D\n" +
-	"\aJournal\x12\x1a.coppice.v1.JournalRequest\x1a\x1b.coppice.v1.JournalResponse0\x01B\x1eZ\x1ccoppice.dev/sdk/v1;coppicev1b\x06proto3"
+	"\aJournal\x12\x1a.coppice.v1.JournalRequest\x1a\x1b.coppice.v1.JournalResponse0\x01\x12?\n" +
+	"\x06Append\x12\x19.coppice.v1.AppendRequest\x1a\x1a.coppice.v1.AppendResponse\x12P\n" +
+	"\vListLedgers\x12\x1e.coppice.v1.ListLedgersRequest\x1a\x1f.coppice.v1.ListLedgersResponse0\x01\x12W\n" +
+	"\x0eDescribeLedger\x12!.coppice.v1.DescribeLedgerRequest\x1a\".coppice.v1.DescribeLedgerResponse\x12P\n" +
+	"\vListMembers\x12\x1e.coppice.v1.ListMembersRequest\x1a\x1f.coppice.v1.ListMembersResponse0\x01\x12H\n" +
+	"\tGetMember\x12\x1c.coppice.v1.GetMemberRequest\x1a\x1d.coppice.v1.GetMemberResponse\x12N\n" +
+	"\vGetJournals\x12\x1e.coppice.v1.GetJournalsRequest\x1a\x1f.coppice.v1.GetJournalsResponse\x12K\n" +
+	"\n" +
+	"GetLineage\x12\x1d.coppice.v1.GetLineageRequest\x1a\x1e.coppice.v1.GetLineageResponseB\x1eZ\x1ccoppice.dev/sdk/v1;coppicev1b\x06proto3"
 
 var (
 	file_coppice_v1_ledger_proto_rawDescOnce sync.Once
@@ -3935,7 +5227,7 @@ func file_coppice_v1_ledger_proto_rawDescGZIP() []byte {
 	return file_coppice_v1_ledger_proto_rawDescData
 }
 
-var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
+var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 74)
 var file_coppice_v1_ledger_proto_goTypes = []any{
 	(*Stamp)(nil),                  // 0: coppice.v1.Stamp
 	(*Operation)(nil),              // 1: coppice.v1.Operation
@@ -3994,6 +5286,23 @@ var file_coppice_v1_ledger_proto_goTypes = []any{
 	(*CoordinatorStatus)(nil),      // 54: coppice.v1.CoordinatorStatus
 	(*GroupStatus)(nil),            // 55: coppice.v1.GroupStatus
 	(*ReplicaStatus)(nil),          // 56: coppice.v1.ReplicaStatus
+	(*AppendRequest)(nil),          // 57: coppice.v1.AppendRequest
+	(*LedgerItem)(nil),             // 58: coppice.v1.LedgerItem
+	(*AppendResponse)(nil),         // 59: coppice.v1.AppendResponse
+	(*LedgerName)(nil),             // 60: coppice.v1.LedgerName
+	(*ListLedgersRequest)(nil),     // 61: coppice.v1.ListLedgersRequest
+	(*ListLedgersResponse)(nil),    // 62: coppice.v1.ListLedgersResponse
+	(*DescribeLedgerRequest)(nil),  // 63: coppice.v1.DescribeLedgerRequest
+	(*DescribeLedgerResponse)(nil), // 64: coppice.v1.DescribeLedgerResponse
+	(*ListMembersRequest)(nil),     // 65: coppice.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),    // 66: coppice.v1.ListMembersResponse
+	(*GetMemberRequest)(nil),       // 67: coppice.v1.GetMemberRequest
+	(*GetMemberResponse)(nil),      // 68: coppice.v1.GetMemberResponse
+	(*GetJournalsRequest)(nil),     // 69: coppice.v1.GetJournalsRequest
+	(*GetJournalsResponse)(nil),    // 70: coppice.v1.GetJournalsResponse
+	(*LedgerJournal)(nil),          // 71: coppice.v1.LedgerJournal
+	(*GetLineageRequest)(nil),      // 72: coppice.v1.GetLineageRequest
+	(*GetLineageResponse)(nil),     // 73: coppice.v1.GetLineageResponse
 }
 var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	0,  // 0: coppice.v1.Precondition.last_changed:type_name -> coppice.v1.Stamp
@@ -4037,59 +5346,92 @@ var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	55, // 38: coppice.v1.StatusResponse.groups:type_name -> coppice.v1.GroupStatus
 	54, // 39: coppice.v1.StatusResponse.coordinators:type_name -> coppice.v1.CoordinatorStatus
 	56, // 40: coppice.v1.GroupStatus.replicas:type_name -> coppice.v1.ReplicaStatus
-	4,  // 41: coppice.v1.Ledger.Commit:input_type -> coppice.v1.CommitRequest
-	6,  // 42: coppice.v1.Ledger.CommitStream:input_type -> coppice.v1.CommitStreamRequest
-	8,  // 43: coppice.v1.Ledger.Stage:input_type -> coppice.v1.StageRequest
-	10, // 44: coppice.v1.Ledger.Finalize:input_type -> coppice.v1.FinalizeRequest
-	11, // 45: coppice.v1.Ledger.Discard:input_type -> coppice.v1.DiscardRequest
-	13, // 46: coppice.v1.Ledger.OpenSession:input_type -> coppice.v1.OpenSessionRequest
-	17, // 47: coppice.v1.Ledger.Get:input_type -> coppice.v1.GetRequest
-	19, // 48: coppice.v1.Ledger.BatchGet:input_type -> coppice.v1.BatchGetRequest
-	21, // 49: coppice.v1.Ledger.Range:input_type -> coppice.v1.RangeRequest
-	24, // 50: coppice.v1.Ledger.History:input_type -> coppice.v1.HistoryRequest
-	26, // 51: coppice.v1.Ledger.Diff:input_type -> coppice.v1.DiffRequest
-	29, // 52: coppice.v1.Ledger.Head:input_type -> coppice.v1.HeadRequest
-	31, // 53: coppice.v1.Ledger.GetHeader:input_type -> coppice.v1.GetHeaderRequest
-	33, // 54: coppice.v1.Ledger.WatchHeads:input_type -> coppice.v1.WatchHeadsRequest
-	35, // 55: coppice.v1.Ledger.GetCheckpoint:input_type -> coppice.v1.GetCheckpointRequest
-	37, // 56: coppice.v1.Ledger.Prune:input_type -> coppice.v1.PruneRequest
-	38, // 57: coppice.v1.Ledger.Rollback:input_type -> coppice.v1.RollbackRequest
-	39, // 58: coppice.v1.Ledger.RotateKey:input_type -> coppice.v1.RotateKeyRequest
-	42, // 59: coppice.v1.Ledger.Pin:input_type -> coppice.v1.PinRequest
-	44, // 60: coppice.v1.Ledger.Unpin:input_type -> coppice.v1.UnpinRequest
-	46, // 61: coppice.v1.Ledger.ListPins:input_type -> coppice.v1.ListPinsRequest
-	52, // 62: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
-	50, // 63: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
-	48, // 64: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
-	5,  // 65: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
-	7,  // 66: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
-	9,  // 67: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
-	5,  // 68: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
-	12, // 69: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
-	14, // 70: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
-	18, // 71: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
-	20, // 72: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
-	22, // 73: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
-	25, // 74: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
-	27, // 75: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
-	30, // 76: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
-	32, // 77: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
-	34, // 78: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
-	36, // 79: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
-	40, // 80: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
-	40, // 81: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
-	40, // 82: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
-	43, // 83: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
-	45, // 84: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
-	47, // 85: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
-	53, // 86: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
-	51, // 87: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
-	49, // 88: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
-	65, // [65:89] is the sub-list for method output_type
-	41, // [41:65] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	58, // 41: coppice.v1.AppendRequest.items:type_name -> coppice.v1.LedgerItem
+	0,  // 42: coppice.v1.AppendResponse.stamp:type_name -> coppice.v1.Stamp
+	15, // 43: coppice.v1.ListLedgersRequest.read:type_name -> coppice.v1.ReadOptions
+	60, // 44: coppice.v1.DescribeLedgerRequest.ledger:type_name -> coppice.v1.LedgerName
+	15, // 45: coppice.v1.DescribeLedgerRequest.read:type_name -> coppice.v1.ReadOptions
+	0,  // 46: coppice.v1.DescribeLedgerResponse.read_at:type_name -> coppice.v1.Stamp
+	60, // 47: coppice.v1.ListMembersRequest.ledger:type_name -> coppice.v1.LedgerName
+	15, // 48: coppice.v1.ListMembersRequest.read:type_name -> coppice.v1.ReadOptions
+	60, // 49: coppice.v1.GetMemberRequest.ledger:type_name -> coppice.v1.LedgerName
+	15, // 50: coppice.v1.GetMemberRequest.read:type_name -> coppice.v1.ReadOptions
+	0,  // 51: coppice.v1.GetMemberResponse.read_at:type_name -> coppice.v1.Stamp
+	60, // 52: coppice.v1.GetJournalsRequest.ledger:type_name -> coppice.v1.LedgerName
+	15, // 53: coppice.v1.GetJournalsRequest.read:type_name -> coppice.v1.ReadOptions
+	71, // 54: coppice.v1.GetJournalsResponse.journals:type_name -> coppice.v1.LedgerJournal
+	0,  // 55: coppice.v1.GetJournalsResponse.read_at:type_name -> coppice.v1.Stamp
+	60, // 56: coppice.v1.GetLineageRequest.ledger:type_name -> coppice.v1.LedgerName
+	15, // 57: coppice.v1.GetLineageRequest.read:type_name -> coppice.v1.ReadOptions
+	71, // 58: coppice.v1.GetLineageResponse.journals:type_name -> coppice.v1.LedgerJournal
+	0,  // 59: coppice.v1.GetLineageResponse.read_at:type_name -> coppice.v1.Stamp
+	4,  // 60: coppice.v1.Ledger.Commit:input_type -> coppice.v1.CommitRequest
+	6,  // 61: coppice.v1.Ledger.CommitStream:input_type -> coppice.v1.CommitStreamRequest
+	8,  // 62: coppice.v1.Ledger.Stage:input_type -> coppice.v1.StageRequest
+	10, // 63: coppice.v1.Ledger.Finalize:input_type -> coppice.v1.FinalizeRequest
+	11, // 64: coppice.v1.Ledger.Discard:input_type -> coppice.v1.DiscardRequest
+	13, // 65: coppice.v1.Ledger.OpenSession:input_type -> coppice.v1.OpenSessionRequest
+	17, // 66: coppice.v1.Ledger.Get:input_type -> coppice.v1.GetRequest
+	19, // 67: coppice.v1.Ledger.BatchGet:input_type -> coppice.v1.BatchGetRequest
+	21, // 68: coppice.v1.Ledger.Range:input_type -> coppice.v1.RangeRequest
+	24, // 69: coppice.v1.Ledger.History:input_type -> coppice.v1.HistoryRequest
+	26, // 70: coppice.v1.Ledger.Diff:input_type -> coppice.v1.DiffRequest
+	29, // 71: coppice.v1.Ledger.Head:input_type -> coppice.v1.HeadRequest
+	31, // 72: coppice.v1.Ledger.GetHeader:input_type -> coppice.v1.GetHeaderRequest
+	33, // 73: coppice.v1.Ledger.WatchHeads:input_type -> coppice.v1.WatchHeadsRequest
+	35, // 74: coppice.v1.Ledger.GetCheckpoint:input_type -> coppice.v1.GetCheckpointRequest
+	37, // 75: coppice.v1.Ledger.Prune:input_type -> coppice.v1.PruneRequest
+	38, // 76: coppice.v1.Ledger.Rollback:input_type -> coppice.v1.RollbackRequest
+	39, // 77: coppice.v1.Ledger.RotateKey:input_type -> coppice.v1.RotateKeyRequest
+	42, // 78: coppice.v1.Ledger.Pin:input_type -> coppice.v1.PinRequest
+	44, // 79: coppice.v1.Ledger.Unpin:input_type -> coppice.v1.UnpinRequest
+	46, // 80: coppice.v1.Ledger.ListPins:input_type -> coppice.v1.ListPinsRequest
+	52, // 81: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
+	50, // 82: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
+	48, // 83: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
+	57, // 84: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
+	61, // 85: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
+	63, // 86: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
+	65, // 87: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
+	67, // 88: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
+	69, // 89: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
+	72, // 90: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
+	5,  // 91: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
+	7,  // 92: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
+	9,  // 93: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
+	5,  // 94: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
+	12, // 95: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
+	14, // 96: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
+	18, // 97: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
+	20, // 98: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
+	22, // 99: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
+	25, // 100: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
+	27, // 101: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
+	30, // 102: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
+	32, // 103: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
+	34, // 104: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
+	36, // 105: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
+	40, // 106: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
+	40, // 107: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
+	40, // 108: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
+	43, // 109: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
+	45, // 110: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
+	47, // 111: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
+	53, // 112: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
+	51, // 113: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
+	49, // 114: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
+	59, // 115: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
+	62, // 116: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
+	64, // 117: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
+	66, // 118: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
+	68, // 119: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
+	70, // 120: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
+	73, // 121: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
+	91, // [91:122] is the sub-list for method output_type
+	60, // [60:91] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_coppice_v1_ledger_proto_init() }
@@ -4116,13 +5458,17 @@ func file_coppice_v1_ledger_proto_init() {
 	file_coppice_v1_ledger_proto_msgTypes[38].OneofWrappers = []any{}
 	file_coppice_v1_ledger_proto_msgTypes[42].OneofWrappers = []any{}
 	file_coppice_v1_ledger_proto_msgTypes[55].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[60].OneofWrappers = []any{
+		(*LedgerName_Name)(nil),
+		(*LedgerName_Id)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coppice_v1_ledger_proto_rawDesc), len(file_coppice_v1_ledger_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   57,
+			NumMessages:   74,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -49,6 +49,13 @@ const (
 	Ledger_Status_FullMethodName         = "/coppice.v1.Ledger/Status"
 	Ledger_TransferLeader_FullMethodName = "/coppice.v1.Ledger/TransferLeader"
 	Ledger_Journal_FullMethodName        = "/coppice.v1.Ledger/Journal"
+	Ledger_Append_FullMethodName         = "/coppice.v1.Ledger/Append"
+	Ledger_ListLedgers_FullMethodName    = "/coppice.v1.Ledger/ListLedgers"
+	Ledger_DescribeLedger_FullMethodName = "/coppice.v1.Ledger/DescribeLedger"
+	Ledger_ListMembers_FullMethodName    = "/coppice.v1.Ledger/ListMembers"
+	Ledger_GetMember_FullMethodName      = "/coppice.v1.Ledger/GetMember"
+	Ledger_GetJournals_FullMethodName    = "/coppice.v1.Ledger/GetJournals"
+	Ledger_GetLineage_FullMethodName     = "/coppice.v1.Ledger/GetLineage"
 )
 
 // LedgerClient is the client API for Ledger service.
@@ -103,6 +110,21 @@ type LedgerClient interface {
 	// Streams the journals of the versions that stand, oldest first, for an auditor to replay. Only a
 	// ledger that keeps journals has them.
 	Journal(ctx context.Context, in *JournalRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[JournalResponse], error)
+	// Appends a member's request to a ledger of members, or founds one. Answers once the journals are
+	// committed and durable. The newest request of a lane may be sent again: it gets its answer
+	// again.
+	Append(ctx context.Context, in *AppendRequest, opts ...grpc.CallOption) (*AppendResponse, error)
+	// Streams the ledgers of members in the order of their names. A member sees its own.
+	ListLedgers(ctx context.Context, in *ListLedgersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListLedgersResponse], error)
+	DescribeLedger(ctx context.Context, in *DescribeLedgerRequest, opts ...grpc.CallOption) (*DescribeLedgerResponse, error)
+	// Streams the members and agents of a ledger, in the order of their ids.
+	ListMembers(ctx context.Context, in *ListMembersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListMembersResponse], error)
+	// Returns one member, with a proof of its record.
+	GetMember(ctx context.Context, in *GetMemberRequest, opts ...grpc.CallOption) (*GetMemberResponse, error)
+	// Returns neighbouring journals of a ledger.
+	GetJournals(ctx context.Context, in *GetJournalsRequest, opts ...grpc.CallOption) (*GetJournalsResponse, error)
+	// Returns the journals with a clue, newest first.
+	GetLineage(ctx context.Context, in *GetLineageRequest, opts ...grpc.CallOption) (*GetLineageResponse, error)
 }
 
 type ledgerClient struct {
@@ -401,6 +423,94 @@ func (c *ledgerClient) Journal(ctx context.Context, in *JournalRequest, opts ...
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Ledger_JournalClient = grpc.ServerStreamingClient[JournalResponse]
 
+func (c *ledgerClient) Append(ctx context.Context, in *AppendRequest, opts ...grpc.CallOption) (*AppendResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AppendResponse)
+	err := c.cc.Invoke(ctx, Ledger_Append_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *ledgerClient) ListLedgers(ctx context.Context, in *ListLedgersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListLedgersResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[6], Ledger_ListLedgers_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ListLedgersRequest, ListLedgersResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Ledger_ListLedgersClient = grpc.ServerStreamingClient[ListLedgersResponse]
+
+func (c *ledgerClient) DescribeLedger(ctx context.Context, in *DescribeLedgerRequest, opts ...grpc.CallOption) (*DescribeLedgerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeLedgerResponse)
+	err := c.cc.Invoke(ctx, Ledger_DescribeLedger_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *ledgerClient) ListMembers(ctx context.Context, in *ListMembersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListMembersResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[7], Ledger_ListMembers_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ListMembersRequest, ListMembersResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Ledger_ListMembersClient = grpc.ServerStreamingClient[ListMembersResponse]
+
+func (c *ledgerClient) GetMember(ctx context.Context, in *GetMemberRequest, opts ...grpc.CallOption) (*GetMemberResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetMemberResponse)
+	err := c.cc.Invoke(ctx, Ledger_GetMember_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *ledgerClient) GetJournals(ctx context.Context, in *GetJournalsRequest, opts ...grpc.CallOption) (*GetJournalsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetJournalsResponse)
+	err := c.cc.Invoke(ctx, Ledger_GetJournals_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *ledgerClient) GetLineage(ctx context.Context, in *GetLineageRequest, opts ...grpc.CallOption) (*GetLineageResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetLineageResponse)
+	err := c.cc.Invoke(ctx, Ledger_GetLineage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // LedgerServer is the server API for Ledger service.
 // All implementations must embed UnimplementedLedgerServer
 // for forward compatibility.
@@ -453,6 +563,21 @@ type LedgerServer interface {
 	// Streams the journals of the versions that stand, oldest first, for an auditor to replay. Only a
 	// ledger that keeps journals has them.
 	Journal(*JournalRequest, grpc.ServerStreamingServer[JournalResponse]) error
+	// Appends a member's request to a ledger of members, or founds one. Answers once the journals are
+	// committed and durable. The newest request of a lane may be sent again: it gets its answer
+	// again.
+	Append(context.Context, *AppendRequest) (*AppendResponse, error)
+	// Streams the ledgers of members in the order of their names. A member sees its own.
+	ListLedgers(*ListLedgersRequest, grpc.ServerStreamingServer[ListLedgersResponse]) error
+	DescribeLedger(context.Context, *DescribeLedgerRequest) (*DescribeLedgerResponse, error)
+	// Streams the members and agents of a ledger, in the order of their ids.
+	ListMembers(*ListMembersRequest, grpc.ServerStreamingServer[ListMembersResponse]) error
+	// Returns one member, with a proof of its record.
+	GetMember(context.Context, *GetMemberRequest) (*GetMemberResponse, error)
+	// Returns neighbouring journals of a ledger.
+	GetJournals(context.Context, *GetJournalsRequest) (*GetJournalsResponse, error)
+	// Returns the journals with a clue, newest first.
+	GetLineage(context.Context, *GetLineageRequest) (*GetLineageResponse, error)
 	mustEmbedUnimplementedLedgerServer()
 }
 
@@ -534,6 +659,27 @@ func (UnimplementedLedgerServer) TransferLeader(context.Context, *TransferLeader
 }
 func (UnimplementedLedgerServer) Journal(*JournalRequest, grpc.ServerStreamingServer[JournalResponse]) error {
 	return status.Error(codes.Unimplemented, "method Journal not implemented")
+}
+func (UnimplementedLedgerServer) Append(context.Context, *AppendRequest) (*AppendResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Append not implemented")
+}
+func (UnimplementedLedgerServer) ListLedgers(*ListLedgersRequest, grpc.ServerStreamingServer[ListLedgersResponse]) error {
+	return status.Error(codes.Unimplemented, "method ListLedgers not implemented")
+}
+func (UnimplementedLedgerServer) DescribeLedger(context.Context, *DescribeLedgerRequest) (*DescribeLedgerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeLedger not implemented")
+}
+func (UnimplementedLedgerServer) ListMembers(*ListMembersRequest, grpc.ServerStreamingServer[ListMembersResponse]) error {
+	return status.Error(codes.Unimplemented, "method ListMembers not implemented")
+}
+func (UnimplementedLedgerServer) GetMember(context.Context, *GetMemberRequest) (*GetMemberResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetMember not implemented")
+}
+func (UnimplementedLedgerServer) GetJournals(context.Context, *GetJournalsRequest) (*GetJournalsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetJournals not implemented")
+}
+func (UnimplementedLedgerServer) GetLineage(context.Context, *GetLineageRequest) (*GetLineageResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetLineage not implemented")
 }
 func (UnimplementedLedgerServer) mustEmbedUnimplementedLedgerServer() {}
 func (UnimplementedLedgerServer) testEmbeddedByValue()                {}
@@ -942,6 +1088,118 @@ func _Ledger_Journal_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Ledger_JournalServer = grpc.ServerStreamingServer[JournalResponse]
 
+func _Ledger_Append_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AppendRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LedgerServer).Append(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Ledger_Append_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LedgerServer).Append(ctx, req.(*AppendRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Ledger_ListLedgers_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ListLedgersRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(LedgerServer).ListLedgers(m, &grpc.GenericServerStream[ListLedgersRequest, ListLedgersResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Ledger_ListLedgersServer = grpc.ServerStreamingServer[ListLedgersResponse]
+
+func _Ledger_DescribeLedger_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeLedgerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LedgerServer).DescribeLedger(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Ledger_DescribeLedger_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LedgerServer).DescribeLedger(ctx, req.(*DescribeLedgerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Ledger_ListMembers_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ListMembersRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(LedgerServer).ListMembers(m, &grpc.GenericServerStream[ListMembersRequest, ListMembersResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Ledger_ListMembersServer = grpc.ServerStreamingServer[ListMembersResponse]
+
+func _Ledger_GetMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetMemberRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LedgerServer).GetMember(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Ledger_GetMember_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LedgerServer).GetMember(ctx, req.(*GetMemberRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Ledger_GetJournals_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetJournalsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LedgerServer).GetJournals(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Ledger_GetJournals_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LedgerServer).GetJournals(ctx, req.(*GetJournalsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Ledger_GetLineage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetLineageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LedgerServer).GetLineage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Ledger_GetLineage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LedgerServer).GetLineage(ctx, req.(*GetLineageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Ledger_ServiceDesc is the grpc.ServiceDesc for Ledger service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1021,6 +1279,26 @@ var Ledger_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "TransferLeader",
 			Handler:    _Ledger_TransferLeader_Handler,
 		},
+		{
+			MethodName: "Append",
+			Handler:    _Ledger_Append_Handler,
+		},
+		{
+			MethodName: "DescribeLedger",
+			Handler:    _Ledger_DescribeLedger_Handler,
+		},
+		{
+			MethodName: "GetMember",
+			Handler:    _Ledger_GetMember_Handler,
+		},
+		{
+			MethodName: "GetJournals",
+			Handler:    _Ledger_GetJournals_Handler,
+		},
+		{
+			MethodName: "GetLineage",
+			Handler:    _Ledger_GetLineage_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
@@ -1052,6 +1330,16 @@ var Ledger_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Journal",
 			Handler:       _Ledger_Journal_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ListLedgers",
+			Handler:       _Ledger_ListLedgers_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ListMembers",
+			Handler:       _Ledger_ListMembers_Handler,
 			ServerStreams: true,
 		},
 	},
