@@ -180,6 +180,7 @@ check:
 
 audit: $(CARGO_DENY)/bin/cargo-deny
 	$(CARGO_DENY)/bin/cargo-deny --workspace --all-features --locked check licenses bans sources
+	$(CARGO_DENY)/bin/cargo-deny --manifest-path cluster/verify/wasm/Cargo.toml --config deny.toml --locked check licenses bans sources
 
 build:
 	$(CARGO) build --workspace --locked --bins $(AS_IN_TESTS)
