@@ -110,10 +110,10 @@ impl Api {
         limit: Duration,
     ) -> Result<v1::AppendResponse, Status> {
         let want_receipt = request.want_receipt;
-        let Founded { cluster, params, .. } = self.intake.genesis().await?;
-        let checked = check_append(request, *cluster, params)?;
+        let founded = self.intake.genesis().await?;
+        let checked = check_append(request, founded.cluster, &founded.params)?;
         let repeated = Repeated::of(&checked);
-        let mut appended = match self.apply(checked, limit).await {
+        let mut appended = match self.apply(checked, founded, limit).await {
             // It may have been refused because it was applied before.
             Err(error) if may_be_repeated(&error) => self.replayed(&repeated, error).await?,
             done => done?,
@@ -129,8 +129,12 @@ impl Api {
     }
 
     /// Verifies a request, and waits until it is applied or refused.
-    async fn apply(&self, mut checked: Checked, limit: Duration) -> Result<v1::AppendResponse, Status> {
-        let Founded { params, map, .. } = self.intake.genesis().await?;
+    async fn apply(
+        &self,
+        mut checked: Checked,
+        Founded { params, map, .. }: &Founded,
+        limit: Duration,
+    ) -> Result<v1::AppendResponse, Status> {
         self.verify(&mut checked).await?;
         self.check_seen(&checked).await?;
         let (ledger, signer) = (checked.ledger, checked.signed.signer());

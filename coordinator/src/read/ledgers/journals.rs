@@ -200,18 +200,13 @@ impl Reads {
         let mut leaves: BTreeMap<u64, (Bytes, Leaf)> =
             shown.iter().map(|shown| (shown.leaf.jsn, (shown.bytes.clone(), shown.leaf.clone()))).collect();
         let wanted: Vec<Range<u64>> = shown.iter().map(Shown::request).collect::<Result<_, _>>()?;
-        let mut beside: Vec<u64> = wanted.iter().cloned().flatten().collect();
-        beside.sort_unstable();
-        beside.dedup();
-        beside.retain(|jsn| !leaves.contains_key(jsn));
+        let beside: BTreeSet<u64> = wanted.iter().cloned().flatten().filter(|jsn| !leaves.contains_key(jsn)).collect();
         if beside.len() > BESIDE_MAX {
             let message = format!("the requests of these journals have {} others: ask for fewer", beside.len());
             return Err(Refusal::new(Reason::LimitExceeded, message).into());
         }
         leaves.extend(self.leaves(located, ledger, beside.into_iter(), deadline).await?);
-        let mut stamps: Vec<Stamp> = shown.iter().map(|shown| shown.leaf.stamp).collect();
-        stamps.sort_unstable();
-        stamps.dedup();
+        let stamps: BTreeSet<Stamp> = shown.iter().map(|shown| shown.leaf.stamp).collect();
         if stamps.len() > VERSIONS_MAX {
             let message = format!(
                 "these journals are of {} versions, and what was signed is shown for {VERSIONS_MAX} at most: ask for \
