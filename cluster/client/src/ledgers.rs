@@ -64,7 +64,7 @@ pub struct Journals {
     pub proof: bytes::Bytes,
 }
 
-/// Names a ledger in a request: an id of 32 hex digits, or a name.
+/// Names a ledger in a request by its id.
 #[must_use]
 pub fn ledger_name(ledger: LedgerId) -> v1::LedgerName {
     let which = v1::ledger_name::Which::Id(bytes::Bytes::copy_from_slice(ledger.as_bytes()));
@@ -279,6 +279,8 @@ impl Client {
         wanted: Wanted,
     ) -> Result<Journals, Error> {
         let want_proof = wanted.proof || self.trust.is_some();
+        // In a request, 0 asks for all.
+        let newest = newest.filter(|newest| *newest > 0);
         let request = v1::GetLineageRequest {
             ledger: Some(ledger_name(ledger)),
             clue: bytes::Bytes::copy_from_slice(clue),
@@ -290,15 +292,14 @@ impl Client {
         let asking = self.asking();
         let answer = self.call_get_lineage(request).await?;
         let journals = answer.journals.iter().map(|it| journal(it, wanted.payload)).collect::<Result<Vec<_>, _>>()?;
-        let count = newest.filter(|newest| *newest > 0).map_or(answer.count, |newest| answer.count.min(newest.into()));
+        let count = newest.map_or(answer.count, |newest| answer.count.min(newest.into()));
         let descend = journals.is_sorted_by(|(a, _), (b, _)| a.jsn > b.jsn);
         if journals.len() as u64 != count || !descend {
             return Err(Error::Malformed("other journals than were asked for"));
         }
         if let Some(asking) = asking {
             let file = decoded(&answer.proof)?;
-            let newest = newest.filter(|newest| *newest > 0).map(u64::from);
-            let subject = Subject::Lineage { ledger, clue: clue_hash(ledger, clue), newest };
+            let subject = Subject::Lineage { ledger, clue: clue_hash(ledger, clue), newest: newest.map(u64::from) };
             let claim = self.trust_ledgers(&asking, &file, &Question::about(subject), true).await?;
             let Claim::Lineage(claim) = claim else { return Err(Error::Untrusted("the proof is of another kind")) };
             if claim.count != answer.count || !same(&journals, &claim.journals, wanted) {
@@ -353,21 +354,9 @@ impl Client {
     ) -> Result<Appended, Error> {
         let (cluster, epoch, seen) = self.seen().await?;
         let envelope = Envelope { nonce, clues: Vec::new(), payload: founding.encode() };
-        let signed = Signed {
-            cluster,
-            ledger: LedgerId::default(),
-            member: member_id(founder),
-            agent: None,
-            lane: 0,
-            number: 1,
-            epoch,
-            seen_size: seen.size,
-            seen_root: seen.root,
-            conditions: Vec::new(),
-            items: 0,
-            items_root: Digest::default(),
-        };
-        let request = signed.sign(key, vec![Item { kind: FOUNDING, envelope }]);
+        let (ledger, member) = (LedgerId::default(), member_id(founder));
+        let place = Place { cluster, ledger, member, agent: None, lane: 0 };
+        let request = place.sign(1, (epoch, &seen), vec![Item { kind: FOUNDING, envelope }], Vec::new(), key);
         let appended = self.append(&request, false).await?;
         let id = ledger_id(cluster, &request.signed, founding.spread);
         if appended.ledger == id { Ok(appended) } else { Err(Error::Malformed("id of a ledger")) }
@@ -431,6 +420,35 @@ struct Place {
     lane: u8,
 }
 
+impl Place {
+    /// A request of this number, by an author that has seen this epoch and checkpoint.
+    fn sign(
+        self,
+        number: u64,
+        (epoch, seen): (Epoch, &Checkpoint),
+        items: Vec<Item>,
+        conditions: Vec<Condition>,
+        key: &SignerKey,
+    ) -> Request {
+        let Self { cluster, ledger, member, agent, lane } = self;
+        let signed = Signed {
+            cluster,
+            ledger,
+            member,
+            agent,
+            lane,
+            number,
+            epoch,
+            seen_size: seen.size,
+            seen_root: seen.root,
+            conditions,
+            items: 0,
+            items_root: Digest::default(),
+        };
+        signed.sign(key, items)
+    }
+}
+
 /// Signs requests for one member in one of its lanes.
 #[derive(Debug)]
 pub struct Author {
@@ -467,22 +485,7 @@ impl Author {
     /// [`Client::append`] as often as needed.
     #[must_use]
     pub fn request(&self, items: Vec<Item>, conditions: Vec<Condition>) -> Request {
-        let Place { cluster, ledger, member, agent, lane } = self.place;
-        let signed = Signed {
-            cluster,
-            ledger,
-            member,
-            agent,
-            lane,
-            number: self.number,
-            epoch: self.epoch,
-            seen_size: self.seen.size,
-            seen_root: self.seen.root,
-            conditions,
-            items: 0,
-            items_root: Digest::default(),
-        };
-        signed.sign(&self.key, items)
+        self.place.sign(self.number, (self.epoch, &self.seen), items, conditions, &self.key)
     }
 
     /// Appends journals with data, in one request. If the outcome of the one before is unknown,

@@ -51,14 +51,11 @@ pub async fn ledger(client: &Client, command: &Ledger, output: Output) -> Result
 
 /// Reads how a ledger is named: `0x` and its id, or its name.
 fn name_of(text: &str) -> Result<v1::LedgerName, Failure> {
-    let which = if text.starts_with("0x") {
-        let id = LedgerId::from_slice(&bytes::parse(text)?);
-        let id = id.ok_or_else(|| Failure::usage("a ledger's id is 0x and 32 hex digits"))?;
-        Which::Id(id.0.to_vec().into())
-    } else {
-        Which::Name(text.to_owned())
-    };
-    Ok(v1::LedgerName { which: Some(which) })
+    if !text.starts_with("0x") {
+        return Ok(v1::LedgerName { which: Some(Which::Name(text.to_owned())) });
+    }
+    let id = LedgerId::from_slice(&bytes::parse(text)?);
+    Ok(ledger_name(id.ok_or_else(|| Failure::usage("a ledger's id is 0x and 32 hex digits"))?))
 }
 
 /// The id of a ledger. A name is looked up.
@@ -278,8 +275,11 @@ const NAMES_MAX: u32 = 4096;
 /// Names of members and agents by their ids.
 type Names = BTreeMap<MemberId, String>;
 
-/// The names of a ledger's members. They are not verified.
-async fn names(client: &Client, ledger: LedgerId) -> Result<Names, Failure> {
+/// The names of a ledger's members, for a table; JSON shows ids. They are not verified.
+async fn names(client: &Client, ledger: LedgerId, output: Output) -> Result<Names, Failure> {
+    if output.json {
+        return Ok(Names::new());
+    }
     let request = v1::ListMembersRequest { ledger: Some(ledger_name(ledger)), limit: NAMES_MAX, read: None };
     let mut stream = client.list_members(request).await?;
     let mut names = Names::new();
@@ -316,7 +316,7 @@ async fn journals(client: &Client, args: &LedgerJournals, output: Output) -> Res
     let wanted = Wanted { payload: args.payloads, ..Wanted::default() };
     let mut from = args.from;
     let mut left = size.saturating_sub(from).min(args.limit.unwrap_or(u64::MAX));
-    let names = names(client, ledger).await?;
+    let names = names(client, ledger, output).await?;
     let mut table = Table::new(output, JOURNAL_HEADINGS);
     while left > 0 {
         let limit = u32::try_from(left).unwrap_or(u32::MAX).min(PAGE);
@@ -341,7 +341,7 @@ async fn lineage(client: &Client, args: &LedgerLineage, output: Output) -> Resul
     if let Some(file) = proof {
         file.write(&found.proof)?;
     }
-    let names = names(client, ledger).await?;
+    let names = names(client, ledger, output).await?;
     let mut table = Table::new(output, JOURNAL_HEADINGS);
     rows(&mut table, &found, &names, output)?;
     table.end()

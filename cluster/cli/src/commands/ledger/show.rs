@@ -1,12 +1,12 @@
 //! What a ledger is, and its members: `ledger show`, `ledger members`.
 
-use coppice_client::{Client, Error};
+use coppice_client::{Client, Error, ledgers::ledger_name};
 use coppice_proto::v1;
 use coppice_types::MemberId;
 use coppice_verify::ledgers::{Founding, Member, Roles};
 use serde_json::{Value, json};
 
-use super::name_of;
+use super::{found, name_of};
 use crate::{
     args::LedgerShow,
     failure::Failure,
@@ -18,9 +18,8 @@ use crate::{
 pub async fn show(client: &Client, args: &LedgerShow, output: Output) -> Result<(), Failure> {
     let output = output.beside(args.proof.as_deref());
     let proof = args.proof.as_deref().map(Prepared::new).transpose()?;
-    let name = name_of(&args.ledger)?;
     let read = v1::ReadOptions { want_proof: proof.is_some(), ..v1::ReadOptions::default() };
-    let request = v1::DescribeLedgerRequest { ledger: Some(name.clone()), read: Some(read) };
+    let request = v1::DescribeLedgerRequest { ledger: Some(name_of(&args.ledger)?), read: Some(read) };
     let told = client.describe_ledger(request).await?;
     if let Some(file) = proof {
         file.write(&told.proof)?;
@@ -58,15 +57,14 @@ pub async fn show(client: &Client, args: &LedgerShow, output: Output) -> Result<
 
 /// Lists the members and agents of a ledger.
 pub async fn members(client: &Client, ledger: &str, output: Output) -> Result<(), Failure> {
-    let name = name_of(ledger)?;
-    let told = client.describe_ledger(v1::DescribeLedgerRequest { ledger: Some(name), read: None }).await?;
-    let id = v1::LedgerName { which: Some(v1::ledger_name::Which::Id(told.id.clone())) };
-    let mut stream = client.list_members(v1::ListMembersRequest { ledger: Some(id), limit: 0, read: None }).await?;
+    let (id, size) = found(client, ledger).await?;
+    let request = v1::ListMembersRequest { ledger: Some(ledger_name(id)), limit: 0, read: None };
+    let mut stream = client.list_members(request).await?;
     let mut table = Table::new(output, &["MEMBER", "ROLES", "JOURNALS", "KEY", "DISPUTED FROM"]);
-    while let Some(found) = stream.next().await? {
-        let id = MemberId::from_slice(&found.id).ok_or(Error::Malformed("id of a member"))?;
-        let member = Member::decode(&found.record).map_err(|_| Error::Malformed("record of a member"))?;
-        table.row(&one(id, &member, told.size), || Ok(cells(&member, told.size)))?;
+    while let Some(listed) = stream.next().await? {
+        let id = MemberId::from_slice(&listed.id).ok_or(Error::Malformed("id of a member"))?;
+        let member = Member::decode(&listed.record).map_err(|_| Error::Malformed("record of a member"))?;
+        table.row(&one(id, &member, size), || Ok(cells(&member, size)))?;
     }
     table.end()
 }
