@@ -33,8 +33,8 @@ pub use self::{
         Agency, Founding, Grant, KeySpan, LaneEnd, Member, MemberChange, NAME_BYTES_MAX, Policy, Roles, key_consent,
     },
     places::{
-        RESERVED_END, cell_key, clue_end, clue_key, envelope_key, founding_key, head_key, is_judged_by, key_key,
-        leaf_key, member_end, member_key, name_end, name_key, tile_key,
+        RESERVED_END, cell_key, clue_end, clue_key, envelope_key, erased_by, founding_key, head_key, is_judged_by,
+        key_key, leaf_key, mark_key, member_end, member_key, name_end, name_key, tile_key,
     },
     records::{Cell, Clue, Head},
     request::{CONDITIONS_MAX, Condition, DATA, FOUNDING, ITEMS_MAX, Item, LANES, MEMBERS, Request, Signed},

@@ -19,6 +19,7 @@ const KIND_AT: usize = 18;
 const HEAD: u8 = 0;
 const LEAF: u8 = 1;
 const ENVELOPE: u8 = 2;
+const MARK: u8 = 3;
 const TILE: u8 = 4;
 const CLUE: u8 = 5;
 const MEMBER: u8 = 6;
@@ -79,6 +80,26 @@ pub fn leaf_key(ledger: LedgerId, jsn: u64) -> Vec<u8> {
 #[must_use]
 pub fn envelope_key(ledger: LedgerId, jsn: u64) -> Vec<u8> {
     key(ledger, &unit(jsn), ENVELOPE, &[&jsn.to_be_bytes()])
+}
+
+/// Key of the mark of a journal whose envelope is erased. It lies in the shard of the envelope.
+#[must_use]
+pub fn mark_key(ledger: LedgerId, jsn: u64) -> Vec<u8> {
+    key(ledger, &unit(jsn), MARK, &[&jsn.to_be_bytes()])
+}
+
+/// Key of the envelope that a put of this key erases; `None` if it is not the key of a mark.
+#[must_use]
+pub fn erased_by(key: &[u8]) -> Option<Vec<u8>> {
+    let is_mark = key.len() == KIND_AT + 1 + size_of::<u64>()
+        && key.starts_with(&[0])
+        && !key.starts_with(&[0, 0])
+        && key[KIND_AT] == MARK;
+    is_mark.then(|| {
+        let mut envelope = Vec::from(key);
+        envelope[KIND_AT] = ENVELOPE;
+        envelope
+    })
 }
 
 /// Key of a tile of the ledger's list. It lies with the first journal below it.
@@ -144,7 +165,13 @@ mod tests {
         let mut keys = Vec::from([head_key(ledger), founding_key(ledger), member_key(ledger, MemberId([3; 16]))]);
         keys.extend((0..3).flat_map(|at| {
             let jsn = at * 300;
-            [leaf_key(ledger, jsn), envelope_key(ledger, jsn), tile_key(ledger, 1, at), cell_key(ledger, &clue, at)]
+            [
+                leaf_key(ledger, jsn),
+                envelope_key(ledger, jsn),
+                mark_key(ledger, jsn),
+                tile_key(ledger, 1, at),
+                cell_key(ledger, &clue, at),
+            ]
         }));
         keys.push(clue_key(ledger, &clue));
         keys
@@ -189,6 +216,24 @@ mod tests {
         {
             assert!(!is_judged_by(&key), "{key:?}");
         }
+    }
+
+    #[test]
+    fn only_a_mark_erases_and_only_its_envelope() {
+        for ledger in [COMPACT, SPREAD] {
+            for jsn in [0, 255, 256, u64::MAX] {
+                let mark = mark_key(ledger, jsn);
+                assert_eq!(erased_by(&mark), Some(envelope_key(ledger, jsn)));
+                assert_eq!(erased_by(&mark[..mark.len() - 1]), None);
+                assert_eq!(erased_by(&[&mark[..], &[0]].concat()), None);
+                assert_eq!(erased_by(&[&[1], &mark[1..]].concat()), None);
+            }
+            let others = all(ledger).into_iter().filter(|key| key[KIND_AT] != MARK);
+            others.for_each(|key| assert_eq!(erased_by(&key), None, "{key:?}"));
+        }
+        // The name of a ledger may look like anything from its third byte on.
+        let name = [&[0, 0][..], &mark_key(COMPACT, 1)[2..]].concat();
+        assert_eq!(erased_by(&name), None);
     }
 
     #[test]
