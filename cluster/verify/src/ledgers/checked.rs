@@ -4,12 +4,13 @@
 
 use alloc::vec::Vec;
 
-use coppice_types::{Bytes, ClusterId, Digest, LedgerId, codec::Error};
+use coppice_types::{Bytes, ClusterId, Digest, LedgerId, MemberId, codec::Error};
 
 use super::{
     members::{Founding, MemberChange, key_consent},
-    places::{clue_key, head_key, key_key, member_key, name_key},
-    request::{DATA, FOUNDING, MEMBERS, Request, Signed},
+    order::{Approval, Ordered},
+    places::{clue_key, founding_key, head_key, key_key, leaf_key, mark_key, member_key, name_key},
+    request::{DATA, FOUNDING, MEMBERS, ORDER, Request, Signed},
 };
 use crate::{
     hash::{item_hash, ledger_id, sha256},
@@ -41,6 +42,8 @@ pub enum Content {
     Founding(Founding),
     /// A journal that changes members.
     Members(Vec<MemberChange>),
+    /// A journal that orders.
+    Order(Ordered),
 }
 
 /// A request of sound form.
@@ -64,6 +67,8 @@ pub struct Checked {
     verified: Option<[u8; 32]>,
     /// For each change of members, whether a new key has signed that it agrees, where one must.
     agreed: Vec<bool>,
+    /// For each approval of an order, the key under which it was verified.
+    approved: Vec<Option<[u8; 32]>>,
 }
 
 impl Request {
@@ -105,6 +110,13 @@ impl Request {
             ([item], false) if item.kind == MEMBERS && signed.agent.is_none() => {
                 Content::Members(MemberChange::decode_all(&item.envelope.payload)?)
             }
+            ([item], false) if item.kind == ORDER && signed.agent.is_none() => {
+                let ordered = Ordered::decode(&item.envelope.payload)?;
+                if ordered.approvals.iter().any(|approval| approval.member == signed.member) {
+                    return Err(Error::Malformed("approval by an order's author"));
+                }
+                Content::Order(ordered)
+            }
             (items, false) if items.iter().all(|item| item.kind == DATA) => Content::Data,
             _ => return Err(Error::Malformed("kinds of a request's items")),
         };
@@ -114,7 +126,8 @@ impl Request {
         };
         let hash = sha256(&self.signed);
         let Self { signed: bytes, signature, .. } = self;
-        Ok(Checked { signed, bytes, hash, signature, ledger, items, content, verified: None, agreed: Vec::new() })
+        let (verified, agreed, approved) = Default::default();
+        Ok(Checked { signed, bytes, hash, signature, ledger, items, content, verified, agreed, approved })
     }
 }
 
@@ -158,6 +171,33 @@ impl Checked {
         self.agreed.get(at).copied().unwrap_or(false)
     }
 
+    /// The members that approve an order beside its author.
+    #[must_use]
+    pub fn approving(&self) -> Vec<MemberId> {
+        match &self.content {
+            Content::Order(ordered) => ordered.approvals.iter().map(|approval| approval.member).collect(),
+            Content::Data | Content::Founding(_) | Content::Members(_) => Vec::new(),
+        }
+    }
+
+    /// Verifies the approvals of an order, each under the key that `key_of` names for the member.
+    /// Whether these are the keys in force is judged where the order is applied.
+    pub fn verify_approvals(&mut self, key_of: impl Fn(MemberId) -> Option<[u8; 32]>) {
+        let Content::Order(Ordered { order, approvals }) = &self.content else { return };
+        let message = order.message(self.signed.cluster, self.ledger);
+        let verified = |approval: &Approval| {
+            let key = key_of(approval.member)?;
+            let holds = VerifierKey::new("member", &key).is_ok_and(|key| key.verifies(&message, &approval.signature));
+            holds.then_some(key)
+        };
+        self.approved = approvals.iter().map(verified).collect();
+    }
+
+    /// The key under which the approval at this place was verified; `None` if it was not.
+    pub(super) fn approved(&self, at: usize) -> Option<&[u8; 32]> {
+        self.approved.get(at).and_then(Option::as_ref)
+    }
+
     /// The key under which the signature was verified; `None` if it was not.
     #[must_use]
     pub fn verified(&self) -> Option<&[u8; 32]> {
@@ -181,6 +221,14 @@ impl Checked {
             Content::Members(changes) => {
                 keys.extend(changes.iter().map(|change| member_key(self.ledger, change.about())));
                 keys.extend(changes.iter().filter_map(MemberChange::new_key).map(|key| key_key(self.ledger, key)));
+                // The ledger's policy says whether another member may join.
+                keys.extend(changes.iter().any(MemberChange::joins).then(|| founding_key(self.ledger)));
+            }
+            Content::Order(Ordered { order, approvals }) => {
+                keys.push(founding_key(self.ledger));
+                keys.extend(approvals.iter().map(|approval| member_key(self.ledger, approval.member)));
+                let of = |jsn: u64| [leaf_key(self.ledger, jsn), mark_key(self.ledger, jsn)];
+                keys.extend(order.targets.iter().flat_map(|target| of(target.jsn)));
             }
         }
         keys.sort_unstable();
