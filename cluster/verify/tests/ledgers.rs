@@ -9,7 +9,7 @@ use std::{
 };
 
 use common::{
-    grain::{World, clue, fields, founds, item, key, member},
+    grain::{Sent, World, clue, fields, founds, item, key, member},
     vectors::{compare, stored, text},
 };
 use coppice_types::{Bytes, Change, ClusterId, Digest, LedgerId, Operation, Stamp};
@@ -18,8 +18,8 @@ use coppice_verify::{
     hash::{file_checksum, sha256},
     journal::{Entry, HeadEntry},
     ledgers::{
-        Cell, Closed, Clue, DATA, Edge, Envelope, Head, Item, Leaf, MEMBERS, MemberChange, Refusal, Request, Round,
-        cell_key, clue_key, leaf_key,
+        Cell, Closed, Clue, DATA, Edge, Envelope, Head, Item, Leaf, MEMBERS, MemberChange, ORDER, Order, Ordered,
+        Refusal, Request, Round, Target, cell_key, clue_key, leaf_key,
     },
     merkle,
     note::VerifierKey,
@@ -471,6 +471,8 @@ fn refusal(refusal: &Refusal) -> &'static str {
         Refusal::Size(_) => "size",
         Refusal::Count(_) => "count",
         Refusal::Members(_) => "change",
+        Refusal::Incomplete(_) => "approval",
+        Refusal::Order(_) => "order",
         Refusal::Damaged => "damaged",
     }
 }
@@ -541,6 +543,60 @@ fn more_rounds(world: &mut World) {
         other(&|_| ()),
         other(&|_| ()),
     ]);
+    orders(world);
+}
+
+/// Orders to occult: those that lack something, and those that are done.
+fn orders(world: &mut World) {
+    let (ledger, wide, head) = (world.compact, world.spread, world.head());
+    let target = |world: &World, ledger, jsn| {
+        let leaf = world.cluster.value(head, &leaf_key(ledger, jsn)).expect("there");
+        Target { jsn, leaf: Leaf::decode(leaf).expect("a leaf").hash() }
+    };
+    let data: Vec<u64> = (1..9).collect();
+    let sound = Order { until: 999, targets: data[..3].iter().map(|jsn| target(world, ledger, *jsn)).collect() };
+    let size = world.cluster.size_of(head, ledger);
+    let by_bank = |number, order: &Order, others: &[(&str, u8)]| ordered(ledger, ("bank", 0), number, order, others);
+    let court = &[("court", 3)][..];
+    let with = |targets: Vec<Target>| Order { targets, ..sound.clone() };
+    let expired = Order { until: size - 1, ..sound.clone() };
+    let founding = with(vec![target(world, ledger, 0)]);
+    let other_leaf = with(vec![Target { jsn: 4, leaf: Digest([4; 32]) }]);
+    let to_come = with(vec![Target { jsn: size, leaf: Digest([4; 32]) }]);
+    let same_version = by_bank(5, &to_come, court);
+    let rest = with(data[3..].iter().map(|jsn| target(world, ledger, *jsn)).collect());
+    let of_wide = Order { until: 999, targets: vec![target(world, wide, 2)] };
+    world.round(vec![
+        by_bank(5, &sound, &[]),
+        by_bank(5, &sound, &[("shop", 2)]),
+        by_bank(5, &sound, &[("court", 2)]),
+        by_bank(5, &sound, &[("nobody", 3)]),
+        by_bank(5, &sound, &[("scale-1", 12)]),
+        by_bank(5, &sound, &[("bank", 0), ("court", 3)]),
+        ordered(ledger, ("court", 3), 1, &sound, &[]),
+        ordered(ledger, ("shop", 2), 1, &sound, &[("bank", 0), ("court", 3)]),
+        by_bank(5, &expired, court),
+        by_bank(5, &founding, court),
+        by_bank(5, &other_leaf, court),
+        by_bank(5, &with(Vec::new()), court),
+        by_bank(5, &with(vec![sound.targets[1], sound.targets[0]]), court),
+        same_version,
+        by_bank(5, &sound, court),
+        by_bank(6, &sound, court),
+        ordered(ledger, ("court", 3), 1, &rest, &[("bank", 0)]),
+        ordered(wide, ("bank", 0), 2, &of_wide, court),
+    ]);
+    world.round(vec![by_bank(6, &with(vec![sound.targets[2]]), court)]);
+}
+
+/// A request to occult, by an author and with approvals.
+fn ordered(ledger: LedgerId, author: (&str, u8), number: u64, order: &Order, others: &[(&str, u8)]) -> Sent {
+    let cluster = fields(ledger, "bank", 1).cluster;
+    let approval = |(name, seed): &(&str, u8)| order.approval(cluster, ledger, member(name), &key(*seed));
+    let mut approvals: Vec<_> = others.iter().map(approval).collect();
+    approvals.sort_by_key(|approval| approval.member);
+    let payload = Ordered { order: order.clone(), approvals }.encode();
+    (fields(ledger, author.0, number).sign(&key(author.1), vec![item(ORDER, &[], &payload)]), Some(author.1))
 }
 
 /// Rounds that were written by the second implementation, with requests that break each rule in
@@ -571,6 +627,7 @@ fn stored_requests_are_judged_and_applied_as_stored() {
                 Ok(mut checked) => {
                     let key = request["key"].as_str().map(|_| bytes(&request["key"]));
                     assert!(key.is_none_or(|key| checked.verify(&key.try_into().expect("32 bytes"))));
+                    assert!(checked.approving().is_empty(), "no order is among them");
                     match round.append(&checked) {
                         Ok(appended) => (Value::Null, appended.operations),
                         Err(why) => (json!(refusal(&why)), Vec::new()),
@@ -632,6 +689,7 @@ fn vectors_of_ledgers() {
         for (request, seed) in requests {
             if let Ok(mut checked) = request.clone().check(world.cluster.cluster) {
                 seed.map(|seed| checked.verify(&common::grain::public(seed)));
+                checked.verify_approvals(common::grain::key_of);
                 drop(round.append(&checked));
             }
         }
@@ -655,7 +713,7 @@ fn vectors_of_ledgers() {
     compare(
         "ledgers.json",
         &json!({
-            "about": "Ledgers of members (section 18): lists, requests with what follows from them, and proofs of journals and lineages. In `lists`, leaf i is the SHA-256 of i as u64; `head` has purged 0. In `rounds`, `key` is the one under which the signature was verified.",
+            "about": "Ledgers of members (section 18): lists, requests with what follows from them, and proofs of journals and lineages. In `lists`, leaf i is the SHA-256 of i as u64; `head` has purged 0. In `rounds`, `key` is the one under which the signature was verified. The last rounds have orders to occult.",
             "cluster": world.cluster.cluster.to_string(),
             "vkey": trusted(&world).to_string(),
             "lists": Vec::from([0, 1, 15, 16, 17, 255, 256, 257, 300, 4096, 4097].map(list)),

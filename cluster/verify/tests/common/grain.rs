@@ -25,6 +25,12 @@ pub fn public(seed: u8) -> [u8; 32] {
     key(seed).verifier().public_key()
 }
 
+/// The newest key of a member that approves orders.
+pub fn key_of(member: MemberId) -> Option<[u8; 32]> {
+    let seeds = NAMES.iter().zip(0..).chain([(&"scale-1", 12)]);
+    seeds.map(|(name, seed)| (member_id(name), public(seed))).find(|(id, _)| *id == member).map(|(_, key)| key)
+}
+
 pub fn params() -> Params {
     Params { ledgers: true, journals_kept: true, capacity: 64, fanout: 8, tier_ratio: 2, ..Params::default() }
 }
@@ -190,6 +196,7 @@ impl World {
             if let Some(seed) = seed {
                 checked.verify(&public(*seed));
             }
+            checked.verify_approvals(key_of);
             Some(checked)
         };
         let checked: Vec<Option<Checked>> = requests.iter().map(admitted).collect();
