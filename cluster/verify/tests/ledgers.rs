@@ -383,7 +383,7 @@ fn unsigned() -> (World, Lie) {
         request: checked.hash,
         signature: checked.signature,
         commitment: checked.items[0].commitment,
-        envelope_bytes: u32::try_from(checked.items[0].envelope.len()).expect("short"),
+        envelope_bytes: checked.items[0].envelope_bytes,
         clues: Vec::new(),
     };
     let head = world.cluster.value(world.head(), &coppice_verify::ledgers::head_key(ledger)).expect("a head");
@@ -689,7 +689,7 @@ fn vectors_of_ledgers() {
         for (request, seed) in requests {
             if let Ok(mut checked) = request.clone().check(world.cluster.cluster) {
                 seed.map(|seed| checked.verify(&common::grain::public(seed)));
-                checked.verify_approvals(common::grain::key_of);
+                checked.verify_approvals(common::grain::keys_of);
                 drop(round.append(&checked));
             }
         }

@@ -198,7 +198,7 @@ impl Api {
         let approving = checked.approving();
         if !approving.is_empty() {
             let keys = self.reads.keys_at_head(checked.ledger, &approving).await?;
-            checked.verify_approvals(|member| keys.get(&member).copied());
+            checked.verify_approvals(|member| keys.get(&member).copied().into_iter().collect());
         }
         Ok(())
     }

@@ -115,13 +115,14 @@ fn involved(checked: &Checked, map: &Leaves) -> BTreeSet<ShardId> {
 
 /// An upper bound of the bytes that a request adds to a prepare.
 fn append_bytes(checked: &Checked) -> u64 {
-    let item =
-        |item: &ledgers::CheckedItem| item.envelope.len() as u64 + JOURNAL_BYTES + CLUE_BYTES * item.clues.len() as u64;
+    let item = |item: &ledgers::CheckedItem| {
+        u64::from(item.envelope_bytes) + JOURNAL_BYTES + CLUE_BYTES * item.clues.len() as u64
+    };
     let content = match &checked.content {
         Content::Data => 0,
         // The founding's payload is kept twice.
         Content::Founding(founding) => {
-            checked.items[0].envelope.len() as u64 + MEMBER_BYTES * founding.members.len() as u64
+            u64::from(checked.items[0].envelope_bytes) + MEMBER_BYTES * founding.members.len() as u64
         }
         Content::Members(changes) => MEMBER_BYTES * changes.len() as u64,
         Content::Order(ordered) => TARGET_BYTES * ordered.order.targets.len() as u64,

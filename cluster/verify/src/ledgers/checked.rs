@@ -7,10 +7,12 @@ use alloc::vec::Vec;
 use coppice_types::{Bytes, ClusterId, Digest, LedgerId, MemberId, codec::Error};
 
 use super::{
+    envelope::Envelope,
+    leaf::Leaf,
     members::{Founding, MemberChange, key_consent},
     order::{Approval, Ordered},
     places::{clue_key, founding_key, head_key, key_key, leaf_key, mark_key, member_key, name_key},
-    request::{DATA, FOUNDING, MEMBERS, ORDER, Request, Signed},
+    request::{DATA, FOUNDING, Item, MEMBERS, ORDER, Request, Signed},
 };
 use crate::{
     hash::{item_hash, ledger_id, sha256},
@@ -23,13 +25,15 @@ use crate::{
 pub struct CheckedItem {
     /// Kind of the journal.
     pub kind: u8,
-    /// The canonical bytes of its envelope.
-    pub envelope: Bytes,
+    /// The canonical bytes of its envelope; `None` for an auditor, who may not see them.
+    pub envelope: Option<Bytes>,
+    /// Their number.
+    pub envelope_bytes: u32,
     /// Their SHA-256.
     pub commitment: Digest,
     /// Hashes of its clues in the ledger, in the author's order.
     pub clues: Vec<Digest>,
-    /// The longest bytes with which every clue begins; `None` without clues.
+    /// The longest bytes with which every clue begins; `None` without clues, or without envelope.
     pub common_prefix: Option<Vec<u8>>,
 }
 
@@ -78,56 +82,100 @@ impl Request {
     /// If what is signed is no request to this cluster, does not cover the items, or mixes kinds.
     pub fn check(self, cluster: ClusterId) -> Result<Checked, Error> {
         let signed = Signed::decode(&self.signed)?;
+        let item = |item: &Item| {
+            let envelope = Bytes::from(item.envelope.encode());
+            let length = u32::try_from(envelope.len()).map_err(|_| Error::Malformed("length of an envelope"))?;
+            Ok(CheckedItem {
+                kind: item.kind,
+                envelope_bytes: length,
+                commitment: sha256(&envelope),
+                clues: item.envelope.clue_hashes(signed.ledger),
+                common_prefix: common_prefix(&item.envelope.clues),
+                envelope: Some(envelope),
+            })
+        };
+        let items = self.items.iter().map(item).collect::<Result<Vec<_>, _>>()?;
+        let payload = self.items.first().map(|item| item.envelope.payload.as_slice());
+        Checked::new(cluster, (self.signed, self.signature), items, payload)
+    }
+}
+
+impl Checked {
+    /// Puts a request together from what an auditor may see: what is signed, the leaves that are
+    /// said to have followed, and for all but data the envelope of the one journal.
+    ///
+    /// # Errors
+    /// If what is signed is no request to this cluster, or does not cover these journals.
+    pub fn of_leaves(
+        cluster: ClusterId,
+        signed: (Vec<u8>, [u8; 64]),
+        leaves: &[Leaf],
+        envelope: Option<&[u8]>,
+    ) -> Result<Self, Error> {
+        let item = |leaf: &Leaf| CheckedItem {
+            kind: leaf.kind,
+            envelope: None,
+            envelope_bytes: leaf.envelope_bytes,
+            commitment: leaf.commitment,
+            clues: leaf.clues.iter().map(|clue| clue.clue).collect(),
+            common_prefix: None,
+        };
+        let items: Vec<CheckedItem> = leaves.iter().map(item).collect();
+        let envelope = match envelope {
+            Some(bytes) if items.first().is_none_or(|item| item.commitment != sha256(bytes)) => {
+                return Err(Error::Malformed("envelope of another journal"));
+            }
+            Some(bytes) => Some(Envelope::decode(bytes)?),
+            None => None,
+        };
+        Self::new(cluster, signed, items, envelope.as_ref().map(|envelope| envelope.payload.as_slice()))
+    }
+
+    /// A request with these items. `payload` is that of the first one.
+    fn new(
+        cluster: ClusterId,
+        (bytes, signature): (Vec<u8>, [u8; 64]),
+        items: Vec<CheckedItem>,
+        payload: Option<&[u8]>,
+    ) -> Result<Self, Error> {
+        let signed = Signed::decode(&bytes)?;
         if signed.cluster != cluster {
             return Err(Error::Malformed("cluster of a request"));
         }
-        let items: Vec<CheckedItem> = self
-            .items
-            .iter()
-            .map(|item| {
-                let envelope = Bytes::from(item.envelope.encode());
-                CheckedItem {
-                    kind: item.kind,
-                    commitment: sha256(&envelope),
-                    clues: item.envelope.clue_hashes(signed.ledger),
-                    common_prefix: common_prefix(&item.envelope.clues),
-                    envelope,
-                }
-            })
-            .collect();
-        let hash = |item: &CheckedItem| {
-            let length = u32::try_from(item.envelope.len()).map_err(|_| Error::Malformed("length of an envelope"))?;
-            Ok(item_hash(item.kind, &item.commitment, length, &item.clues))
-        };
-        let hashes = items.iter().map(hash).collect::<Result<Vec<_>, _>>()?;
+        let hash = |item: &CheckedItem| item_hash(item.kind, &item.commitment, item.envelope_bytes, &item.clues);
+        let hashes: Vec<Digest> = items.iter().map(hash).collect();
         if items.len() != signed.items as usize || mth(&hashes) != signed.items_root {
             return Err(Error::Malformed("items of a request"));
         }
-        let content = match (&*self.items, signed.founds()) {
-            ([item], true) if item.kind == FOUNDING && item.envelope.clues.is_empty() && signed.agent.is_none() => {
-                Content::Founding(Founding::decode(&item.envelope.payload)?)
-            }
-            ([item], false) if item.kind == MEMBERS && signed.agent.is_none() => {
-                Content::Members(MemberChange::decode_all(&item.envelope.payload)?)
-            }
-            ([item], false) if item.kind == ORDER && signed.agent.is_none() => {
-                let ordered = Ordered::decode(&item.envelope.payload)?;
-                if ordered.approvals.iter().any(|approval| approval.member == signed.member) {
-                    return Err(Error::Malformed("approval by an order's author"));
-                }
-                Content::Order(ordered)
-            }
-            (items, false) if items.iter().all(|item| item.kind == DATA) => Content::Data,
-            _ => return Err(Error::Malformed("kinds of a request's items")),
-        };
+        let content = content(&signed, &items, payload)?;
         let ledger = match &content {
-            Content::Founding(founding) => ledger_id(cluster, &self.signed, founding.spread),
+            Content::Founding(founding) => ledger_id(cluster, &bytes, founding.spread),
             _ => signed.ledger,
         };
-        let hash = sha256(&self.signed);
-        let Self { signed: bytes, signature, .. } = self;
+        let hash = sha256(&bytes);
         let (verified, agreed, approved) = Default::default();
-        Ok(Checked { signed, bytes, hash, signature, ledger, items, content, verified, agreed, approved })
+        Ok(Self { signed, bytes, hash, signature, ledger, items, content, verified, agreed, approved })
+    }
+}
+
+/// Reads the content of a request, whose items are of one kind.
+fn content(signed: &Signed, items: &[CheckedItem], payload: Option<&[u8]>) -> Result<Content, Error> {
+    let kinds = Error::Malformed("kinds of a request's items");
+    if !signed.founds() && items.iter().all(|item| item.kind == DATA) {
+        return Ok(Content::Data);
+    }
+    let ([item], None, Some(payload)) = (items, signed.agent, payload) else { return Err(kinds) };
+    match item.kind {
+        FOUNDING if signed.founds() && item.clues.is_empty() => Ok(Content::Founding(Founding::decode(payload)?)),
+        MEMBERS if !signed.founds() => Ok(Content::Members(MemberChange::decode_all(payload)?)),
+        ORDER if !signed.founds() => {
+            let ordered = Ordered::decode(payload)?;
+            if ordered.approvals.iter().any(|approval| approval.member == signed.member) {
+                return Err(Error::Malformed("approval by an order's author"));
+            }
+            Ok(Content::Order(ordered))
+        }
+        _ => Err(kinds),
     }
 }
 
@@ -180,15 +228,16 @@ impl Checked {
         }
     }
 
-    /// Verifies the approvals of an order, each under the key that `key_of` names for the member.
-    /// Whether these are the keys in force is judged where the order is applied.
-    pub fn verify_approvals(&mut self, key_of: impl Fn(MemberId) -> Option<[u8; 32]>) {
+    /// Verifies the approvals of an order, each under the keys that `keys_of` names for the member.
+    /// Whether the key is the one in force is judged where the order is applied.
+    pub fn verify_approvals(&mut self, keys_of: impl Fn(MemberId) -> Vec<[u8; 32]>) {
         let Content::Order(Ordered { order, approvals }) = &self.content else { return };
         let message = order.message(self.signed.cluster, self.ledger);
         let verified = |approval: &Approval| {
-            let key = key_of(approval.member)?;
-            let holds = VerifierKey::new("member", &key).is_ok_and(|key| key.verifies(&message, &approval.signature));
-            holds.then_some(key)
+            let holds = |key: &[u8; 32]| {
+                VerifierKey::new("member", key).is_ok_and(|key| key.verifies(&message, &approval.signature))
+            };
+            keys_of(approval.member).into_iter().find(holds)
         };
         self.approved = approvals.iter().map(verified).collect();
     }

@@ -14,7 +14,7 @@ use core::fmt;
 use coppice_types::{Bytes, Change, Digest, LedgerId, MemberId, Operation, Stamp};
 
 use super::{
-    checked::{Checked, Content},
+    checked::{Checked, CheckedItem, Content},
     leaf::{Leaf, LeafClue},
     list::Tile,
     members::{Agency, Founding, LaneEnd, Member, MemberChange, Policy, Roles},
@@ -95,7 +95,7 @@ pub struct Appended {
     pub leaves: Vec<Leaf>,
     /// List root of the leaf hashes.
     pub leaves_root: Digest,
-    /// The puts that follow from it, in order.
+    /// The puts that follow from it, in order. For an auditor, envelopes are empty.
     pub operations: Vec<Operation>,
 }
 
@@ -367,7 +367,9 @@ impl View<'_> {
             return Err(Refusal::Role("an agent any more"));
         }
         let within = |prefix: &Option<Vec<u8>>| prefix.as_ref().is_some_and(|it| it.starts_with(&agency.prefix));
-        if agency.prefix.is_empty() || request.items.iter().all(|item| within(&item.common_prefix)) {
+        // An auditor may not see the clues, of which there are hashes alone.
+        let fits = |item: &CheckedItem| item.envelope.is_none() || within(&item.common_prefix);
+        if agency.prefix.is_empty() || request.items.iter().all(fits) {
             Ok(())
         } else {
             Err(Refusal::Role("an agent for these clues"))
@@ -583,13 +585,13 @@ impl Open {
             request: request.hash,
             signature: request.signature,
             commitment: item.commitment,
-            envelope_bytes: u32::try_from(item.envelope.len()).expect("envelopes are limited"),
+            envelope_bytes: item.envelope_bytes,
             clues: clues.collect(),
         };
         let bytes = leaf.encode();
         let hash = crate::hash::ledger_leaf_hash(&bytes);
         operations.push(put(leaf_key(ledger, jsn), bytes));
-        operations.push(put(envelope_key(ledger, jsn), item.envelope.clone()));
+        operations.push(put(envelope_key(ledger, jsn), item.envelope.clone().unwrap_or_default()));
         for LeafClue { clue, ordinal } in &leaf.clues {
             let known = self.clues.get_mut(clue).expect("its clues were read");
             *known = Clue { count: *ordinal, last_jsn: jsn, chain: clue_chain(&known.chain, jsn, &hash) };

@@ -12,7 +12,7 @@ use coppice_types::{Digest, LedgerId, Reason, Stamp};
 use coppice_verify::{
     hash::{clue_hash, journal_leaf_hash},
     journal,
-    ledgers::{CLUE_BYTES_MAX, Cell, Clue, Leaf, Mark, cell_key, clue_key, envelope_key, leaf_key, mark_key},
+    ledgers::{CLUE_BYTES_MAX, Cell, Clue, DATA, Leaf, Mark, cell_key, clue_key, envelope_key, leaf_key, mark_key},
     merkle,
     proof::{JournalPart, KnownPart, RequestPart},
 };
@@ -153,7 +153,9 @@ impl Reads {
         deadline: Instant,
     ) -> Result<Vec<Shown>, Status> {
         let leaves = self.leaves(located, ledger, jsns.iter().copied(), deadline).await?;
+        // Who may see a ledger sees its members and orders, which are no secret.
         let denied = |leaf: &Leaf| match payloads {
+            _ if leaf.kind != DATA => false,
             Payloads::All => false,
             Payloads::Own(member) => leaf.member != member,
             Payloads::None => true,

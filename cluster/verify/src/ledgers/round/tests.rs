@@ -164,7 +164,7 @@ impl World {
         let mut checked = request(signed(self.ledger, author.0, number), author.1, vec![item(ORDER, &[], &payload)]);
         let keys: BTreeMap<MemberId, [u8; 32]> =
             others.iter().map(|(name, seed)| (member_id(name), public(*seed))).collect();
-        checked.verify_approvals(|member| keys.get(&member).copied());
+        checked.verify_approvals(|member| keys.get(&member).copied().into_iter().collect());
         checked
     }
 }
@@ -397,7 +397,7 @@ fn orders_that_lack_a_signature_or_a_reason_are_refused() {
     let incomplete = Refusal::Incomplete;
     let in_force = incomplete("the key in force of a member that it names");
     let mut stolen = world.ordered(order(), BANK, &[COURT]);
-    stolen.verify_approvals(|_| None);
+    stolen.verify_approvals(|_| Vec::new());
     let lifted = world.ordered(Order { until: 99, ..order() }, BANK, &[("court", 2)]);
     let with = |change: &dyn Fn(&mut Order)| {
         let mut order = order();
