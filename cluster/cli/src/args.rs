@@ -11,8 +11,8 @@ use std::{net::SocketAddr, path::PathBuf};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use ledger::{
-    Ledger, LedgerAppend, LedgerCreate, LedgerGet, LedgerJournals, LedgerLineage, LedgerMember, LedgerOccult,
-    LedgerShow, MayOccult, MemberRole, OccultPrepare, Order, OrderSubmit, Signer,
+    Ledger, LedgerAppend, LedgerAudit, LedgerCreate, LedgerGet, LedgerJournals, LedgerLineage, LedgerMember,
+    LedgerOccult, LedgerShow, MayOccult, MemberRole, OccultPrepare, Order, OrderSubmit, Signer,
 };
 use line::CONNECTION;
 pub use line::command;

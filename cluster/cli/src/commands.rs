@@ -60,6 +60,9 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Status => log::status(&client()?, output).await,
         Command::Lead(args) => write::lead(&client()?, args, output).await,
         Command::Audit(args) => audit::audit(&client()?, args, arguments.common.trust.as_deref(), output).await,
+        Command::Ledger(args::Ledger::Audit(args)) => {
+            audit::ledger(&client()?, args, arguments.common.trust.as_deref(), output).await
+        }
         Command::Ledger(command) => ledger::ledger(&client()?, command, output).await,
         Command::Order(args::Order::Submit(args)) => order::submit(&client()?, args, output).await,
         Command::Order(command) => order::offline(command, output),

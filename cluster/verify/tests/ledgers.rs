@@ -14,12 +14,13 @@ use common::{
 };
 use coppice_types::{Bytes, Change, ClusterId, Digest, LedgerId, Operation, Stamp};
 use coppice_verify::{
+    audit::{LedgerAuditor, Told},
     check::{Claim, Failure, Journal, Question, Step, Subject, Verified},
     hash::{file_checksum, sha256},
-    journal::{Entry, HeadEntry},
+    journal::{AppendEntry, Entry, HeadEntry},
     ledgers::{
-        Cell, Closed, Clue, DATA, Edge, Envelope, Head, Item, Leaf, MEMBERS, MemberChange, ORDER, Order, Ordered,
-        Refusal, Request, Round, Target, cell_key, clue_key, leaf_key,
+        Cell, Closed, Clue, DATA, Edge, Envelope, Head, Item, Leaf, LeafClue, MEMBERS, MemberChange, ORDER, Order,
+        Ordered, Refusal, Request, Round, Target, cell_key, clue_key, envelope_key, leaf_key,
     },
     merkle,
     note::VerifierKey,
@@ -453,6 +454,200 @@ fn a_replaced_key_signs_nothing_behind_its_change_though_the_change_is_hidden() 
     journals(&mut honest).log.key_changes.clear();
     world.cluster.append_unknown(9, Vec::new());
     assert!(verify(&encode(&honest), world.cluster.key.verifier(), None).is_err());
+}
+
+/// What a server tells an auditor of a version's appends to a ledger.
+fn told(world: &World, stamp: Stamp, ledger: LedgerId) -> Vec<Told> {
+    let leaf = |jsn: u64| {
+        Leaf::decode(world.cluster.value(world.head(), &leaf_key(ledger, jsn)).expect("there")).expect("a leaf")
+    };
+    let of = |append: &AppendEntry| {
+        let jsns = append.first_jsn..append.first_jsn + u64::from(append.count);
+        let leaves: Vec<Leaf> = jsns.map(leaf).collect();
+        let value = |leaf: &Leaf| world.cluster.value(world.head(), &envelope_key(ledger, leaf.jsn)).expect("there");
+        let envelope = leaves.first().filter(|leaf| leaf.kind != DATA).map(|leaf| value(leaf).to_vec());
+        let payload = envelope.as_ref().map(|bytes| Envelope::decode(bytes).expect("an envelope").payload);
+        let order = payload.filter(|_| leaves[0].kind == ORDER).map(|payload| Ordered::decode(&payload));
+        let targets = order.map(|order| order.expect("an order").order.targets).unwrap_or_default();
+        Told { targets: targets.iter().map(|target| leaf(target.jsn)).collect(), leaves, envelope }
+    };
+    let entries = &world.cluster.versions[&stamp].journal;
+    entries
+        .iter()
+        .filter_map(|entry| match entry {
+            Entry::Append(append) if append.ledger == ledger => Some(of(append)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The root that all requests of the world have seen.
+fn seen(size: u64) -> Option<Digest> {
+    (size == 1).then_some(Digest([9; 32]))
+}
+
+/// Audits a ledger up to the version before `until`, and returns that version's entries with what
+/// is told of them.
+fn audited(world: &World, ledger: LedgerId, until: Option<Stamp>) -> (LedgerAuditor, Vec<Entry>, Vec<Told>) {
+    let mut auditor = LedgerAuditor::new(world.cluster.cluster, ledger, world.cluster.shard_map.clone());
+    for (stamp, version) in &world.cluster.versions {
+        let told = told(world, *stamp, ledger);
+        if Some(*stamp) == until {
+            return (auditor, version.journal.clone(), told);
+        }
+        assert_eq!(auditor.take(*stamp, &version.journal, &told, &seen), Ok(()), "version {stamp}");
+    }
+    (auditor, Vec::new(), Vec::new())
+}
+
+/// A world with orders, and the versions that have something for an auditor to find.
+fn with_orders() -> World {
+    let mut world = World::new();
+    more_rounds(&mut world);
+    world
+}
+
+#[test]
+fn an_auditor_finds_honest_ledgers_sound() {
+    let world = with_orders();
+    for (ledger, occulted) in [(world.compact, (1..9).collect::<Vec<u64>>()), (world.spread, vec![2])] {
+        let (auditor, ..) = audited(&world, ledger, None);
+        let head = world.cluster.value(world.head(), &coppice_verify::ledgers::head_key(ledger)).expect("a head");
+        let edge = Head::decode(head).expect("a head").edge;
+        assert_eq!((auditor.size(), auditor.root()), (edge.size(), edge.root()));
+        assert_eq!(auditor.occulted().iter().copied().collect::<Vec<_>>(), occulted);
+    }
+}
+
+/// Each field of an entry, and all that is told beside it, is changed in turn.
+#[test]
+fn an_auditor_finds_whatever_a_coordinator_changes() {
+    let world = with_orders();
+    let ledger = world.compact;
+    let stamps: Vec<Stamp> = world.cluster.versions.keys().copied().collect();
+    let (data, order) =
+        (stamps[4], *stamps.iter().rev().find(|stamp| !told(&world, **stamp, ledger).is_empty()).expect("one"));
+    type Change<'c> = &'c dyn Fn(&mut Vec<Entry>, &mut Vec<Told>);
+    fn append(entries: &mut [Entry]) -> &mut AppendEntry {
+        let found = entries.iter_mut().find_map(|entry| match entry {
+            Entry::Append(append) => Some(append),
+            _ => None,
+        });
+        found.expect("an append")
+    }
+    fn head(entries: &mut [Entry]) -> &mut HeadEntry {
+        let found = entries.iter_mut().find_map(|entry| match entry {
+            Entry::Head(head) => Some(head),
+            _ => None,
+        });
+        found.expect("a head")
+    }
+    let changes: [(&str, &str, Change<'_>); 14] = [
+        ("a cell left out", "its records", &|entries, _| append(entries).shards[0].1 = Digest([1; 32])),
+        ("records in another shard", "its records", &|entries, _| append(entries).shards[0].0.0 += 1),
+        ("another signature", "signed", &|entries, _| append(entries).signature[5] ^= 1),
+        ("another request", "signed", &|entries, _| append(entries).signed[60] ^= 1),
+        ("another first number", "", &|entries, _| append(entries).first_jsn += 1),
+        ("another count", "", &|entries, _| append(entries).count += 1),
+        ("other leaves", "its leaves", &|entries, _| append(entries).leaves_root = Digest([1; 32])),
+        ("an append twice", "", &|entries, told| {
+            let again = append(entries).clone();
+            entries.insert(0, Entry::Append(again));
+            told.insert(0, told[0].clone());
+        }),
+        ("an append of which nothing is told", "other appends", &|_, told| drop(told.pop())),
+        ("a head of another root", "its head", &|entries, _| head(entries).root = Digest([1; 32])),
+        ("a head of another size", "its head", &|entries, _| head(entries).size += 1),
+        ("a tile left out", "its head", &|entries, _| head(entries).shards[0].1 = Digest([1; 32])),
+        ("no head", "has a head", &|entries, _| entries.retain(|entry| !matches!(entry, Entry::Head(_)))),
+        ("an envelope of another journal", "", &|_, told| told[0].envelope = Some(vec![0; 129])),
+    ];
+    for stamp in [data, order] {
+        for (name, expected, change) in &changes {
+            let (mut auditor, mut entries, mut told) = audited(&world, ledger, Some(stamp));
+            entries.retain(|entry| match entry {
+                Entry::Append(append) => append.ledger == ledger,
+                Entry::Head(head) => head.ledger == ledger,
+                _ => true,
+            });
+            change(&mut entries, &mut told);
+            let finding = auditor.take(stamp, &entries, &told, &seen).expect_err(name);
+            assert!(finding.what.contains(expected), "{name}: {finding:?}");
+        }
+    }
+    // A leaf that another one stands for, and a log that the author has not seen.
+    let (mut auditor, entries, mut told) = audited(&world, ledger, Some(data));
+    told[0].leaves[0].commitment = Digest([1; 32]);
+    assert!(auditor.take(data, &entries, &told, &seen).is_err());
+    let (mut auditor, entries, told) = audited(&world, ledger, Some(data));
+    let finding = auditor.take(data, &entries, &told, &|_| None).expect_err("a fork");
+    assert_eq!(finding.what, "its author had seen another log");
+    let (mut auditor, entries, mut told) = audited(&world, ledger, Some(order));
+    told[0].targets[0].lane ^= 1;
+    assert!(auditor.take(order, &entries, &told, &seen).is_err());
+}
+
+/// A coordinator applies what honest ones refuse, with all records that would follow.
+#[test]
+fn an_auditor_finds_requests_that_should_have_been_refused() {
+    let world = with_orders();
+    let (ledger, head) = (world.compact, world.head());
+    let size = world.cluster.size_of(head, ledger);
+    let next = || fields(ledger, "bank", 6);
+    let data = || vec![item(DATA, &["lot-7"], b"never allowed")];
+    let target = Target { jsn: 9, leaf: Digest([1; 32]) };
+    let order = Order { until: 999, targets: vec![target] };
+    let mut conditional = next();
+    conditional.conditions = vec![coppice_verify::ledgers::Condition::Size(1)];
+    let forged: [(&str, Sent, &str); 5] = [
+        ("a condition that does not hold", (conditional.sign(&key(0), data()), Some(0)), "journals"),
+        ("a number of its lane left out", (fields(ledger, "bank", 9).sign(&key(0), data()), Some(0)), "lane"),
+        ("a member without the role", (fields(ledger, "court", 2).sign(&key(3), data()), Some(3)), "writer"),
+        ("an order without the regulator", ordered(ledger, ("bank", 0), 6, &order, &[]), "regulator"),
+        ("an order for another leaf", ordered(ledger, ("bank", 0), 6, &order, &[("court", 3)]), "leaf"),
+    ];
+    for (name, (request, seed), expected) in forged {
+        let (mut auditor, ..) = audited(&world, ledger, None);
+        let checked = common::grain::admit(request.clone(), seed.expect("a key"));
+        let stamp = world.cluster.next_stamp();
+        let leaf = Leaf {
+            kind: request.items[0].kind,
+            ledger,
+            jsn: size,
+            stamp,
+            member: checked.signed.member,
+            agent: None,
+            key: *checked.verified().expect("it is signed"),
+            lane: 0,
+            number: checked.signed.number,
+            index: 0,
+            of: 1,
+            request: checked.hash,
+            signature: checked.signature,
+            commitment: checked.items[0].commitment,
+            envelope_bytes: checked.items[0].envelope_bytes,
+            clues: checked.items[0].clues.iter().map(|clue| LeafClue { clue: *clue, ordinal: 1 }).collect(),
+        };
+        let entries = [
+            Entry::Append(AppendEntry {
+                ledger,
+                signed: checked.bytes.clone(),
+                signature: checked.signature,
+                first_jsn: size,
+                count: 1,
+                leaves_root: leaf.hash(),
+                shards: Vec::new(),
+            }),
+            Entry::Head(HeadEntry { ledger, size_before: size, size: size + 1, root: leaf.hash(), shards: Vec::new() }),
+        ];
+        let envelope = (leaf.kind != DATA).then(|| request.items[0].envelope.encode());
+        let shown = Leaf::decode(world.cluster.value(head, &leaf_key(ledger, 9)).expect("there")).expect("a leaf");
+        let targets = if leaf.kind == ORDER { vec![shown] } else { Vec::new() };
+        let told = [Told { leaves: vec![leaf], envelope, targets }];
+        let finding = auditor.take(stamp, &entries, &told, &seen).expect_err(name);
+        assert!(finding.what.contains(expected), "{name}: {finding:?}");
+        assert_eq!(finding.jsn, Some(size));
+    }
 }
 
 fn stamp_json(stamp: Stamp) -> Value {

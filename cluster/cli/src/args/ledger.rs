@@ -29,9 +29,27 @@ pub enum Ledger {
     /// Change the members of a ledger, or its agents.
     #[command(subcommand)]
     Member(LedgerMember),
+    /// Check that everything in a ledger is what its members signed. Exit code 1 if anything
+    /// differs.
+    Audit(LedgerAudit),
     /// Hide the content of journals for good. Owner and regulator sign for it.
     #[command(subcommand)]
     Occult(LedgerOccult),
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "Judges each request again as its author signed it. Whether state roots follow from all that is in a version, `coppice audit` checks."
+)]
+pub struct LedgerAudit {
+    /// The ledger: its name, or `0x` and its id.
+    pub ledger: String,
+    /// The ledger's public key, or `@` and a file that holds it [default: that of --trust].
+    #[arg(long, value_name = "PUBKEY")]
+    pub key: Option<String>,
+    /// Read each payload, too, and compare it with what its author signed.
+    #[arg(long)]
+    pub values: bool,
 }
 
 /// Commands about occulted journals.

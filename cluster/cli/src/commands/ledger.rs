@@ -49,6 +49,7 @@ pub async fn ledger(client: &Client, command: &Ledger, output: Output) -> Result
         Ledger::Journals(args) => journals(client, args, output).await,
         Ledger::Lineage(args) => lineage(client, args, output).await,
         Ledger::Member(change) => members::change(client, change, output).await,
+        Ledger::Audit(_) => unreachable!("it is an audit"),
         Ledger::Occult(LedgerOccult::Prepare(args)) => order::prepare(client, args, output).await,
         Ledger::Occult(LedgerOccult::Status { ledger, jsn, wait }) => {
             let ledger = id_of(client, ledger).await?;
