@@ -181,6 +181,7 @@ func validRoles(roles uint8) bool {
 type founding struct {
 	name   []byte
 	spread bool
+	occult uint8
 	grants []grant
 }
 
@@ -191,7 +192,7 @@ func decodeFounding(payload []byte) (*founding, error) {
 	}
 	f := &founding{name: r.str16(0, nameLettersMax, "a name"), spread: r.flag()}
 	r.take(3 * 4)
-	occult := r.u8()
+	f.occult = r.u8()
 	r.take(4)
 	owner := false
 	names, keys := map[string]bool{}, map[PublicKey]bool{}
@@ -221,7 +222,7 @@ func decodeFounding(payload []byte) (*founding, error) {
 	if err := r.end(); err != nil {
 		return nil, err
 	}
-	if !validLedgerName(f.name) || grants > grantsMax || !owner || occult > 2 || occult == 2 && grants != 1 {
+	if !validLedgerName(f.name) || grants > grantsMax || !owner || f.occult > 2 || f.occult == 2 && grants != 1 {
 		return nil, errors.New("a founding with a name, grants or a policy that no ledger has")
 	}
 	return f, nil

@@ -104,6 +104,15 @@ func (c *changer) take(change *memberChange) error {
 }
 
 func (c *changer) join(change *memberChange) error {
+	if change.kind == changeJoin {
+		occult, err := c.round.occult(c.request.id)
+		if err != nil {
+			return err
+		}
+		if occult == 2 {
+			return RefusedChange
+		}
+	}
 	id := memberID(change.grant.name)
 	known, err := c.known(id)
 	if err != nil {
