@@ -231,15 +231,17 @@ func TestWhatALedgerIsIsBelievedOnlyAtHead(t *testing.T) {
 		"another ledger of that name": func(a *v1.DescribeLedgerResponse) { become(a, other()) },
 		"another ledger's id":         func(a *v1.DescribeLedgerResponse) { a.Id = s.other[:] },
 		"no id":                       func(a *v1.DescribeLedgerResponse) { a.Id = nil },
-		"an older version":            func(a *v1.DescribeLedgerResponse) { become(a, s.description(t, named(s.name), &s.before)) },
-		"another version's name":      func(a *v1.DescribeLedgerResponse) { a.ReadAt.Version-- },
-		"another size":                func(a *v1.DescribeLedgerResponse) { a.Size = 2 },
-		"another root":                func(a *v1.DescribeLedgerResponse) { a.Root = bytes.Repeat([]byte{7}, 32) },
-		"a purge":                     func(a *v1.DescribeLedgerResponse) { a.Purged = 1 },
-		"another founding":            func(a *v1.DescribeLedgerResponse) { a.Founding = other().Founding },
-		"a founding that is none":     func(a *v1.DescribeLedgerResponse) { a.Founding = []byte{1} },
-		"no proof":                    func(a *v1.DescribeLedgerResponse) { a.Proof = nil },
-		"a damaged proof":             func(a *v1.DescribeLedgerResponse) { a.Proof[len(a.Proof)/2] ^= 1 },
+		"an older version": func(a *v1.DescribeLedgerResponse) {
+			become(a, s.description(t, named(s.name), &s.before))
+		},
+		"another version's name":  func(a *v1.DescribeLedgerResponse) { a.ReadAt.Version-- },
+		"another size":            func(a *v1.DescribeLedgerResponse) { a.Size = 2 },
+		"another root":            func(a *v1.DescribeLedgerResponse) { a.Root = bytes.Repeat([]byte{7}, 32) },
+		"a purge":                 func(a *v1.DescribeLedgerResponse) { a.Purged = 1 },
+		"another founding":        func(a *v1.DescribeLedgerResponse) { a.Founding = other().Founding },
+		"a founding that is none": func(a *v1.DescribeLedgerResponse) { a.Founding = []byte{1} },
+		"no proof":                func(a *v1.DescribeLedgerResponse) { a.Proof = nil },
+		"a damaged proof":         func(a *v1.DescribeLedgerResponse) { a.Proof[len(a.Proof)/2] ^= 1 },
 		"a proof without the name": func(a *v1.DescribeLedgerResponse) {
 			become(a, s.description(t, identified(s.ledger), nil))
 		},
@@ -395,7 +397,8 @@ func TestARequestWhoseAnswerIsLostIsSentAgainWithTheSameBytes(t *testing.T) {
 	lose = 2
 	draft := new(Draft).Add([]byte("third"), []byte("lot"))
 	got := must(bank.Append(s.ctx, draft))(t)
-	if !got.Replayed || got.FirstJSN != 3 || len(sent) != 3 || !bytes.Equal(sent[0], sent[1]) || !bytes.Equal(sent[0], sent[2]) {
+	if !got.Replayed || got.FirstJSN != 3 || len(sent) != 3 || !bytes.Equal(sent[0], sent[1]) ||
+		!bytes.Equal(sent[0], sent[2]) {
 		t.Errorf("%+v after %d requests", got, len(sent))
 	}
 	// From call to call: the same draft is the same request, and gets the same place.
@@ -454,7 +457,8 @@ func TestAnAuthorKnowsWhatBecameOfItsRequest(t *testing.T) {
 	other := must(s.client.Author(s.ctx, s.ledger, "bank", 0, handOf("bank")))(t)
 	must(other.Append(s.ctx, new(Draft).Add([]byte("of another"))))(t)
 	for range 2 {
-		if err := second(s.bank.Append(s.ctx, new(Draft).Add([]byte("next")))); !errors.Is(err, Lane) || s.bank.Pending() == nil {
+		err := second(s.bank.Append(s.ctx, new(Draft).Add([]byte("next"))))
+		if !errors.Is(err, Lane) || s.bank.Pending() == nil {
 			t.Error(err)
 		}
 	}

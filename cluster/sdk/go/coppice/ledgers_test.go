@@ -68,7 +68,8 @@ func TestMembersAppendAndWhatTheyAppendedIsProven(t *testing.T) {
 	}
 	// The receipt is for others, too.
 	receipt := must(verify.Verify(first.Receipt, *l.key(t), nil))(t)
-	if receipt.Journals.Size != 3 || len(receipt.Journals.Journals) != 2 || string(receipt.Note) != string(first.Checkpoint) {
+	if receipt.Journals.Size != 3 || len(receipt.Journals.Journals) != 2 ||
+		string(receipt.Note) != string(first.Checkpoint) {
 		t.Errorf("%+v", receipt.Journals)
 	}
 	paid := new(Draft).Add([]byte("paid"), []byte("lot-7")).IfSize(3).IfCount([]byte("lot-7"), 1)
@@ -184,7 +185,8 @@ func TestMembersComeGoAndChangeTheirKeys(t *testing.T) {
 	bank := must(client.Author(ctx, ledger, "bank", 0, handOf("bank")))(t)
 	mill := must(client.Author(ctx, ledger, "mill", 0, handOf("mill")))(t)
 	join := verify.MemberChange{Kind: verify.ChangeJoin, Grant: granted("farm", verify.RoleWriter)}
-	if err := second(mill.Append(ctx, new(Draft).ChangeMembers(join))); !errors.Is(err, RoleMissing) || OutcomeUnknown(err) {
+	err := second(mill.Append(ctx, new(Draft).ChangeMembers(join)))
+	if !errors.Is(err, RoleMissing) || OutcomeUnknown(err) {
 		t.Error(err)
 	}
 	must(bank.Append(ctx, new(Draft).ChangeMembers(join)))(t)
@@ -205,7 +207,8 @@ func TestMembersComeGoAndChangeTheirKeys(t *testing.T) {
 	must(mill.Append(ctx, new(Draft).ChangeMembers(agent)))(t)
 	press := must(client.Author(ctx, ledger, "press", 0, handOf("press")))(t)
 	pressed := must(press.Append(ctx, new(Draft).Add([]byte("pressed"), []byte("lot-1"))))(t)
-	if err := second(press.Append(ctx, new(Draft).Add([]byte("elsewhere"), []byte("other")))); !errors.Is(err, RoleMissing) {
+	elsewhere := new(Draft).Add([]byte("elsewhere"), []byte("other"))
+	if err := second(press.Append(ctx, elsewhere)); !errors.Is(err, RoleMissing) {
 		t.Error(err)
 	}
 	page := must(client.JournalPage(ctx, ledger, pressed.FirstJSN, 1, wholeJournals, nil))(t)
