@@ -433,6 +433,20 @@ func TestARequestWhoseAnswerIsLostIsSentAgainWithTheSameBytes(t *testing.T) {
 	}
 }
 
+// A coordinator that took a request and fell silent is left for another one.
+func TestALostAnswerIsGivenByAnotherCoordinator(t *testing.T) {
+	s := setScene(t, "elsewhere")
+	endpoints := []string{s.endpoint, s.cluster.endpoint}
+	client := connect(t, Options{Endpoints: endpoints, Trust: s.cluster.key(t)})
+	bank := must(client.Author(s.ctx, s.ledger, "bank", 0, handOf("bank")))(t)
+	s.onAppend = func(*v1.AppendRequest, *v1.AppendResponse) error { return broken }
+	calls := s.count("Append")
+	got := must(bank.Append(s.ctx, new(Draft).Add([]byte("third"))))(t)
+	if !got.Replayed || got.FirstJSN != 3 || s.count("Append") != calls+1 {
+		t.Errorf("journal %d, replayed: %t", got.FirstJSN, got.Replayed)
+	}
+}
+
 // requestOf takes a request apart that a relay has seen.
 func requestOf(sent []byte, draft *Draft) (*verify.Request, error) {
 	request := &verify.Request{Signed: sent[:len(sent)-64], Items: draft.items}
