@@ -25,6 +25,14 @@ const testPatience = 120 * time.Second
 // startLedger runs a `coppice dev` until the test ends, and gives a verifying client of it.
 func startLedger(t testing.TB) *coppice.Client {
 	t.Helper()
+	directory := t.TempDir()
+	endpoint, _ := startProcess(t, directory, "127.0.0.1:0")
+	return connect(t, directory, endpoint)
+}
+
+// startProcess runs a `coppice dev` on a directory, until the test ends or kills it.
+func startProcess(t testing.TB, directory, listen string) (endpoint string, process *exec.Cmd) {
+	t.Helper()
 	bin := os.Getenv(binVariable)
 	if bin == "" {
 		bin = "../../../../target/debug/coppice"
@@ -33,8 +41,7 @@ func startLedger(t testing.TB) *coppice.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	directory := t.TempDir()
-	process := exec.Command(bin, "dev", "--data-dir", directory, "--replicas", "1", "--listen", "127.0.0.1:0")
+	process = exec.Command(bin, "dev", "--data-dir", directory, "--replicas", "1", "--listen", listen)
 	// The ledger goes with the test, however that ends.
 	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var words bytes.Buffer
@@ -46,10 +53,7 @@ func startLedger(t testing.TB) *coppice.Client {
 	if err := process.Start(); err != nil {
 		t.Fatalf("these tests need the coppice command: `make build`, or %s: %v", binVariable, err)
 	}
-	t.Cleanup(func() {
-		_ = process.Process.Signal(syscall.SIGTERM)
-		_ = process.Wait()
-	})
+	t.Cleanup(func() { kill(process) })
 	ready := make(chan string, 1)
 	go func() {
 		defer close(ready)
@@ -62,14 +66,22 @@ func startLedger(t testing.TB) *coppice.Client {
 	select {
 	case endpoint, started := <-ready:
 		if !started {
-			_ = process.Wait()
+			kill(process)
 			t.Fatalf("the ledger did not start: %s", words.String())
 		}
-		return connect(t, directory, endpoint)
+		return endpoint, process
 	case <-time.After(testPatience):
 		t.Fatal("the ledger is not ready in time")
 	}
-	return nil
+	return "", nil
+}
+
+// kill ends a process without a chance to say anything.
+func kill(process *exec.Cmd) {
+	if process.ProcessState == nil {
+		_ = process.Process.Kill()
+		_ = process.Wait()
+	}
 }
 
 func connect(t testing.TB, directory, endpoint string) *coppice.Client {
