@@ -326,7 +326,9 @@ func TestALedgerThatIsAwayStopsTheBlock(t *testing.T) {
 	if _, err := Open(ctx, client, Options{Prefix: "\x00"}); err == nil {
 		t.Error("reserved keys are taken for a chain")
 	}
-	for _, options := range []Options{{CacheBytes: -1}, {Window: -1}, {Timeout: -1}, {Prefix: string(make([]byte, 129))}} {
+	for _, options := range []Options{
+		{CacheBytes: -1}, {Window: -1}, {Timeout: -1}, {Prefix: string(make([]byte, 129))}, {Prefix: "\xff\xff"},
+	} {
 		if err := options.fill(); err == nil {
 			t.Errorf("%+v is taken", options)
 		}

@@ -2,8 +2,10 @@ package geth
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/rawdb"
@@ -28,11 +30,12 @@ type Feed struct {
 	// OnError is called with the first error; nil for nobody.
 	OnError func(error)
 
+	// mutex is held while a block is written.
 	mutex  sync.Mutex
 	config *params.ChainConfig
 	// plainSlots tells how the hook names the slots of the block that is under way.
 	plainSlots bool
-	err        error
+	failed     atomic.Pointer[error]
 }
 
 // NewFeed makes a feed, whose writes end with a context.
@@ -40,9 +43,10 @@ func NewFeed(ctx context.Context, ledger *State) *Feed { return &Feed{ctx: ctx, 
 
 // Err is the first error, or nil.
 func (f *Feed) Err() error {
-	f.mutex.Lock()
-	defer f.mutex.Unlock()
-	return f.err
+	if failed := f.failed.Load(); failed != nil {
+		return *failed
+	}
+	return nil
 }
 
 // Hooks are those of a live tracer.
@@ -62,7 +66,7 @@ func (f *Feed) onBlock(event tracing.BlockEvent) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
 	if f.config == nil {
-		f.fail(fmt.Errorf("geth: a block before the configuration of its chain"))
+		f.fail(errors.New("geth: a block before the configuration of its chain"))
 		return
 	}
 	block := event.Block
@@ -95,7 +99,7 @@ func (f *Feed) onGenesis(genesis *types.Block, alloc types.GenesisAlloc) {
 
 // apply writes an update, unless an earlier one failed. The lock is held.
 func (f *Feed) apply(update *Update) {
-	if f.err != nil {
+	if f.Err() != nil {
 		return
 	}
 	if err := f.ledger.Apply(f.ctx, update); err != nil {
@@ -104,11 +108,7 @@ func (f *Feed) apply(update *Update) {
 }
 
 func (f *Feed) fail(err error) {
-	if f.err != nil {
-		return
-	}
-	f.err = err
-	if f.OnError != nil {
+	if f.failed.CompareAndSwap(nil, &err) && f.OnError != nil {
 		f.OnError(err)
 	}
 }

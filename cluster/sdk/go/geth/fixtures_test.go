@@ -74,12 +74,10 @@ func (r *rootsOf) hooks(feed *Feed) *tracing.Hooks {
 func TestTheBlockTestsOfGethFeedTheLedger(t *testing.T) {
 	client := startLedger(t)
 	passed, failed, heights, dead, accounts, slots := 0, 0, 0, 0, 0, 0
-	number := 0
 	for name, test := range chainsOf(t) {
-		number++
 		start := must(client.Head(limited(t)))(t).Stamp
 		without := test.Run(false, rawdb.HashScheme, false, nil, nil)
-		ledger := must(Open(limited(t), client, Options{Prefix: fmt.Sprintf("%d/", number), Window: 1024}))(t)
+		ledger := must(Open(limited(t), client, Options{Window: 1024}))(t)
 		feed, roots := NewFeed(limited(t), ledger), &rootsOf{all: map[common.Hash]bool{}}
 		with := test.Run(false, rawdb.HashScheme, false, roots.hooks(feed), func(_ error, chain *core.BlockChain) {
 			if err := errors.Join(feed.Err(), ledger.SetHead(limited(t), chain.CurrentBlock().Root)); err != nil {

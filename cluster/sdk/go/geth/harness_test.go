@@ -41,7 +41,12 @@ func startProcess(t testing.TB, directory, listen string) (endpoint string, proc
 	if err != nil {
 		t.Fatal(err)
 	}
-	process = exec.Command(bin, "dev", "--data-dir", directory, "--replicas", "1", "--listen", listen)
+	arguments := []string{"dev", "--data-dir", directory, "--replicas", "1", "--listen", listen}
+	// A chain with the default prefix lies in four shards, and others in one.
+	for _, split := range []string{"eth/a\x80", "eth/s", "eth/s\x80"} {
+		arguments = append(arguments, "--split", fmt.Sprintf("0x%x", split))
+	}
+	process = exec.Command(bin, arguments...)
 	// The ledger goes with the test, however that ends.
 	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var words bytes.Buffer

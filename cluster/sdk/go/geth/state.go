@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -64,8 +65,8 @@ func (o *Options) fill() error {
 	if o.Principal == "" {
 		o.Principal = "geth"
 	}
-	if len(o.Prefix) > prefixMax || o.Prefix[0] == 0 {
-		return errors.New("geth: a prefix has 1 to 128 bytes, and does not begin with 0")
+	if len(o.Prefix) > prefixMax || o.Prefix[0] == 0 || after([]byte(o.Prefix)) == nil {
+		return errors.New("geth: a prefix has 1 to 128 bytes, does not begin with 0, and is not 255 alone")
 	}
 	if o.CacheBytes < 0 || o.Window < 0 || o.Timeout < 0 {
 		return errors.New("geth: a limit is negative")
@@ -73,7 +74,7 @@ func (o *Options) fill() error {
 	return nil
 }
 
-// Head is the newest block of the chain in the ledger.
+// Head is the newest block of the chain in the ledger, of those that changed anything.
 type Head struct {
 	// Root is types.EmptyRootHash before the first block.
 	Root   common.Hash
@@ -210,10 +211,10 @@ func (s *State) Apply(ctx context.Context, update *Update) error {
 
 // hold keeps a block for a reorganization.
 func (s *State) hold(b *block) {
-	if _, held := s.window[b.root]; !held {
-		s.order = append(s.order, b.root)
+	if s.window[b.root] != nil {
+		s.order = slices.DeleteFunc(s.order, func(root common.Hash) bool { return root == b.root })
 	}
-	s.window[b.root] = b
+	s.window[b.root], s.order = b, append(s.order, b.root)
 	for len(s.order) > s.options.Window {
 		delete(s.window, s.order[0])
 		s.order = s.order[1:]
