@@ -100,13 +100,17 @@ func generate(t testing.TB, config *params.ChainConfig, length, fork int, salt b
 	return g
 }
 
-func sign(t testing.TB, config *params.ChainConfig, b *core.BlockGen, key *ecdsa.PrivateKey, data types.TxData) *types.Transaction {
+func sign(
+	t testing.TB, config *params.ChainConfig, b *core.BlockGen, key *ecdsa.PrivateKey, data types.TxData,
+) *types.Transaction {
 	t.Helper()
 	signer := types.MakeSigner(config, b.Number(), b.Timestamp())
 	return must(types.SignNewTx(key, signer, data))(t)
 }
 
-func pay(t testing.TB, config *params.ChainConfig, b *core.BlockGen, to common.Address, data []byte) *types.Transaction {
+func pay(
+	t testing.TB, config *params.ChainConfig, b *core.BlockGen, to common.Address, data []byte,
+) *types.Transaction {
 	t.Helper()
 	value := big.NewInt(1)
 	if to == counter {

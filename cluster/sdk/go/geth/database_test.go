@@ -87,6 +87,12 @@ func TestBlocksRunOnTheLedgerAndItsStateIsThatOfEachHeight(t *testing.T) {
 			t.Fatalf("%+v is head behind block %d", head, number)
 		}
 	}
+	// A slot that was emptied leaves nothing behind.
+	emptied := common.Hash{30: 1, 31: 1}
+	record := ledger.keys.slot(crypto.Keccak256Hash(counter[:]), crypto.Keccak256Hash(emptied[:]))
+	if got := must(ledger.client.Get(limited(t), record, nil))(t); got.Record != nil {
+		t.Errorf("an empty slot has a record: %+v", got.Record)
+	}
 	if hits, misses := ledger.Stats(); hits < 2*misses {
 		t.Errorf("the blocks ran with %d hits and %d misses", hits, misses)
 	}

@@ -69,7 +69,7 @@ func (r *rootsOf) hooks(feed *Feed) *tracing.Hooks {
 	return hooks
 }
 
-// geth's own block tests run with a feed. A test passes with it if it passes without it, and then the
+// geth's own block tests run with a feed. A test passes with it if it passes without it. Then the
 // ledger has the state of every height of the chain, and of no other block.
 func TestTheBlockTestsOfGethFeedTheLedger(t *testing.T) {
 	client := startLedger(t)

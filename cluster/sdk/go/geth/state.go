@@ -14,8 +14,8 @@ import (
 	"coppice.dev/sdk/coppice"
 )
 
-// ErrUnknownRoot is found by errors.Is if the ledger has no state of a root: it was never written, is
-// one of a side chain, or was reorganized away.
+// ErrUnknownRoot is found by errors.Is if the ledger has no state of a root: it was never written,
+// is one of a side chain, or was reorganized away.
 var ErrUnknownRoot = errors.New("geth: the ledger has no state of this root")
 
 // ErrMoved is found by errors.Is if another writer has changed the head of the chain in the ledger.

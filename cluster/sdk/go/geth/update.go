@@ -38,8 +38,8 @@ func UpdateOf(update *state.StateUpdate) *Update {
 	return u
 }
 
-// updateOfHook takes what the hook of a tracer is told. Its slots are by their hashes, or from Cancun
-// on by themselves.
+// updateOfHook takes what the hook of a tracer is told. Its slots are by their hashes, or from
+// Cancun on by themselves.
 func updateOfHook(update *tracing.StateUpdate, plainSlots bool) *Update {
 	u := &Update{
 		Parent: update.OriginRoot, Root: update.Root, Number: update.BlockNumber,
