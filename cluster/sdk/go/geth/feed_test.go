@@ -82,6 +82,20 @@ func TestAFeedStopsAtItsFirstError(t *testing.T) {
 	}
 }
 
+func TestAFeedWritesNothingBehindAnError(t *testing.T) {
+	ledger := openState(t, startLedger(t))
+	feed := NewFeed(limited(t), ledger)
+	chain := generate(t, merged(), 3, 3, 0)
+	running := node(t, chain.genesis, chain, feed)
+	must(running.InsertChain(chain.blocks[:1]))(t)
+	head, missed := ledger.Head(), errors.New("a block was missed")
+	feed.fail(missed)
+	must(running.InsertChain(chain.blocks[1:]))(t)
+	if !errors.Is(feed.Err(), missed) || ledger.Head() != head {
+		t.Errorf("%+v became %+v: %v", head, ledger.Head(), feed.Err())
+	}
+}
+
 func TestAFirstBlockOfAnotherAllocationIsRefused(t *testing.T) {
 	ledger := openState(t, startLedger(t))
 	chain := generate(t, merged(), 1, 1, 0)
