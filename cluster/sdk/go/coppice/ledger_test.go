@@ -144,7 +144,7 @@ type sharing struct {
 
 var (
 	shared        = sharing{arguments: []string{"--journals"}}
-	sharedMembers = sharing{arguments: []string{"--ledgers", "--replicas", "1"}}
+	sharedMembers = sharing{arguments: []string{"--ledgers", "--shards", "4", "--replicas", "1"}}
 )
 
 // sharedLedger is one for keys and values.

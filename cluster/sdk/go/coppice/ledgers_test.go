@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -56,9 +57,18 @@ func payloads(journals []LedgerJournal) string {
 var wholeJournals = JournalRead{Payload: true, Request: true}
 
 func TestMembersAppendAndWhatTheyAppendedIsProven(t *testing.T) {
+	t.Run("compact", func(t *testing.T) { walk(t, foundingOf("walk")) })
+	t.Run("spread", func(t *testing.T) {
+		founding := foundingOf("walk-spread")
+		founding.Spread, founding.Policy = true, verify.LedgerPolicy{NoticeSeconds: 60, Occult: 1}
+		walk(t, founding)
+	})
+}
+
+func walk(t *testing.T, founding *verify.Founding) {
 	l := membersLedger(t)
 	ctx, client := limited(t), l.client(t)
-	ledger := found(t, client, "walk")
+	ledger := must(client.FoundLedger(ctx, founding, "bank", handOf("bank")))(t).Ledger
 	bank := must(client.Author(ctx, ledger, "bank", 0, handOf("bank")))(t)
 	mill := must(client.Author(ctx, ledger, "mill", 3, handOf("mill")))(t)
 	draft := new(Draft).Add([]byte("invoice"), []byte("lot-7"), []byte("sack")).Add([]byte("note"))
@@ -75,12 +85,13 @@ func TestMembersAppendAndWhatTheyAppendedIsProven(t *testing.T) {
 	paid := new(Draft).Add([]byte("paid"), []byte("lot-7")).IfSize(3).IfCount([]byte("lot-7"), 1)
 	must(bank.Append(ctx, paid))(t)
 	for _, read := range []*Read{nil, {At: &first.Stamp}} {
-		info := must(client.FindLedger(ctx, "walk", read))(t)
+		info := must(client.FindLedger(ctx, founding.Name, read))(t)
 		size := uint64(4)
 		if read != nil {
 			size = 3
 		}
-		if info.ID != ledger || info.Size != size || info.Founding.Name != "walk" || len(info.Founding.Members) != 2 {
+		if info.ID != ledger || info.Size != size || !reflect.DeepEqual(info.Founding.Policy, founding.Policy) ||
+			info.Founding.Name != founding.Name || info.Founding.Spread != founding.Spread || len(info.Founding.Members) != 2 {
 			t.Errorf("%+v", info)
 		}
 	}
