@@ -65,6 +65,27 @@ func difficulty(config *params.ChainConfig) *big.Int {
 // chains with other salts have the same blocks up to the fork.
 func generate(t testing.TB, config *params.ChainConfig, length, fork int, salt byte) *chainOf {
 	t.Helper()
+	return generateWith(t, config, length, func(i int, b *core.BlockGen) {
+		if i%5 == 4 {
+			b.SetCoinbase(common.Address{0xfe, byte(i)})
+		}
+		if i >= fork {
+			b.SetExtra([]byte{salt})
+			b.AddTx(pay(t, config, b, common.Address{0xaa, salt}, nil))
+		}
+		b.AddTx(pay(t, config, b, common.Address{1, byte(i)}, nil))
+		b.AddTx(pay(t, config, b, counter, nil))
+		if i%3 == 0 {
+			// A contract whose code is its number.
+			code := []byte{0x60, byte(i), 0x60, 0x00, 0x53, 0x60, 0x01, 0x60, 0x00, 0xf3}
+			b.AddTx(create(t, config, b, code))
+		}
+	})
+}
+
+// generateWith makes a chain of blocks that a function fills.
+func generateWith(t testing.TB, config *params.ChainConfig, length int, fill func(int, *core.BlockGen)) *chainOf {
+	t.Helper()
 	g := &chainOf{config: config, engine: beacon.New(ethash.NewFaker())}
 	g.genesis = &core.Genesis{
 		Config: config, GasLimit: 30_000_000, BaseFee: big.NewInt(params.InitialBaseFee), Difficulty: difficulty(config),
@@ -81,22 +102,7 @@ func generate(t testing.TB, config *params.ChainConfig, length, fork int, salt b
 	tries := triedb.NewDatabase(database, triedb.HashDefaults)
 	g.first = must(g.genesis.Commit(database, tries, nil))(t)
 	t.Cleanup(func() { _ = tries.Close() })
-	g.blocks, _ = core.GenerateChain(config, g.first, g.engine, database, length, func(i int, b *core.BlockGen) {
-		if i%5 == 4 {
-			b.SetCoinbase(common.Address{0xfe, byte(i)})
-		}
-		if i >= fork {
-			b.SetExtra([]byte{salt})
-			b.AddTx(pay(t, config, b, common.Address{0xaa, salt}, nil))
-		}
-		b.AddTx(pay(t, config, b, common.Address{1, byte(i)}, nil))
-		b.AddTx(pay(t, config, b, counter, nil))
-		if i%3 == 0 {
-			// A contract whose code is its number.
-			code := []byte{0x60, byte(i), 0x60, 0x00, 0x53, 0x60, 0x01, 0x60, 0x00, 0xf3}
-			b.AddTx(create(t, config, b, code))
-		}
-	})
+	g.blocks, _ = core.GenerateChain(config, g.first, g.engine, database, length, fill)
 	return g
 }
 

@@ -152,6 +152,31 @@ func TestAPrefetchIsAnsweredFromTheCache(t *testing.T) {
 	}
 }
 
+func TestABlockThatIsPrefetchedReadsAlmostNothing(t *testing.T) {
+	ledger := openState(t, startLedger(t))
+	chain := generate(t, merged(), 6, 6, 0)
+	database := newDatabase(t, ledger)
+	chain.begin(t, database)
+	for number := 1; number <= 6; number++ {
+		block := chain.block(number)
+		view := must(ledger.At(limited(t), chain.block(number-1).Root()))(t)
+		signer := types.MakeSigner(chain.config, block.Number(), block.Time())
+		accesses := AccessesOf(block, signer)
+		if _, sender := accesses[payerAddr]; !sender || len(accesses) < 4 {
+			t.Fatalf("%v", accesses)
+		}
+		if err := view.Prefetch(limited(t), accesses); err != nil {
+			t.Fatal(err)
+		}
+		_, before := ledger.Stats()
+		chain.run(t, database, number)
+		// Slots, and the account of a new contract, are named by no transaction here.
+		if _, after := ledger.Stats(); after-before > 8 {
+			t.Errorf("block %d has read the ledger %d times", number, after-before)
+		}
+	}
+}
+
 func TestAReorganizationIsARollbackAndNothingOfItStays(t *testing.T) {
 	const length, fork = 10, 5
 	client := startLedger(t)

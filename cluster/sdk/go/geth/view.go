@@ -105,15 +105,39 @@ func (v *View) Has(address common.Address, hash common.Hash) bool {
 	return len(v.Code(address, hash)) > 0
 }
 
+// AccessesOf gives what the transactions of a block say that they touch: senders, receivers, and
+// their access lists. Prefetch takes it.
+func AccessesOf(block *types.Block, signer types.Signer) map[common.Address][]common.Hash {
+	accesses := map[common.Address][]common.Hash{block.Coinbase(): nil}
+	touch := func(address common.Address, slots []common.Hash) {
+		accesses[address] = append(accesses[address], slots...)
+	}
+	for _, transaction := range block.Transactions() {
+		// A sender that can't be found makes the block invalid, which is for others to find.
+		if sender, err := types.Sender(signer, transaction); err == nil {
+			touch(sender, nil)
+		}
+		if to := transaction.To(); to != nil {
+			touch(*to, nil)
+		}
+		for _, access := range transaction.AccessList() {
+			touch(access.Address, access.StorageKeys)
+		}
+	}
+	return accesses
+}
+
 // Prefetch reads accounts and their slots into the cache, many at one time: for instance those of a
-// block's access list.
+// block's access list. What is named twice is read once.
 func (v *View) Prefetch(ctx context.Context, accesses map[common.Address][]common.Hash) error {
 	if v.empty {
 		return nil
 	}
 	var keys [][]byte
+	wanted := make(map[string]bool)
 	want := func(key []byte) {
-		if _, known := v.state.cache.get(key, v.place); !known {
+		if _, known := v.state.cache.get(key, v.place); !known && !wanted[string(key)] {
+			wanted[string(key)] = true
 			keys = append(keys, key)
 		}
 	}
