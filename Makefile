@@ -52,9 +52,12 @@ test: test-loadtest test-go
 	@$(MAKE) --no-print-directory test-sha test-wasm test-alerts test-k6 test-chaos
 	@$(MAKE) --no-print-directory test-adversaries ADVERSARY_FLAGS=--sample
 
-# The SDK for Go, against a real `coppice dev`. The pinned linter is built at the first time, which takes a minute.
+# The SDK for Go and the module for go-ethereum, against a real `coppice dev`. The pinned linter is built at the first time, which
+# takes a minute, and so is go-ethereum.
 test-go: build
 	cd cluster/sdk/go && go vet ./... && go tool -modfile=tools/go.mod staticcheck ./... && go test ./...
+	cd cluster/sdk/go/geth && go vet -tags fixtures ./... && go test ./... \
+		&& go tool -modfile=../tools/go.mod staticcheck -tags fixtures ./...
 	cd cluster/sdk/go/tools && go vet ./... && go tool staticcheck ./...
 
 # The package with the one `unsafe` of the product, calls of what is compiled for the processor's instructions for SHA: with

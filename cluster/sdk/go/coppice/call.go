@@ -61,9 +61,10 @@ func attempts[Answer any](
 			cancel()
 			attemptContext, cancel = context.WithTimeout(context.WithValue(ctx, sentKey{}, mark), c.limit(again, count))
 		}
-		answer, err := attempt(attemptContext, picked.ledger)
+		answer, err := attempt(attemptContext, picked.link.ledger)
+		picked.release()
 		if err == nil {
-			c.routes.succeeded(picked)
+			c.routes.succeeded(picked.route)
 			if limited {
 				cancel()
 			}
@@ -90,10 +91,10 @@ func attempts[Answer any](
 		}
 		switch refused.kind {
 		case kindFinal:
-			c.routes.succeeded(picked)
+			c.routes.succeeded(picked.route)
 			return answer, nil, failed
 		case kindUnavailable:
-			c.routes.failed(picked)
+			c.routes.failed(picked.route)
 		}
 		unknown = unknown || !nothingDone
 		if time.Now().Add(pause).After(until) || again == unsafe && !nothingDone {

@@ -141,11 +141,12 @@ func (s *CommitStream) send(ctx context.Context) error {
 	client := s.session.client
 	if s.live == nil {
 		picked := client.routes.pick()
+		defer picked.release()
 		// The stream outlives the call that opens it.
 		streamContext, end := context.WithCancel(context.WithoutCancel(ctx))
-		s.live = &liveStream{picked: picked, end: end}
+		s.live = &liveStream{picked: picked.route, end: end}
 		var err error
-		if s.live.calls, err = picked.ledger.CommitStream(streamContext); err != nil {
+		if s.live.calls, err = picked.link.ledger.CommitStream(streamContext); err != nil {
 			return err
 		}
 	}

@@ -8,12 +8,16 @@
 // key. If the ledger shows two logs, the error is a [ForkError] that has both signed checkpoints.
 // [Client.Memory] is what to keep from one run of a program to the next.
 //
-// Histories, differences, watched headers, heads, stages, pins and the status are a coordinator's
-// word.
+// Histories, differences, watched headers, heads, stages, pins, lists of ledgers and members, and
+// the status are a coordinator's word.
 //
 // A client goes around coordinators that are dead or silent, and repeats what may be repeated for a
 // bounded time. A [Session] numbers its batches, so that a commit whose answer was lost is sent
 // again and applied once. [CommitStream] does not wait for each answer.
+//
+// In a ledger of members, an [Author] signs the journals of a [Draft] for one member. Its appends,
+// [Client.FindLedger], [Client.LedgerMember], [Client.LedgerJournals] and [Client.Lineage] are
+// proven as well.
 //
 // An [Error] has the ledger's [Reason]: errors.Is(err, coppice.PreconditionFailed).
 // [OutcomeUnknown] tells whether a write may have happened all the same.

@@ -154,7 +154,7 @@ func (f *ForkError) Error() string {
 func (f *ForkError) Unwrap() error { return ErrUntrusted }
 
 // OutcomeUnknown tells whether the request behind an error may have had its effect. A batch of a
-// session is then sent again under its number.
+// session is then sent again under its number, and the draft of an author is appended again.
 func OutcomeUnknown(err error) bool {
 	var failed *Error
 	if errors.As(err, &failed) {

@@ -135,26 +135,50 @@ func (b *lockedBuffer) String() string {
 	return b.buffer.String()
 }
 
-// shared is one ledger for all tests that only add to it. The process ends with the tests.
-var shared = struct {
-	sync.Mutex
-	ledger *ledger
-}{}
+// sharing is a cluster for all tests that only add to it. The process ends with the tests.
+type sharing struct {
+	arguments []string
+	mutex     sync.Mutex
+	ledger    *ledger
+}
 
-// sharedLedger starts it with the first test that asks.
+var (
+	shared        = sharing{arguments: []string{"--journals"}}
+	sharedMembers = sharing{arguments: []string{"--ledgers", "--shards", "4", "--replicas", "1"}}
+)
+
+// sharedLedger is one for keys and values.
 func sharedLedger(t testing.TB) *ledger {
 	t.Helper()
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.ledger == nil {
+	return shared.start(t)
+}
+
+// membersLedger is a cluster that keeps ledgers of members.
+func membersLedger(t testing.TB) *ledger {
+	t.Helper()
+	return sharedMembers.start(t)
+}
+
+// start runs it with the first test that asks.
+func (s *sharing) start(t testing.TB) *ledger {
+	t.Helper()
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.ledger == nil {
 		directory, err := os.MkdirTemp("", "coppice-sdk")
 		if err != nil {
 			t.Fatal(err)
 		}
-		outlives := &outliving{TB: t}
-		shared.ledger = startLedger(outlives, directory, "--journals")
+		s.ledger = startLedger(&outliving{TB: t}, directory, s.arguments...)
 	}
-	return shared.ledger
+	return s.ledger
+}
+
+func (s *sharing) stop() {
+	if s.ledger != nil {
+		s.ledger.stop()
+		_ = os.RemoveAll(s.ledger.directory)
+	}
 }
 
 // exampleTest lets examples, which have no test, use the ledger of the tests.
@@ -178,10 +202,8 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
-	if shared.ledger != nil {
-		shared.ledger.stop()
-		_ = os.RemoveAll(shared.ledger.directory)
-	}
+	shared.stop()
+	sharedMembers.stop()
 	os.Exit(code)
 }
 

@@ -1,14 +1,10 @@
 package coppice
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -37,12 +33,12 @@ type Options struct {
 }
 
 // TLS says whom a client trusts to be the ledger's coordinators, and which certificate it shows.
-// All names are of files in PEM.
+// All names are of files in PEM. Once changed files form a valid whole, the next call opens another
+// connection. Calls and streams that are under way end on the old one.
 type TLS struct {
-	// CA has the authorities that may have issued the coordinators' certificates. It is read once.
+	// CA has the authorities that may have issued the coordinators' certificates.
 	CA string
-	// Certificate and Key are the client's own, or empty. They are read at each handshake, so that
-	// renewed ones are used.
+	// Certificate and Key are the client's own, or empty.
 	Certificate, Key string
 	// AnyServer accepts each server that the authority named for the host. Without it, the server's
 	// certificate must state the role of a coordinator: authorities of a cluster sign certificates of
@@ -55,9 +51,6 @@ const (
 	defaultPatience = 5 * time.Second
 	endpointsMax    = 16
 )
-
-// roleURI is how a certificate states the role of its holder.
-const roleURI = "urn:coppice:role:coordinator"
 
 func (o *Options) check() error {
 	switch {
@@ -95,46 +88,4 @@ func parseEndpoint(endpoint string, secure bool) (string, error) {
 		return "", fmt.Errorf("coppice: %q is no endpoint: write HOST:PORT", endpoint)
 	}
 	return address, nil
-}
-
-// config makes the settings of TLS connections. The host name is verified by them as well.
-func (t *TLS) config() (*tls.Config, error) {
-	pem, err := os.ReadFile(t.CA)
-	if err != nil {
-		return nil, fmt.Errorf("coppice: certificates: %w", err)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("coppice: certificates: %s has none", t.CA)
-	}
-	config := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}
-	if (t.Certificate == "") != (t.Key == "") {
-		return nil, errors.New("coppice: certificates: a certificate and its key go together")
-	}
-	if t.Certificate != "" {
-		own := func() (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(t.Certificate, t.Key)
-			return &pair, err
-		}
-		if _, err := own(); err != nil {
-			return nil, fmt.Errorf("coppice: certificates: %w", err)
-		}
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own() }
-	}
-	if !t.AnyServer {
-		config.VerifyConnection = requireCoordinator
-	}
-	return config, nil
-}
-
-// requireCoordinator judges a certificate whose chain and host name were verified.
-func requireCoordinator(state tls.ConnectionState) error {
-	if len(state.PeerCertificates) == 0 {
-		return errors.New("coppice: the server has no certificate")
-	}
-	states := func(uri *url.URL) bool { return uri.String() == roleURI }
-	if !slices.ContainsFunc(state.PeerCertificates[0].URIs, states) {
-		return errors.New("coppice: the server's certificate is not a coordinator's")
-	}
-	return nil
 }

@@ -34,6 +34,13 @@ type relay struct {
 	checkpointOf func(oldSize uint64) v1.LedgerClient
 	onHeader     func(*v1.GetHeaderResponse)
 	onHeads      func(*v1.WatchHeadsResponse) error
+	onAppend     func(*v1.AppendRequest, *v1.AppendResponse) error
+	onDescribe   func(*v1.DescribeLedgerResponse)
+	onMember     func(*v1.GetMemberResponse)
+	onJournals   func(*v1.GetJournalsResponse)
+	onLineage    func(*v1.GetLineageResponse)
+	onLedgers    func(*v1.ListLedgersResponse)
+	onMembers    func(*v1.ListMembersResponse)
 }
 
 func startRelay(t testing.TB, l *ledger, security credentials.TransportCredentials) *relay {
@@ -127,6 +134,87 @@ func (r *relay) GetHeader(ctx context.Context, request *v1.GetHeaderRequest) (*v
 		r.onHeader(answer)
 	}
 	return answer, err
+}
+
+func (r *relay) Append(ctx context.Context, request *v1.AppendRequest) (*v1.AppendResponse, error) {
+	answer, err := r.to("Append").Append(ctx, request)
+	if err == nil && r.onAppend != nil {
+		err = r.onAppend(request, answer)
+	}
+	return answer, err
+}
+
+func (r *relay) DescribeLedger(
+	ctx context.Context, request *v1.DescribeLedgerRequest,
+) (*v1.DescribeLedgerResponse, error) {
+	answer, err := r.to("DescribeLedger").DescribeLedger(ctx, request)
+	if err == nil && r.onDescribe != nil {
+		r.onDescribe(answer)
+	}
+	return answer, err
+}
+
+func (r *relay) GetMember(ctx context.Context, request *v1.GetMemberRequest) (*v1.GetMemberResponse, error) {
+	answer, err := r.to("GetMember").GetMember(ctx, request)
+	if err == nil && r.onMember != nil {
+		r.onMember(answer)
+	}
+	return answer, err
+}
+
+func (r *relay) GetJournals(ctx context.Context, request *v1.GetJournalsRequest) (*v1.GetJournalsResponse, error) {
+	answer, err := r.to("GetJournals").GetJournals(ctx, request)
+	if err == nil && r.onJournals != nil {
+		r.onJournals(answer)
+	}
+	return answer, err
+}
+
+func (r *relay) GetLineage(ctx context.Context, request *v1.GetLineageRequest) (*v1.GetLineageResponse, error) {
+	answer, err := r.to("GetLineage").GetLineage(ctx, request)
+	if err == nil && r.onLineage != nil {
+		r.onLineage(answer)
+	}
+	return answer, err
+}
+
+func (r *relay) ListLedgers(
+	request *v1.ListLedgersRequest, out grpc.ServerStreamingServer[v1.ListLedgersResponse],
+) error {
+	stream, err := r.to("ListLedgers").ListLedgers(out.Context(), request)
+	if err != nil {
+		return err
+	}
+	return pass(stream, out, r.onLedgers)
+}
+
+func (r *relay) ListMembers(
+	request *v1.ListMembersRequest, out grpc.ServerStreamingServer[v1.ListMembersResponse],
+) error {
+	stream, err := r.to("ListMembers").ListMembers(out.Context(), request)
+	if err != nil {
+		return err
+	}
+	return pass(stream, out, r.onMembers)
+}
+
+// pass sends the messages of a stream on, after a change.
+func pass[M any](in grpc.ServerStreamingClient[M], out grpc.ServerStreamingServer[M], change func(*M)) error {
+	for {
+		message, err := in.Recv()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if change != nil {
+			change(message)
+		}
+		if err := out.Send(message); err != nil {
+			return err
+		}
+	}
 }
 
 func (r *relay) Range(request *v1.RangeRequest, out grpc.ServerStreamingServer[v1.RangeResponse]) error {

@@ -2,6 +2,7 @@ package coppice
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"math/rand/v2"
 	"sync"
@@ -29,31 +30,77 @@ const (
 // route is one coordinator. It rests after a failure, and longer after each in a row.
 type route struct {
 	address    string
-	connection *grpc.ClientConn
-	ledger     v1.LedgerClient
+	link       *link
 	rest       time.Duration
 	restsUntil time.Time
 }
 
+// link is the connection to a coordinator under settings of TLS. Once they have changed, another
+// link takes its place, and this one closes when its last call has ended.
+type link struct {
+	connection *grpc.ClientConn
+	ledger     v1.LedgerClient
+	config     *tls.Config
+	mutex      sync.Mutex
+	users      int
+	retired    bool
+}
+
+// begin counts a call, which keeps the link open.
+func (l *link) begin() {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.users++
+}
+
+func (l *link) end() {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.users--
+	l.closeUnused()
+}
+
+func (l *link) retire() {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.retired = true
+	l.closeUnused()
+}
+
+// closeUnused closes a link that no call uses any more. It does not wait: a call tells of its end
+// from within the connection.
+func (l *link) closeUnused() {
+	if l.retired && l.users == 0 {
+		go func() { _ = l.connection.Close() }()
+	}
+}
+
+// picked is a coordinator with the link of one attempt, which release gives back.
+type picked struct {
+	*route
+	link *link
+}
+
+func (p picked) release() { p.link.end() }
+
 // routes are the coordinators that a client knows. The one that answered last is asked, until it
 // fails.
 type routes struct {
-	mutex       sync.Mutex
-	routes      []*route
-	at          int
-	credentials credentials.TransportCredentials
-	secure      bool
-	closed      bool
+	mutex  sync.Mutex
+	routes []*route
+	at     int
+	// tls is nil for plain connections.
+	tls    *liveTLS
+	closed bool
 }
 
 func newRoutes(options *Options) (*routes, error) {
-	r := &routes{credentials: insecure.NewCredentials(), secure: options.TLS != nil}
+	r := &routes{}
 	if options.TLS != nil {
-		config, err := options.TLS.config()
-		if err != nil {
+		var err error
+		if r.tls, err = newLiveTLS(*options.TLS); err != nil {
 			return nil, err
 		}
-		r.credentials = credentials.NewTLS(config)
 	}
 	for _, endpoint := range options.Endpoints {
 		if err := r.learn(endpoint); err != nil {
@@ -66,7 +113,7 @@ func newRoutes(options *Options) (*routes, error) {
 
 // learn adds a coordinator, unless it is known or there are enough.
 func (r *routes) learn(endpoint string) error {
-	address, err := parseEndpoint(endpoint, r.secure)
+	address, err := parseEndpoint(endpoint, r.tls != nil)
 	if err != nil {
 		return err
 	}
@@ -80,28 +127,43 @@ func (r *routes) learn(endpoint string) error {
 			return nil
 		}
 	}
+	opened, err := r.open(address)
+	if err != nil {
+		return err
+	}
+	r.routes = append(r.routes, &route{address: address, link: opened})
+	return nil
+}
+
+// open makes a link under the settings of now. It connects with its first call.
+func (r *routes) open(address string) (*link, error) {
+	opened := &link{config: r.tls.now()}
+	security := insecure.NewCredentials()
+	if opened.config != nil {
+		security = credentials.NewTLS(opened.config)
+	}
 	retry := backoff.DefaultConfig
 	retry.BaseDelay, retry.MaxDelay = restMin, restMax
 	connection, err := grpc.NewClient("dns:///"+address,
-		grpc.WithTransportCredentials(r.credentials),
+		grpc.WithTransportCredentials(security),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: connectTimeout}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.WithDefaultCallOptions(
 			grpc.MaxCallRecvMsgSize(answerBytesMax), grpc.MaxCallSendMsgSize(answerBytesMax), grpc.ForceCodecV2(boundedCodec{}),
 		),
-		grpc.WithStatsHandler(sentHandler{}),
+		grpc.WithStatsHandler(callHandler{opened}),
 		// Repetitions are for this package, which knows what may be repeated.
 		grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(),
 	)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	r.routes = append(r.routes, &route{address: address, connection: connection, ledger: v1.NewLedgerClient(connection)})
-	return nil
+	opened.connection, opened.ledger = connection, v1.NewLedgerClient(connection)
+	return opened, nil
 }
 
 // pick chooses the coordinator to ask now. While all rest, it is the one whose rest ends first.
-func (r *routes) pick() *route {
+func (r *routes) pick() picked {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	now := time.Now()
@@ -119,20 +181,36 @@ func (r *routes) pick() *route {
 		}
 		r.at = best
 	}
-	return r.routes[r.at]
+	route := r.routes[r.at]
+	r.renew(route)
+	route.link.begin()
+	return picked{route: route, link: route.link}
 }
 
-func (r *routes) succeeded(picked *route) {
-	r.mutex.Lock()
-	defer r.mutex.Unlock()
-	picked.rest, picked.restsUntil = 0, time.Time{}
+// renew opens another link if the settings of TLS have changed. The lock is held.
+func (r *routes) renew(route *route) {
+	if r.closed || route.link.config == r.tls.now() {
+		return
+	}
+	if opened, err := r.open(route.address); err == nil {
+		route.link.retire()
+		route.link = opened
+		// Another certificate may do better.
+		route.rest, route.restsUntil = 0, time.Time{}
+	}
 }
 
-func (r *routes) failed(picked *route) {
+func (r *routes) succeeded(route *route) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
-	picked.rest = min(max(2*picked.rest, restMin), restMax)
-	picked.restsUntil = time.Now().Add(spread(picked.rest))
+	route.rest, route.restsUntil = 0, time.Time{}
+}
+
+func (r *routes) failed(route *route) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	route.rest = min(max(2*route.rest, restMin), restMax)
+	route.restsUntil = time.Now().Add(spread(route.rest))
 }
 
 func (r *routes) several() bool {
@@ -162,7 +240,7 @@ func (r *routes) close() error {
 	r.closed = true
 	var all []error
 	for _, route := range r.routes {
-		all = append(all, route.connection.Close())
+		all = append(all, route.link.connection.Close())
 	}
 	return errors.Join(all...)
 }
@@ -178,19 +256,24 @@ type sentMark struct{ sent atomic.Bool }
 
 type sentKey struct{}
 
-// sentHandler sets the mark of an attempt when its headers leave.
-type sentHandler struct{}
+// callHandler sets the mark of an attempt when its headers leave, and counts the calls of a link.
+type callHandler struct{ link *link }
 
-func (sentHandler) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+func (callHandler) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
 
-func (sentHandler) HandleRPC(ctx context.Context, event stats.RPCStats) {
-	if _, left := event.(*stats.OutHeader); left {
+func (h callHandler) HandleRPC(ctx context.Context, event stats.RPCStats) {
+	switch event.(type) {
+	case *stats.Begin:
+		h.link.begin()
+	case *stats.End:
+		h.link.end()
+	case *stats.OutHeader:
 		if mark, ok := ctx.Value(sentKey{}).(*sentMark); ok {
 			mark.sent.Store(true)
 		}
 	}
 }
 
-func (sentHandler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (callHandler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 
-func (sentHandler) HandleConn(context.Context, stats.ConnStats) {}
+func (callHandler) HandleConn(context.Context, stats.ConnStats) {}

@@ -8,14 +8,17 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"iter"
 	"math/big"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 )
 
@@ -128,6 +131,112 @@ func TestBothEndsShowCertificates(t *testing.T) {
 	if _, err := New(damaged); err == nil {
 		t.Error("a damaged key is taken")
 	}
+}
+
+// copyFile puts the content of one file into another.
+func copyFile(t testing.TB, from, to string) {
+	t.Helper()
+	if err := os.WriteFile(to, must(os.ReadFile(from))(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFilesThatChangeAreUsedOnceTheyFitTogether(t *testing.T) {
+	l := sharedLedger(t)
+	ctx := limited(t)
+	own, other := newAuthority(t), newAuthority(t)
+	for _, a := range []*authority{own, other} {
+		a.issue(t, "coordinator", "coordinator", "127.0.0.1")
+		a.issue(t, "reader", "reader", "127.0.0.1")
+	}
+	first := startRelay(t, l, own.server(t, "coordinator"))
+	second := startRelay(t, l, other.server(t, "coordinator"))
+	files := newAuthority(t)
+	use := func(a *authority, names ...string) {
+		for _, name := range names {
+			copyFile(t, a.path(name), files.path(name))
+		}
+	}
+	all := []string{"ca.pem", "reader.pem", "reader.key"}
+	use(own, all...)
+	identity := &TLS{CA: files.path("ca.pem"), Certificate: files.path("reader.pem"), Key: files.path("reader.key")}
+	of := func(r *relay) *Client {
+		client := connect(t, Options{
+			Endpoints: []string{"https://" + r.endpoint}, Trust: l.key(t), TLS: identity, Patience: 50 * time.Millisecond,
+		})
+		client.routes.tls.pause = 0
+		return client
+	}
+	before, after := of(first), of(second)
+	reads := func(client *Client) error {
+		_, err := client.Get(ctx, []byte("tls/live"), nil)
+		return err
+	}
+	if reads(before) != nil || reads(after) == nil {
+		t.Fatal("only the coordinator of the authority is called")
+	}
+	// A stream that is under way stays on its connection.
+	old := before.routes.routes[0].link
+	heads, stop := iter.Pull2(before.WatchHeads(ctx, Watch{Follow: true}))
+	defer stop()
+	if _, err, more := heads(); err != nil || !more {
+		t.Fatal(err)
+	}
+	// Files that do not fit together change nothing; nor does one that is gone.
+	use(other, "reader.pem")
+	if err := reads(before); err != nil {
+		t.Error(err)
+	}
+	if err := os.Remove(identity.CA); err != nil {
+		t.Fatal(err)
+	}
+	if err := reads(before); err != nil || before.routes.routes[0].link != old {
+		t.Error(err)
+	}
+	use(other, all...)
+	if reads(before) == nil || reads(after) != nil {
+		t.Error("only the coordinator of the other authority is called")
+	}
+	newest := must(l.client(t).Commit(ctx, put("tls/live", "1")))(t)
+	for {
+		head, err, more := heads()
+		if err != nil || !more {
+			t.Fatal(err)
+		}
+		if head.Header.Version >= newest.Stamp.Version {
+			break
+		}
+	}
+	if old.connection.GetState() == connectivity.Shutdown {
+		t.Error("the old connection was closed under a stream")
+	}
+	stop()
+	for state := old.connection.GetState(); state != connectivity.Shutdown; state = old.connection.GetState() {
+		if !old.connection.WaitForStateChange(ctx, state) {
+			t.Fatal("the old connection stays open")
+		}
+	}
+	// Calls of many goroutines go on while the files change to and fro.
+	use(own, all...)
+	mixed := connect(t, Options{
+		Endpoints: []string{"https://" + first.endpoint, "https://" + second.endpoint}, Trust: l.key(t), TLS: identity,
+		Patience: 20 * time.Second,
+	})
+	mixed.routes.tls.pause = 0
+	var calls sync.WaitGroup
+	for range 4 {
+		calls.Go(func() {
+			for range 30 {
+				if err := reads(mixed); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range 20 {
+		use([]*authority{other, own}[i%2], all...)
+	}
+	calls.Wait()
 }
 
 func TestOptionsAreJudgedBeforeTheFirstCall(t *testing.T) {

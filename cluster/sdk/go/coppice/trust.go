@@ -271,8 +271,22 @@ func (c *Client) tie(ctx context.Context, proven, newest *seen) (bool, error) {
 
 // growthFrom gives the checkpoint at the end of a proof that the log grew from an older one.
 func (c *Client) growthFrom(ctx context.Context, old *seen) (*seen, error) {
+	v, err := c.growthOf(ctx, old)
+	if err != nil {
+		return nil, err
+	}
+	return &seen{Checkpoint: v.Checkpoint, note: bytes.Clone(v.Note)}, nil
+}
+
+// growthOf gives the proof that the log grew from an older checkpoint, or from its first entry, and
+// learns from it.
+func (c *Client) growthOf(ctx context.Context, old *seen) (*verify.Verified, error) {
+	size := uint64(1)
+	if old != nil {
+		size = old.Size
+	}
 	k := c.trust.known()
-	answer, err := c.Checkpoint(ctx, old.Size)
+	answer, err := c.Checkpoint(ctx, size)
 	if err != nil {
 		return nil, err
 	}
@@ -280,10 +294,10 @@ func (c *Client) growthFrom(ctx context.Context, old *seen) (*seen, error) {
 	if err != nil {
 		return nil, &untrusted{call: "GetCheckpoint", err: err}
 	}
-	if err := v.Answers(verify.Question{Subject: verify.AboutGrowth{Size: old.Size}}); err != nil {
+	if err := v.Answers(verify.Question{Subject: verify.AboutGrowth{Size: size}}); err != nil {
 		return nil, &untrusted{call: "GetCheckpoint", err: err}
 	}
-	if v.Standing.OldRoot != old.Root {
+	if old != nil && v.Standing.OldRoot != old.Root {
 		return nil, &ForkError{
 			Known: old.note, Shown: bytes.Clone(v.Note), Proof: answer.Standing,
 			Why: fmt.Sprintf("the log had another root at %d entries", old.Size),
@@ -291,8 +305,5 @@ func (c *Client) growthFrom(ctx context.Context, old *seen) (*seen, error) {
 	}
 	c.trust.mutex.Lock()
 	defer c.trust.mutex.Unlock()
-	if err := c.trust.learn(v, answer.Standing); err != nil {
-		return nil, err
-	}
-	return &seen{Checkpoint: v.Checkpoint, note: bytes.Clone(v.Note)}, nil
+	return v, c.trust.learn(v, answer.Standing)
 }

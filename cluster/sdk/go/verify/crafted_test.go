@@ -189,7 +189,7 @@ func lineageOf(
 		leaf := &Leaf{JSN: jsn, Of: 1, Number: 1, EnvelopeBytes: envelopeBytesMin, Clues: []LeafClue{{clue, ordinal}}}
 		change(leaf, ordinal)
 		encoded := leaf.encode()
-		hash := leafHash(encoded)
+		hash := LeafHash(encoded)
 		record = clueRecord{count: ordinal, lastJSN: jsn, chain: chained(record.chain, jsn, hash)}
 		if ordinal <= from {
 			continue

@@ -104,13 +104,13 @@ func decodeAppend(r *reader, e *Entry) {
 	if r.err != nil {
 		return
 	}
-	request, err := decodeSigned(e.Signed)
+	request, err := DecodeSigned(e.Signed)
 	switch {
 	case err != nil:
 		r.err = err
-	case request.items != e.Journals:
+	case request.Items != e.Journals:
 		r.fail("an append has as many journals as were signed")
-	case request.ledger != e.Ledger && request.ledger != LedgerID{}:
+	case request.Ledger != e.Ledger && request.Ledger != LedgerID{}:
 		r.fail("an append is of another ledger than its request")
 	}
 }

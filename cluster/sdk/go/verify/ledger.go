@@ -40,18 +40,22 @@ const (
 	memberKeysMax    = 64
 )
 
-// Roles of a member, as bits.
+// Roles are what a member may do, as bits.
+type Roles uint8
+
+// The roles of a member.
 const (
-	RoleOwner     = 1
-	RoleRegulator = 2
-	RoleWriter    = 4
-	RoleReader    = 8
-	RoleVerifier  = 16
+	RoleOwner     Roles = 1
+	RoleRegulator Roles = 2
+	RoleWriter    Roles = 4
+	RoleReader    Roles = 8
+	RoleVerifier  Roles = 16
 
 	rolesAll = RoleOwner | RoleRegulator | RoleWriter | RoleReader | RoleVerifier
 )
 
-func ledgerID(cluster ClusterID, signed []byte, spread bool) (id LedgerID) {
+// FoundedID names the ledger that a request founds, by the bytes that its founder signed.
+func FoundedID(cluster ClusterID, signed []byte, spread bool) (id LedgerID) {
 	request := sha(signed)
 	d := hashOf(tagLedger, append(cluster[:], request[:]...))
 	copy(id[:], d[:])
@@ -62,9 +66,10 @@ func ledgerID(cluster ClusterID, signed []byte, spread bool) (id LedgerID) {
 	return id
 }
 
-func memberID(name []byte) (id MemberID) {
+// MemberIDOf gives the id of the member or agent with a name.
+func MemberIDOf(name string) (id MemberID) {
 	w := writer{}
-	w.str16(name)
+	w.str16([]byte(name))
 	d := hashOf(tagMember, w)
 	copy(id[:], d[:])
 	return id
@@ -77,11 +82,11 @@ func ClueHash(ledger LedgerID, clue []byte) Digest {
 	return hashOf(tagClue, w)
 }
 
-func validLedgerName(name []byte) bool {
+func validLedgerName(name string) bool {
 	if len(name) == 0 || len(name) > nameLettersMax {
 		return false
 	}
-	for _, b := range name {
+	for _, b := range []byte(name) {
 		if !(b >= 'a' && b <= 'z' || b >= '0' && b <= '9' || b == '-' || b == '_' || b == '.') {
 			return false
 		}
@@ -103,9 +108,14 @@ func (l LedgerID) key(unit []byte, parts ...[]byte) []byte {
 	return key
 }
 
-func nameKey(name []byte) []byte       { return append([]byte{0, 0}, name...) }
-func (l LedgerID) headKey() []byte     { return l.key(nil, []byte{0}) }
-func (l LedgerID) foundingKey() []byte { return l.key(nil, []byte{8}) }
+// LedgerNameKey is the key of the record that names a ledger by its id.
+func LedgerNameKey(name string) []byte { return append([]byte{0, 0}, name...) }
+
+// HeadKey is the key of the record of a ledger's size and edge.
+func (l LedgerID) HeadKey() []byte { return l.key(nil, []byte{0}) }
+
+// FoundingKey is the key of the record with the payload of journal 0.
+func (l LedgerID) FoundingKey() []byte { return l.key(nil, []byte{8}) }
 
 func (l LedgerID) leafKey(jsn uint64) []byte {
 	return l.key(be64(jsn / 256)[:], []byte{1}, be64(jsn))
@@ -123,7 +133,8 @@ func (l LedgerID) cellKey(clue Digest, ordinal uint64) []byte {
 	return l.key(clue[:], []byte{5}, clue[:], be64(^ordinal))
 }
 
-func (l LedgerID) memberKey(member MemberID) []byte { return l.key(nil, []byte{6}, member[:]) }
+// MemberKey is the key of the record of a member or an agent.
+func (l LedgerID) MemberKey(member MemberID) []byte { return l.key(nil, []byte{6}, member[:]) }
 
 func (l LedgerID) publicKeyKey(key PublicKey) []byte { return l.key(nil, []byte{9}, key[:]) }
 
@@ -163,6 +174,29 @@ func DecodeEnvelope(encoded []byte) (*Envelope, error) {
 	return e, nil
 }
 
+// Encode gives the canonical bytes. It refuses clues that no journal has.
+func (e *Envelope) Encode() ([]byte, error) {
+	if len(e.Clues) > cluesMax || len(e.Payload) > fileBytesMax {
+		return nil, errors.New("an envelope has more than 16 clues, or more than 64 MiB")
+	}
+	w := make(writer, 0, max(envelopeBytesMin, len(e.Payload)+cluesMax))
+	w.bytes(e.Nonce[:])
+	w.u16(uint16(len(e.Clues)))
+	for _, clue := range e.Clues {
+		if len(clue) > clueBytesMax {
+			return nil, errors.New("a clue has more than 256 bytes")
+		}
+		w.str16(clue)
+	}
+	w.str32(e.Payload)
+	if fill := envelopeBytesMin - len(w); fill > 0 {
+		w.bytes(make([]byte, fill))
+	}
+	// The decoder has the other rules.
+	_, err := DecodeEnvelope(w)
+	return w, err
+}
+
 // LeafClue is a clue of a journal, with the journal's number among those with the clue.
 type LeafClue struct {
 	Clue    Digest
@@ -189,7 +223,8 @@ type Leaf struct {
 	Clues         []LeafClue
 }
 
-func leafHash(encoded []byte) Digest { return hashOf(tagLeaf, encoded) }
+// LeafHash is the hash of a journal in the list of its ledger, by the bytes of its leaf.
+func LeafHash(encoded []byte) Digest { return hashOf(tagLeaf, encoded) }
 
 // DecodeLeaf reads a leaf, and refuses one that no request makes.
 func DecodeLeaf(encoded []byte) (*Leaf, error) {
@@ -300,57 +335,110 @@ func (l *Leaf) clueHashes() []Digest {
 	return hashes
 }
 
-// condition is what a request demands of a ledger: its size, or the count of a clue.
-type condition struct {
-	ofClue bool
-	clue   Digest
-	number uint64
+// Condition is what a request demands of a ledger: its size, or the count of a clue.
+type Condition struct {
+	OfClue bool
+	Clue   Digest
+	Number uint64
 }
 
-// signedRequest is what a member signs.
-type signedRequest struct {
-	cluster    ClusterID
-	ledger     LedgerID
-	member     MemberID
-	agent      *MemberID
-	lane       uint8
-	number     uint64
-	epoch      uint64
-	seenSize   uint64
-	seenRoot   Digest
-	conditions []condition
-	items      uint32
-	itemsRoot  Digest
+// SignedRequest is what a member signs.
+type SignedRequest struct {
+	Cluster ClusterID
+	// Ledger is zero in a request that founds one.
+	Ledger LedgerID
+	Member MemberID
+	// Agent is the signer, if that is not the member.
+	Agent  *MemberID
+	Lane   uint8
+	Number uint64
+	Epoch  uint64
+	// SeenSize and SeenRoot are of a root log that the author has seen.
+	SeenSize   uint64
+	SeenRoot   Digest
+	Conditions []Condition
+	Items      uint32
+	ItemsRoot  Digest
 }
 
 var signedMagic = []byte("\x02coppice-journal")
 
-func decodeSigned(encoded []byte) (*signedRequest, error) {
+// DecodeSigned reads the bytes that a member signed.
+func DecodeSigned(encoded []byte) (*SignedRequest, error) {
 	r := &reader{rest: encoded}
 	if !bytes.Equal(r.take(uint64(len(signedMagic))), signedMagic) {
 		r.fail("not a request of a member")
 	}
-	s := &signedRequest{cluster: r.id(), ledger: LedgerID(r.id()), member: MemberID(r.id()), agent: optMember(r)}
-	s.lane, s.number, s.epoch, s.seenSize, s.seenRoot = r.u8(), r.u64(), r.u64(), r.u64(), r.digest()
+	s := &SignedRequest{Cluster: r.id(), Ledger: LedgerID(r.id()), Member: MemberID(r.id()), Agent: optMember(r)}
+	s.Lane, s.Number, s.Epoch, s.SeenSize, s.SeenRoot = r.u8(), r.u64(), r.u64(), r.u64(), r.digest()
 	conditions := r.count16(9)
 	if conditions > conditionsMax {
 		r.fail("a request has more than 64 conditions")
 		conditions = 0
 	}
 	for range conditions {
-		c := condition{ofClue: r.flag()}
-		if c.ofClue {
-			c.clue = r.digest()
+		c := Condition{OfClue: r.flag()}
+		if c.OfClue {
+			c.Clue = r.digest()
 		}
-		c.number = r.u64()
-		s.conditions = append(s.conditions, c)
+		c.Number = r.u64()
+		s.Conditions = append(s.Conditions, c)
 	}
-	s.items, s.itemsRoot = r.u32(), r.digest()
+	s.Items, s.ItemsRoot = r.u32(), r.digest()
 	if err := r.end(); err != nil {
 		return nil, err
 	}
-	if s.lane >= lanesEnd || s.number == 0 || s.seenSize == 0 || s.items == 0 || s.items > itemsMax {
+	if s.Lane >= lanesEnd || s.Number == 0 || s.SeenSize == 0 || s.Items == 0 || s.Items > itemsMax {
 		return nil, errors.New("a lane, a number, a seen size or a number of items that no request has")
 	}
 	return s, nil
+}
+
+// Over gives the bytes to sign for a request of these items. It sets Items and ItemsRoot, and
+// refuses what no request may have.
+func (s *SignedRequest) Over(items []Item) ([]byte, error) {
+	if len(items) == 0 || len(items) > itemsMax || len(s.Conditions) > conditionsMax {
+		return nil, errors.New("a request has 1 to 1,024 items, and at most 64 conditions")
+	}
+	hashes := make([]Digest, len(items))
+	for i, item := range items {
+		envelope, err := DecodeEnvelope(item.Envelope)
+		if err != nil {
+			return nil, err
+		}
+		clues := make([]Digest, len(envelope.Clues))
+		for at, clue := range envelope.Clues {
+			clues[at] = ClueHash(s.Ledger, clue)
+		}
+		hashes[i] = itemHash(item.Kind, sha(item.Envelope), uint32(len(item.Envelope)), clues)
+	}
+	s.Items, s.ItemsRoot = uint32(len(items)), MerkleRoot(hashes)
+	encoded := s.encode()
+	_, err := DecodeSigned(encoded)
+	return encoded, err
+}
+
+func (s *SignedRequest) encode() []byte {
+	w := writer{}
+	w.bytes(signedMagic)
+	w.bytes(s.Cluster[:])
+	w.bytes(s.Ledger[:])
+	w.bytes(s.Member[:])
+	w.optMember(s.Agent)
+	w.u8(s.Lane)
+	w.u64(s.Number)
+	w.u64(s.Epoch)
+	w.u64(s.SeenSize)
+	w.digest(s.SeenRoot)
+	w.u16(uint16(len(s.Conditions)))
+	for _, c := range s.Conditions {
+		w.flag(c.OfClue)
+		if c.OfClue {
+			w.digest(c.Clue)
+		}
+		w.u64(c.Number)
+	}
+	w.u32(s.Items)
+	w.digest(s.ItemsRoot)
+	return w
 }

@@ -12,6 +12,24 @@ type ledgerHead struct {
 
 const tileHashes = 16
 
+// LedgerState is what the head of a ledger says of its list.
+type LedgerState struct {
+	// Size is the number of journals, and Root that of the list of their leaf hashes.
+	Size uint64
+	Root Digest
+	// Purged is the number below which journals may have been swept by a purge.
+	Purged uint64
+}
+
+// DecodeLedgerState reads the record of a ledger's head.
+func DecodeLedgerState(encoded []byte) (LedgerState, error) {
+	head, err := decodeHead(encoded)
+	if err != nil {
+		return LedgerState{}, err
+	}
+	return LedgerState{Size: head.size, Root: head.root(), Purged: head.purged}, nil
+}
+
 func decodeHead(encoded []byte) (*ledgerHead, error) {
 	r := &reader{rest: encoded}
 	if r.u8() != 1 {

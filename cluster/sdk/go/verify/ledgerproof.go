@@ -77,24 +77,24 @@ func (c *journalCheck) checkRequest(leaf *Leaf, part journalPart) error {
 	if sha(part.signed) != leaf.Request {
 		return errors.New("the request is not the leaf's")
 	}
-	request, err := decodeSigned(part.signed)
+	request, err := DecodeSigned(part.signed)
 	if err != nil {
 		return err
 	}
 	ledger := leaf.Ledger
 	if leaf.JSN == 0 {
-		if ledgerID(c.cluster, part.signed, ledger[15]&1 == 1) != ledger {
+		if FoundedID(c.cluster, part.signed, ledger[15]&1 == 1) != ledger {
 			return errors.New("the request does not found the leaf's ledger")
 		}
 		ledger = LedgerID{}
 	}
-	if request.cluster != c.cluster || request.ledger != ledger || request.member != leaf.Member ||
-		!sameMember(request.agent, leaf.Agent) || request.lane != leaf.Lane || request.number != leaf.Number ||
-		request.items != leaf.Of || request.epoch != leaf.Stamp.Epoch {
+	if request.Cluster != c.cluster || request.Ledger != ledger || request.Member != leaf.Member ||
+		!sameMember(request.Agent, leaf.Agent) || request.Lane != leaf.Lane || request.Number != leaf.Number ||
+		request.Items != leaf.Of || request.Epoch != leaf.Stamp.Epoch {
 		return errors.New("the request says something else than the leaf")
 	}
 	item := itemHash(leaf.Kind, leaf.Commitment, leaf.EnvelopeBytes, leaf.clueHashes())
-	if err := checkInclusion(item, uint64(leaf.Index), uint64(leaf.Of), part.path, request.itemsRoot); err != nil {
+	if err := checkInclusion(item, uint64(leaf.Index), uint64(leaf.Of), part.path, request.ItemsRoot); err != nil {
 		return err
 	}
 	if !verifySignature(leaf.Key, part.signed, leaf.Signature[:]) {
@@ -150,7 +150,7 @@ func (p *proofFile) checkJournals(header *Header) (*Journals, error) {
 		return nil, fail(StepList, "no journal is shown")
 	}
 	for i, leaf := range check.leaves {
-		hash := leafHash(p.journals.journals[i].leaf)
+		hash := LeafHash(p.journals.journals[i].leaf)
 		if err := checkInclusion(hash, leaf.JSN, head.Size, p.journals.paths[i], head.Root); err != nil {
 			return nil, under(StepList, err)
 		}
@@ -310,7 +310,7 @@ func checkCells(part *lineagePart, records []Record, leaves []*Leaf, from uint64
 			chain, known = *at.before, true
 		}
 		leaf := leaves[i]
-		if at.jsn != leaf.JSN || at.leaf != leafHash(part.journals[i].leaf) || !names(leaf, part.clue, ordinal) {
+		if at.jsn != leaf.JSN || at.leaf != LeafHash(part.journals[i].leaf) || !names(leaf, part.clue, ordinal) {
 			return 0, errors.New("a cell is not that of its journal")
 		}
 		if i > 0 && leaves[i-1].JSN <= leaf.JSN {

@@ -225,14 +225,20 @@ func OpenCheckpoint(note []byte, key VKey) (Checkpoint, error) {
 	return checkpoint, under(StepCheckpoint, err)
 }
 
-// CheckpointSize is the size that a note claims, whoever signed it.
-func CheckpointSize(note []byte) (uint64, error) {
+// ClaimedCheckpoint reads a note, whoever signed it. Nothing is verified.
+func ClaimedCheckpoint(note []byte) (Checkpoint, error) {
 	parsed, err := parseNote(note)
 	if err != nil {
-		return 0, under(StepCheckpoint, err)
+		return Checkpoint{}, under(StepCheckpoint, err)
 	}
 	checkpoint, err := parsed.checkpoint()
-	return checkpoint.Size, under(StepCheckpoint, err)
+	return checkpoint, under(StepCheckpoint, err)
+}
+
+// CheckpointSize is the size that a note claims, whoever signed it.
+func CheckpointSize(note []byte) (uint64, error) {
+	checkpoint, err := ClaimedCheckpoint(note)
+	return checkpoint.Size, err
 }
 
 func (n *signedNote) opened(key VKey) (Checkpoint, error) {

@@ -123,33 +123,33 @@ func encodeMark(order uint64) []byte {
 
 // occult gives the rule of a ledger for who may occult.
 func (r *Round) occult(ledger LedgerID) (uint8, error) {
-	founding, err := decodeFounding(r.get(ledger.foundingKey()))
+	founding, err := DecodeFounding(r.get(ledger.FoundingKey()))
 	if err != nil {
 		return 0, err
 	}
-	return founding.occult, nil
+	return founding.Policy.Occult, nil
 }
 
 // judgeOrder takes rule 8.
 func (r *Round) judgeOrder(p *parsedRequest, ledger *roundLedger) error {
-	author, err := r.member(p.id, ledger, p.member)
+	author, err := r.member(p.id, ledger, p.Member)
 	if err != nil {
 		return err
 	}
-	roles, message := author.roles, p.order.Message(p.cluster, p.id)
+	roles, message := author.Roles, p.order.Message(p.Cluster, p.id)
 	for _, approval := range p.order.Approvals {
 		member, err := r.member(p.id, ledger, approval.Member)
 		if err != nil {
 			return err
 		}
-		if member == nil || member.agent != nil {
+		if member == nil || member.Agency != nil {
 			return RefusedApproval
 		}
-		key, has := member.keyAt(ledger.head.size)
+		key, has := member.KeyAt(ledger.head.size)
 		if !has || !verifySignature(key, message, approval.Signature[:]) {
 			return RefusedApproval
 		}
-		roles |= member.roles
+		roles |= member.Roles
 	}
 	occult, err := r.occult(p.id)
 	switch {
@@ -179,7 +179,7 @@ func (r *Round) judgeTarget(id LedgerID, ledger *roundLedger, target Target) err
 	if err != nil {
 		return err
 	}
-	if leafHash(encoded) != target.Leaf || leaf.Kind != JournalData {
+	if LeafHash(encoded) != target.Leaf || leaf.Kind != JournalData {
 		return RefusedOrder
 	}
 	return nil

@@ -87,7 +87,7 @@ type roundLedger struct {
 	before  uint64
 	touched bool
 	tiles   []PutRecord
-	members map[MemberID]*memberRecord
+	members map[MemberID]*Member
 	changed map[MemberID]bool
 }
 
@@ -103,7 +103,7 @@ func (r *Round) ledger(id LedgerID) (*roundLedger, error) {
 	if ledger := r.ledgers[id]; ledger != nil {
 		return ledger, nil
 	}
-	encoded := r.get(id.headKey())
+	encoded := r.get(id.HeadKey())
 	if encoded == nil {
 		return nil, nil
 	}
@@ -118,20 +118,20 @@ func (r *Round) ledger(id LedgerID) (*roundLedger, error) {
 func newRoundLedger(head *ledgerHead) *roundLedger {
 	return &roundLedger{
 		head: head, before: head.size,
-		members: make(map[MemberID]*memberRecord), changed: make(map[MemberID]bool),
+		members: make(map[MemberID]*Member), changed: make(map[MemberID]bool),
 	}
 }
 
 // member gives the record of a member or an agent, or nil.
-func (r *Round) member(id LedgerID, ledger *roundLedger, member MemberID) (*memberRecord, error) {
+func (r *Round) member(id LedgerID, ledger *roundLedger, member MemberID) (*Member, error) {
 	if known := ledger.members[member]; known != nil {
 		return known, nil
 	}
-	encoded := r.get(id.memberKey(member))
+	encoded := r.get(id.MemberKey(member))
 	if encoded == nil {
 		return nil, nil
 	}
-	record, err := decodeMember(encoded)
+	record, err := DecodeMember(encoded)
 	if err == nil {
 		ledger.members[member] = record
 	}
@@ -140,14 +140,14 @@ func (r *Round) member(id LedgerID, ledger *roundLedger, member MemberID) (*memb
 
 // parsedRequest is a request whose form is right.
 type parsedRequest struct {
-	*signedRequest
+	*SignedRequest
 	bytes     []byte
 	hash      Digest
 	signature [64]byte
 	id        LedgerID
 	items     []parsedItem
-	founding  *founding
-	changes   []memberChange
+	founding  *Founding
+	changes   []MemberChange
 	order     *Order
 }
 
@@ -162,20 +162,20 @@ type parsedItem struct {
 var errForm = errors.New("the form of the request")
 
 func (r *Round) parse(request Request) (*parsedRequest, error) {
-	signed, err := decodeSigned(request.Signed)
+	signed, err := DecodeSigned(request.Signed)
 	if err != nil {
 		return nil, err
 	}
-	if signed.cluster != r.cluster || uint64(signed.items) != uint64(len(request.Items)) {
+	if signed.Cluster != r.cluster || uint64(signed.Items) != uint64(len(request.Items)) {
 		return nil, errForm
 	}
 	p := &parsedRequest{
-		signedRequest: signed, bytes: request.Signed, hash: sha(request.Signed), signature: request.Signature,
-		id: signed.ledger,
+		SignedRequest: signed, bytes: request.Signed, hash: sha(request.Signed), signature: request.Signature,
+		id: signed.Ledger,
 	}
 	kind := request.Items[0].Kind
-	if kind > JournalOrder || kind != JournalData && (len(request.Items) > 1 || signed.agent != nil) ||
-		(kind == JournalFounding) != (signed.ledger == LedgerID{}) {
+	if kind > JournalOrder || kind != JournalData && (len(request.Items) > 1 || signed.Agent != nil) ||
+		(kind == JournalFounding) != (signed.Ledger == LedgerID{}) {
 		return nil, errForm
 	}
 	envelopes := make([]*Envelope, len(request.Items))
@@ -189,16 +189,16 @@ func (r *Round) parse(request Request) (*parsedRequest, error) {
 	}
 	switch kind {
 	case JournalFounding:
-		if p.founding, err = decodeFounding(envelopes[0].Payload); err == nil && len(envelopes[0].Clues) > 0 {
+		if p.founding, err = DecodeFounding(envelopes[0].Payload); err == nil && len(envelopes[0].Clues) > 0 {
 			err = errForm
 		}
 		if err == nil {
-			p.id = ledgerID(r.cluster, request.Signed, p.founding.spread)
+			p.id = FoundedID(r.cluster, request.Signed, p.founding.Spread)
 		}
 	case JournalMembers:
-		p.changes, err = decodeChangesOfMembers(envelopes[0].Payload)
+		p.changes, err = DecodeMemberChanges(envelopes[0].Payload)
 	case JournalOrder:
-		if p.order, err = DecodeOrder(envelopes[0].Payload); err == nil && p.order.approvedBy(p.member) {
+		if p.order, err = DecodeOrder(envelopes[0].Payload); err == nil && p.order.approvedBy(p.Member) {
 			err = errForm
 		}
 	}
@@ -222,7 +222,7 @@ func (p *parsedRequest) checkItems(items []Item, envelopes []*Envelope) error {
 		p.items = append(p.items, parsed)
 		hashes[i] = itemHash(item.Kind, parsed.commitment, uint32(len(item.Envelope)), parsed.clues)
 	}
-	if MerkleRoot(hashes) != p.itemsRoot {
+	if MerkleRoot(hashes) != p.ItemsRoot {
 		return errForm
 	}
 	return nil
@@ -235,7 +235,7 @@ func (r *Round) Append(request Request) (*Appended, error) {
 	if err != nil {
 		return nil, RefusedForm
 	}
-	if p.epoch != r.stamp.Epoch || r.seen != nil && !r.seen(p.seenSize, p.seenRoot) {
+	if p.Epoch != r.stamp.Epoch || r.seen != nil && !r.seen(p.SeenSize, p.SeenRoot) {
 		return nil, RefusedEpoch
 	}
 	if p.founding != nil {
@@ -270,49 +270,49 @@ func (r *Round) Append(request Request) (*Appended, error) {
 
 // judge takes the rules 2 to 6 of section 18, and gives the key that signed.
 func (r *Round) judge(p *parsedRequest, ledger *roundLedger) (PublicKey, error) {
-	author, err := r.member(p.id, ledger, p.member)
+	author, err := r.member(p.id, ledger, p.Member)
 	if err != nil {
 		return PublicKey{}, err
 	}
-	if author == nil || author.agent != nil {
+	if author == nil || author.Agency != nil {
 		return PublicKey{}, RefusedMember
 	}
 	signer := author
 	size := ledger.head.size
-	if p.agent != nil {
-		if signer, err = r.member(p.id, ledger, *p.agent); err != nil {
+	if p.Agent != nil {
+		if signer, err = r.member(p.id, ledger, *p.Agent); err != nil {
 			return PublicKey{}, err
 		}
-		if signer == nil || signer.agent == nil || signer.agent.principal != p.member {
+		if signer == nil || signer.Agency == nil || signer.Agency.Principal != p.Member {
 			return PublicKey{}, RefusedMember
 		}
-		if err := p.checkAgent(signer.agent, size); err != nil {
+		if err := p.checkAgent(signer.Agency, size); err != nil {
 			return PublicKey{}, err
 		}
 	}
-	key, has := signer.keyAt(size)
+	key, has := signer.KeyAt(size)
 	if !has || !verifySignature(key, p.bytes, p.signature[:]) {
 		return PublicKey{}, RefusedSignature
 	}
 	if err := r.checkRoles(p, ledger, author); err != nil {
 		return PublicKey{}, err
 	}
-	if newest := signer.newest(p.lane); p.number != newest+1 {
+	if newest := signer.Newest(p.Lane); p.Number != newest+1 {
 		return PublicKey{}, RefusedLane
 	}
 	return key, r.checkConditions(p, size)
 }
 
-func (p *parsedRequest) checkAgent(agent *agentPart, size uint64) error {
+func (p *parsedRequest) checkAgent(agent *Agency, size uint64) error {
 	last := size + uint64(len(p.items)) - 1
-	if agent.until != nil && *agent.until <= last {
+	if agent.Until != nil && *agent.Until <= last {
 		return RefusedRole
 	}
-	if len(agent.prefix) == 0 {
+	if len(agent.Prefix) == 0 {
 		return nil
 	}
 	for _, item := range p.items {
-		if !item.envelope.begins(agent.prefix) {
+		if !item.envelope.begins(agent.Prefix) {
 			return RefusedRole
 		}
 	}
@@ -320,33 +320,33 @@ func (p *parsedRequest) checkAgent(agent *agentPart, size uint64) error {
 }
 
 // checkRoles takes rule 4, by the state before the request.
-func (r *Round) checkRoles(p *parsedRequest, ledger *roundLedger, author *memberRecord) error {
+func (r *Round) checkRoles(p *parsedRequest, ledger *roundLedger, author *Member) error {
 	if p.order != nil {
-		if author.roles&(RoleOwner|RoleRegulator) == 0 {
+		if author.Roles&(RoleOwner|RoleRegulator) == 0 {
 			return RefusedRole
 		}
 		return nil
 	}
 	if p.changes == nil {
-		if author.roles&RoleWriter == 0 {
+		if author.Roles&RoleWriter == 0 {
 			return RefusedRole
 		}
 		return nil
 	}
 	for _, c := range p.changes {
 		allowed := false
-		switch c.kind {
-		case changeAgent:
-			allowed = author.roles&RoleWriter != 0
-		case changeJoin, changeRoles:
-			allowed = author.roles&RoleOwner != 0
+		switch c.Kind {
+		case ChangeAgent:
+			allowed = author.Roles&RoleWriter != 0
+		case ChangeJoin, ChangeRoles:
+			allowed = author.Roles&RoleOwner != 0
 		default:
-			target, err := r.member(p.id, ledger, c.member)
+			target, err := r.member(p.id, ledger, c.Member)
 			if err != nil {
 				return err
 			}
-			ofAuthor := target != nil && target.agent != nil && target.agent.principal == p.member
-			allowed = author.roles&RoleOwner != 0 || c.member == p.member || ofAuthor
+			ofAuthor := target != nil && target.Agency != nil && target.Agency.Principal == p.Member
+			allowed = author.Roles&RoleOwner != 0 || c.Member == p.Member || ofAuthor
 		}
 		if !allowed {
 			return RefusedRole
@@ -356,18 +356,18 @@ func (r *Round) checkRoles(p *parsedRequest, ledger *roundLedger, author *member
 }
 
 func (r *Round) checkConditions(p *parsedRequest, size uint64) error {
-	for _, c := range p.conditions {
-		if !c.ofClue {
-			if c.number != size {
+	for _, c := range p.Conditions {
+		if !c.OfClue {
+			if c.Number != size {
 				return RefusedSize
 			}
 			continue
 		}
-		clue, err := r.clue(p.id, c.clue)
+		clue, err := r.clue(p.id, c.Clue)
 		if err != nil {
 			return err
 		}
-		if clue.count != c.number {
+		if clue.count != c.Number {
 			return RefusedCount
 		}
 	}

@@ -11,20 +11,20 @@ func (r *Round) found(p *parsedRequest) (*Appended, error) {
 	if err != nil {
 		return nil, err
 	}
-	if existing != nil || r.get(nameKey(p.founding.name)) != nil {
+	if existing != nil || r.get(LedgerNameKey(p.founding.Name)) != nil {
 		return nil, RefusedName
 	}
-	at := slices.IndexFunc(p.founding.grants, func(g grant) bool { return memberID(g.name) == p.member })
+	at := slices.IndexFunc(p.founding.Members, func(g Grant) bool { return MemberIDOf(g.Name) == p.Member })
 	if at < 0 {
 		return nil, RefusedMember
 	}
-	author := p.founding.grants[at]
+	author := p.founding.Members[at]
 	switch {
-	case !verifySignature(author.key, p.bytes, p.signature[:]):
+	case !verifySignature(author.Key, p.bytes, p.signature[:]):
 		return nil, RefusedSignature
-	case author.roles&RoleOwner == 0:
+	case author.Roles&RoleOwner == 0:
 		return nil, RefusedRole
-	case p.number != 1:
+	case p.Number != 1:
 		return nil, RefusedLane
 	}
 	if err := r.checkConditions(p, 0); err != nil {
@@ -33,13 +33,13 @@ func (r *Round) found(p *parsedRequest) (*Appended, error) {
 	ledger := newRoundLedger(&ledgerHead{})
 	r.ledgers[p.id] = ledger
 	var keys []newKey
-	for _, g := range p.founding.grants {
-		id := memberID(g.name)
-		ledger.members[id] = &memberRecord{name: g.name, roles: g.roles, keys: []memberKey{{key: g.key}}}
+	for _, g := range p.founding.Members {
+		id := MemberIDOf(g.Name)
+		ledger.members[id] = &Member{Name: g.Name, Roles: g.Roles, Keys: []MemberKey{{Key: g.Key}}}
 		ledger.changed[id] = true
-		keys = append(keys, newKey{key: g.key, member: id})
+		keys = append(keys, newKey{key: g.Key, member: id})
 	}
-	return r.applied(p, ledger, author.key, keys)
+	return r.applied(p, ledger, author.Key, keys)
 }
 
 // applied makes the records of a request that is not refused any more.
@@ -57,7 +57,7 @@ func (r *Round) applied(p *parsedRequest, ledger *roundLedger, key PublicKey, ke
 			return nil, err
 		}
 		encoded := leaf.encode()
-		hash := leafHash(encoded)
+		hash := LeafHash(encoded)
 		leaves = append(leaves, hash)
 		put(p.id.leafKey(leaf.JSN), encoded)
 		put(p.id.envelopeKey(leaf.JSN), item.encoded)
@@ -73,8 +73,8 @@ func (r *Round) applied(p *parsedRequest, ledger *roundLedger, key PublicKey, ke
 		put(p.id.clueKey(clue), clues[clue].encode())
 	}
 	if p.founding != nil {
-		put(nameKey(p.founding.name), p.id[:])
-		put(p.id.foundingKey(), p.items[0].envelope.Payload)
+		put(LedgerNameKey(p.founding.Name), p.id[:])
+		put(p.id.FoundingKey(), p.items[0].envelope.Payload)
 	}
 	slices.SortFunc(keys, func(a, b newKey) int { return bytes.Compare(a.key[:], b.key[:]) })
 	for _, k := range keys {
@@ -93,8 +93,8 @@ func (r *Round) applied(p *parsedRequest, ledger *roundLedger, key PublicKey, ke
 func (r *Round) leaf(p *parsedRequest, i int, jsn uint64, key PublicKey, clues map[Digest]*clueRecord) (*Leaf, error) {
 	item := p.items[i]
 	leaf := &Leaf{
-		Kind: item.kind, Ledger: p.id, JSN: jsn, Stamp: r.stamp, Member: p.member, Agent: p.agent, Key: key,
-		Lane: p.lane, Number: p.number, Index: uint32(i), Of: uint32(len(p.items)), Request: p.hash,
+		Kind: item.kind, Ledger: p.id, JSN: jsn, Stamp: r.stamp, Member: p.Member, Agent: p.Agent, Key: key,
+		Lane: p.Lane, Number: p.Number, Index: uint32(i), Of: uint32(len(p.items)), Request: p.hash,
 		Signature: p.signature, Commitment: item.commitment, EnvelopeBytes: uint32(len(item.encoded)),
 	}
 	for _, clue := range item.clues {
@@ -113,20 +113,20 @@ func (r *Round) leaf(p *parsedRequest, i int, jsn uint64, key PublicKey, clues m
 
 // counted notes the request in the records of its author and its signer.
 func (r *Round) counted(p *parsedRequest, ledger *roundLedger, first uint64) error {
-	author, err := r.member(p.id, ledger, p.member)
+	author, err := r.member(p.id, ledger, p.Member)
 	if err != nil {
 		return err
 	}
 	author.count(first, uint64(len(p.items)))
-	ledger.changed[p.member] = true
-	signer, id := author, p.member
-	if p.agent != nil {
-		id = *p.agent
+	ledger.changed[p.Member] = true
+	signer, id := author, p.Member
+	if p.Agent != nil {
+		id = *p.Agent
 		if signer, err = r.member(p.id, ledger, id); err != nil {
 			return err
 		}
 	}
-	signer.record(p.lane, p.number, first)
+	signer.record(p.Lane, p.Number, first)
 	ledger.changed[id], ledger.touched = true, true
 	return nil
 }
@@ -144,9 +144,9 @@ func (r *Round) Close() []ClosedHead {
 		}
 		members := ordered(ledger.changed, func(id *MemberID) []byte { return id[:] })
 		for _, member := range members {
-			head.Records = append(head.Records, PutRecord{Key: id.memberKey(member), Value: ledger.members[member].encode()})
+			head.Records = append(head.Records, PutRecord{Key: id.MemberKey(member), Value: ledger.members[member].encode()})
 		}
-		head.Records = append(head.Records, PutRecord{Key: id.headKey(), Value: ledger.head.encode()})
+		head.Records = append(head.Records, PutRecord{Key: id.HeadKey(), Value: ledger.head.encode()})
 		heads = append(heads, head)
 	}
 	return heads

@@ -13,8 +13,8 @@ func (r *Round) change(
 	p *parsedRequest,
 	ledger *roundLedger,
 	next uint64,
-) (map[MemberID]*memberRecord, []newKey, error) {
-	c := &changer{round: r, request: p, ledger: ledger, next: next, changed: make(map[MemberID]*memberRecord)}
+) (map[MemberID]*Member, []newKey, error) {
+	c := &changer{round: r, request: p, ledger: ledger, next: next, changed: make(map[MemberID]*Member)}
 	for i := range p.changes {
 		if err := c.take(&p.changes[i]); err != nil {
 			return nil, nil, err
@@ -28,12 +28,12 @@ type changer struct {
 	request *parsedRequest
 	ledger  *roundLedger
 	next    uint64
-	changed map[MemberID]*memberRecord
+	changed map[MemberID]*Member
 	keys    []newKey
 }
 
 // known gives a copy of a member's record that may be changed, or nil.
-func (c *changer) known(id MemberID) (*memberRecord, error) {
+func (c *changer) known(id MemberID) (*Member, error) {
 	if member := c.changed[id]; member != nil {
 		return member, nil
 	}
@@ -44,12 +44,12 @@ func (c *changer) known(id MemberID) (*memberRecord, error) {
 	return member.clone(), nil
 }
 
-func (m *memberRecord) clone() *memberRecord {
+func (m *Member) clone() *Member {
 	clone := *m
-	clone.keys, clone.lanes = slices.Clone(m.keys), slices.Clone(m.lanes)
-	if m.journals != nil {
-		journals := *m.journals
-		clone.journals = &journals
+	clone.Keys, clone.Lanes = slices.Clone(m.Keys), slices.Clone(m.Lanes)
+	if m.Journals != nil {
+		journals := *m.Journals
+		clone.Journals = &journals
 	}
 	return &clone
 }
@@ -64,47 +64,47 @@ func (c *changer) fresh(key PublicKey, member MemberID) error {
 	return nil
 }
 
-func (c *changer) take(change *memberChange) error {
-	if change.kind == changeJoin || change.kind == changeAgent {
+func (c *changer) take(change *MemberChange) error {
+	if change.Kind == ChangeJoin || change.Kind == ChangeAgent {
 		return c.join(change)
 	}
-	member, err := c.known(change.member)
+	member, err := c.known(change.Member)
 	if err != nil {
 		return err
 	}
 	if member == nil {
 		return RefusedChange
 	}
-	switch change.kind {
-	case changeRoles:
-		if member.agent != nil {
+	switch change.Kind {
+	case ChangeRoles:
+		if member.Agency != nil {
 			return RefusedChange
 		}
-		member.roles = change.roles
-	case changeKeyOf:
-		if len(member.keys) >= memberKeysMax || !change.consented(c.request.cluster, c.request.id) {
+		member.Roles = change.Roles
+	case ChangeKey:
+		if len(member.Keys) >= memberKeysMax || !change.consented(c.request.Cluster, c.request.id) {
 			return RefusedChange
 		}
-		if err := c.fresh(change.key, change.member); err != nil {
+		if err := c.fresh(change.Key, change.Member); err != nil {
 			return err
 		}
 		member.endKey(c.next)
-		member.keys = append(member.keys, memberKey{key: change.key, from: c.next})
-	case changeRevoke:
+		member.Keys = append(member.Keys, MemberKey{Key: change.Key, From: c.next})
+	case ChangeRevoke:
 		member.endKey(c.next)
-	case changeDispute:
-		from := change.from
-		if member.disputed != nil {
-			from = min(from, *member.disputed)
+	case ChangeDispute:
+		from := change.From
+		if member.DisputedFrom != nil {
+			from = min(from, *member.DisputedFrom)
 		}
-		member.disputed = &from
+		member.DisputedFrom = &from
 	}
-	c.changed[change.member] = member
+	c.changed[change.Member] = member
 	return nil
 }
 
-func (c *changer) join(change *memberChange) error {
-	if change.kind == changeJoin {
+func (c *changer) join(change *MemberChange) error {
+	if change.Kind == ChangeJoin {
 		occult, err := c.round.occult(c.request.id)
 		if err != nil {
 			return err
@@ -113,7 +113,7 @@ func (c *changer) join(change *memberChange) error {
 			return RefusedChange
 		}
 	}
-	id := memberID(change.grant.name)
+	id := MemberIDOf(change.Grant.Name)
 	known, err := c.known(id)
 	if err != nil {
 		return err
@@ -121,14 +121,14 @@ func (c *changer) join(change *memberChange) error {
 	if known != nil {
 		return RefusedChange
 	}
-	if err := c.fresh(change.grant.key, id); err != nil {
+	if err := c.fresh(change.Grant.Key, id); err != nil {
 		return err
 	}
-	member := &memberRecord{
-		name: change.grant.name, roles: change.grant.roles, keys: []memberKey{{key: change.grant.key, from: c.next}},
+	member := &Member{
+		Name: change.Grant.Name, Roles: change.Grant.Roles, Keys: []MemberKey{{Key: change.Grant.Key, From: c.next}},
 	}
-	if change.kind == changeAgent {
-		member.agent = &agentPart{principal: c.request.member, prefix: change.prefix, until: change.until}
+	if change.Kind == ChangeAgent {
+		member.Agency = &Agency{Principal: c.request.Member, Prefix: change.Prefix, Until: change.Until}
 	}
 	c.changed[id] = member
 	return nil

@@ -1,0 +1,273 @@
+package coppice
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"iter"
+	"math"
+	"reflect"
+
+	"google.golang.org/grpc/codes"
+
+	v1 "coppice.dev/sdk/v1"
+	"coppice.dev/sdk/verify"
+)
+
+// JournalRead says what to read of journals besides their leaves.
+type JournalRead struct {
+	// Payload reads the envelopes. Not everybody may.
+	Payload bool
+	// Request reads what the authors signed. The proof then verifies their signatures.
+	Request bool
+}
+
+// LedgerJournal is one journal of a ledger of members.
+type LedgerJournal struct {
+	Leaf *verify.Leaf
+	// Envelope has payload, clues and nonce. It is nil unless it was asked for.
+	Envelope *verify.Envelope
+	// Signed is what the author signed. It is nil unless it was asked for, and for an unverified
+	// client.
+	Signed []byte
+}
+
+// JournalPage has neighbouring journals of a ledger.
+type JournalPage struct {
+	Journals []LedgerJournal
+	// LedgerMark is that of a version that may be older than head: DescribeLedger tells the one at
+	// head.
+	LedgerMark
+	// Proof is the proof file of the page. An unverified client gets none.
+	Proof []byte
+}
+
+// Lineage has the journals with a clue, newest first.
+type Lineage struct {
+	Journals []LedgerJournal
+	// Count is the number of all journals with the clue.
+	Count uint64
+	// ReadAt is the version that was read.
+	ReadAt Stamp
+	// Proof is the proof file of the lineage. An unverified client gets none.
+	Proof []byte
+}
+
+// toldJournals reads the journals of an answer.
+func toldJournals(told []*v1.LedgerJournal, read JournalRead) ([]LedgerJournal, error) {
+	journals := make([]LedgerJournal, len(told))
+	for i, journal := range told {
+		leaf, err := verify.DecodeLeaf(journal.GetLeaf())
+		if err != nil {
+			return nil, err
+		}
+		if leaf.JSN != journal.GetJsn() {
+			return nil, errors.New("a leaf of another journal")
+		}
+		journals[i].Leaf = leaf
+		if !read.Payload {
+			continue
+		}
+		if sha256.Sum256(journal.GetEnvelope()) != leaf.Commitment {
+			return nil, errors.New("an envelope of another journal")
+		}
+		if journals[i].Envelope, err = verify.DecodeEnvelope(journal.GetEnvelope()); err != nil {
+			return nil, err
+		}
+	}
+	return journals, nil
+}
+
+// checkJournals compares the journals of an answer with those of its proof, which has what was
+// signed.
+func checkJournals(told []LedgerJournal, proven []verify.ProvenJournal, read JournalRead) error {
+	if len(told) != len(proven) {
+		return errDisagree
+	}
+	for i := range told {
+		shown := &proven[i]
+		if !reflect.DeepEqual(told[i].Leaf, shown.Leaf) ||
+			read.Payload && !reflect.DeepEqual(told[i].Envelope, shown.Envelope) {
+			return errDisagree
+		}
+		if !read.Request {
+			continue
+		}
+		if shown.Signed == nil {
+			return errors.New("the proof does not show what the author signed")
+		}
+		told[i].Signed = shown.Signed
+	}
+	return nil
+}
+
+// JournalPage reads so many journals of a ledger from a number on, or fewer at the end of the
+// ledger: 1 to 1,024. If the list was seen before, the proof must show that it has only grown since.
+func (c *Client) JournalPage(
+	ctx context.Context, ledger LedgerID, from uint64, limit uint32, read JournalRead, since *LedgerMark,
+) (*JournalPage, error) {
+	if since == nil {
+		since = &LedgerMark{}
+	}
+	k := c.known()
+	request := &v1.GetJournalsRequest{
+		Ledger: identified(ledger), FromJsn: from, Limit: limit, WantPayload: read.Payload, WantRequest: read.Request,
+		KnownSize: since.Size, Read: c.recordOptions(nil),
+	}
+	answer, err := invoke(ctx, c, "GetJournals", safe, request, v1.LedgerClient.GetJournals)
+	if err != nil {
+		return nil, err
+	}
+	page, err := pageOf(answer, from, limit, read)
+	if err == nil && c.trust != nil {
+		subject := verify.AboutJournals{
+			Ledger: ledger, Numbers: numbers(page.Journals), KnownSize: since.Size, KnownRoot: since.Root,
+		}
+		err = c.believe(ctx, k, answer.Proof, subject, func(v *verify.Verified) error {
+			if v.Journals.Size != page.Size || v.Journals.Root != page.Root {
+				return errDisagree
+			}
+			if err := checkJournals(page.Journals, v.Journals.Journals, read); err != nil {
+				return err
+			}
+			return checkAge(v, k)
+		})
+	}
+	if err != nil {
+		return nil, distrusted("GetJournals", err)
+	}
+	return page, nil
+}
+
+func pageOf(answer *v1.GetJournalsResponse, from uint64, limit uint32, read JournalRead) (*JournalPage, error) {
+	if len(answer.Root) != len(verify.Digest{}) {
+		return nil, errors.New("a root of another length")
+	}
+	mark := LedgerMark{Size: answer.Size, Root: verify.Digest(answer.Root)}
+	journals, err := toldJournals(answer.Journals, read)
+	if err != nil {
+		return nil, err
+	}
+	count := uint64(0)
+	if mark.Size > from {
+		count = min(mark.Size-from, uint64(limit))
+	}
+	if uint64(len(journals)) != count {
+		return nil, errors.New("more or fewer journals than were asked for")
+	}
+	for i := range journals {
+		if journals[i].Leaf.JSN != from+uint64(i) {
+			return nil, errors.New("other journals than were asked for")
+		}
+	}
+	return &JournalPage{Journals: journals, LedgerMark: mark, Proof: answer.Proof}, nil
+}
+
+func numbers(journals []LedgerJournal) []uint64 {
+	all := make([]uint64, len(journals))
+	for i := range journals {
+		all[i] = journals[i].Leaf.JSN
+	}
+	return all
+}
+
+// journalsOfPage is how many journals LedgerJournals reads at one time, at most.
+const journalsOfPage = 256
+
+// tooLarge tells whether an answer has more than a coordinator sends at one time. It says so by its
+// limits, or its transport does.
+func tooLarge(err error) bool {
+	var failed *Error
+	return errors.As(err, &failed) &&
+		(failed.Reason == LimitExceeded || failed.Reason == "" && failed.Code == codes.OutOfRange)
+}
+
+// LedgerJournals gives the journals of a ledger from a number on, to its end. They come in pages,
+// and each page is proven to continue the list of the one before. If there is no journal of that
+// number yet, the error is NotFound.
+func (c *Client) LedgerJournals(
+	ctx context.Context, ledger LedgerID, from uint64, read JournalRead,
+) iter.Seq2[LedgerJournal, error] {
+	return func(yield func(LedgerJournal, error) bool) {
+		var since *LedgerMark
+		limit, next := uint32(journalsOfPage), from
+		for {
+			page, err := c.JournalPage(ctx, ledger, next, limit, read, since)
+			if limit > 1 && tooLarge(err) {
+				limit /= 2
+				continue
+			}
+			if err != nil {
+				yield(LedgerJournal{}, err)
+				return
+			}
+			for _, journal := range page.Journals {
+				if !yield(journal, nil) {
+					return
+				}
+			}
+			next += uint64(len(page.Journals))
+			if next >= page.Size || len(page.Journals) == 0 {
+				return
+			}
+			since = &page.LedgerMark
+		}
+	}
+}
+
+// Lineage reads the journals with a clue, newest first, and none is left out: all of them if newest
+// is 0, or so many of the newest. An answer has at most 4,096.
+func (c *Client) Lineage(
+	ctx context.Context, ledger LedgerID, clue []byte, newest uint32, read JournalRead,
+) (*Lineage, error) {
+	k := c.known()
+	request := &v1.GetLineageRequest{
+		Ledger: identified(ledger), Clue: clue, Newest: newest, WantPayload: read.Payload, WantRequest: read.Request,
+		Read: c.recordOptions(nil),
+	}
+	answer, err := invoke(ctx, c, "GetLineage", safe, request, v1.LedgerClient.GetLineage)
+	if err != nil {
+		return nil, err
+	}
+	lineage, err := lineageOf(answer, newest, read)
+	if err == nil && c.trust != nil {
+		subject := verify.AboutLineage{Ledger: ledger, Clue: verify.ClueHash(ledger, clue)}
+		if newest > 0 {
+			wanted := uint64(newest)
+			subject.Newest = &wanted
+		}
+		err = c.believe(ctx, k, answer.Proof, subject, func(v *verify.Verified) error {
+			if v.Lineage.Count != lineage.Count || v.Header.Stamp() != lineage.ReadAt {
+				return errDisagree
+			}
+			if err := checkJournals(lineage.Journals, v.Lineage.Journals, read); err != nil {
+				return err
+			}
+			return checkHead(v, k)
+		})
+	}
+	if err != nil {
+		return nil, distrusted("GetLineage", err)
+	}
+	return lineage, nil
+}
+
+func lineageOf(answer *v1.GetLineageResponse, newest uint32, read JournalRead) (*Lineage, error) {
+	journals, err := toldJournals(answer.Journals, read)
+	if err != nil {
+		return nil, err
+	}
+	wanted := uint64(newest)
+	if newest == 0 {
+		wanted = math.MaxUint64
+	}
+	if uint64(len(journals)) != min(answer.Count, wanted) {
+		return nil, errors.New("more or fewer journals than were asked for")
+	}
+	for i := range journals {
+		if i > 0 && journals[i].Leaf.JSN >= journals[i-1].Leaf.JSN {
+			return nil, errors.New("journals that do not descend")
+		}
+	}
+	return &Lineage{Journals: journals, Count: answer.Count, ReadAt: stampOf(answer.ReadAt), Proof: answer.Proof}, nil
+}

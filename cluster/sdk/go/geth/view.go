@@ -1,0 +1,159 @@
+package geth
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/state"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
+
+	"coppice.dev/sdk/coppice"
+)
+
+// View is the state of one root. It is a state.Reader, and may be read from several goroutines.
+type View struct {
+	state *State
+	place place
+	// empty is the state before the first block.
+	empty bool
+}
+
+var _ state.Reader = (*View)(nil)
+
+// Stamp is the version of the ledger that the view reads.
+func (v *View) Stamp() coppice.Stamp { return v.place.stamp }
+
+// value reads a key: nil if it has none.
+func (v *View) value(key []byte) ([]byte, error) {
+	if v.empty {
+		return nil, nil
+	}
+	if value, known := v.state.cache.get(key, v.place); known {
+		return value, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), v.state.options.Timeout)
+	defer cancel()
+	values, err := v.fetch(ctx, [][]byte{key})
+	if err != nil {
+		return nil, err
+	}
+	return values[0], nil
+}
+
+// fetch reads keys from the ledger, and fills the cache.
+func (v *View) fetch(ctx context.Context, keys [][]byte) ([][]byte, error) {
+	got, err := v.state.client.BatchGet(ctx, keys, &coppice.Read{At: &v.place.stamp})
+	if err != nil {
+		return nil, fmt.Errorf("geth: a read of the ledger at %s: %w", v.place.stamp, err)
+	}
+	values := make([][]byte, len(keys))
+	for i, record := range got.Records {
+		changed := uint64(0)
+		if record != nil {
+			// A value is never nil, even if it is empty.
+			values[i], changed = append([]byte{}, record.Value...), record.LastChanged.Version
+		}
+		v.state.cache.fill(keys[i], v.place, values[i], changed)
+	}
+	return values, nil
+}
+
+// Account reads an account: nil if there is none.
+func (v *View) Account(address common.Address) (*types.StateAccount, error) {
+	value, err := v.value(v.state.keys.account(crypto.Keccak256Hash(address[:])))
+	if err != nil || value == nil {
+		return nil, err
+	}
+	return types.FullAccount(value)
+}
+
+// Storage reads a slot: zero if it is empty.
+func (v *View) Storage(address common.Address, slot common.Hash) (common.Hash, error) {
+	key := v.state.keys.slot(crypto.Keccak256Hash(address[:]), crypto.Keccak256Hash(slot[:]))
+	value, err := v.value(key)
+	if err == nil && len(value) > common.HashLength {
+		err = fmt.Errorf("geth: a slot of %s has %d bytes", address, len(value))
+	}
+	if err != nil {
+		return common.Hash{}, err
+	}
+	return common.BytesToHash(value), nil
+}
+
+// Code reads a code by its hash. It is nil if there is none, and if the ledger did not answer:
+// StateDB takes a code that is missing for an error, and commits nothing.
+func (v *View) Code(_ common.Address, hash common.Hash) []byte {
+	if hash == types.EmptyCodeHash {
+		return nil
+	}
+	code, err := v.value(v.state.keys.code(hash))
+	if err != nil || crypto.Keccak256Hash(code) != hash {
+		return nil
+	}
+	return code
+}
+
+// CodeSize is the length of a code, 0 where Code gives none.
+func (v *View) CodeSize(address common.Address, hash common.Hash) int {
+	return len(v.Code(address, hash))
+}
+
+// Has tells whether there is a code of a hash.
+func (v *View) Has(address common.Address, hash common.Hash) bool {
+	return len(v.Code(address, hash)) > 0
+}
+
+// AccessesOf gives what the transactions of a block say that they touch: senders, receivers, and
+// their access lists. Prefetch takes it.
+func AccessesOf(block *types.Block, signer types.Signer) map[common.Address][]common.Hash {
+	accesses := map[common.Address][]common.Hash{block.Coinbase(): nil}
+	touch := func(address common.Address, slots []common.Hash) {
+		accesses[address] = append(accesses[address], slots...)
+	}
+	for _, transaction := range block.Transactions() {
+		// A sender that can't be found makes the block invalid, which is for others to find.
+		if sender, err := types.Sender(signer, transaction); err == nil {
+			touch(sender, nil)
+		}
+		if to := transaction.To(); to != nil {
+			touch(*to, nil)
+		}
+		for _, access := range transaction.AccessList() {
+			touch(access.Address, access.StorageKeys)
+		}
+	}
+	return accesses
+}
+
+// Prefetch reads accounts and their slots into the cache, many at one time: for instance those of a
+// block's access list. What is named twice is read once.
+func (v *View) Prefetch(ctx context.Context, accesses map[common.Address][]common.Hash) error {
+	if v.empty {
+		return nil
+	}
+	var keys [][]byte
+	wanted := make(map[string]bool)
+	want := func(key []byte) {
+		if _, known := v.state.cache.get(key, v.place); !known && !wanted[string(key)] {
+			wanted[string(key)] = true
+			keys = append(keys, key)
+		}
+	}
+	for address, slots := range accesses {
+		hash := crypto.Keccak256Hash(address[:])
+		want(v.state.keys.account(hash))
+		for _, slot := range slots {
+			want(v.state.keys.slot(hash, crypto.Keccak256Hash(slot[:])))
+		}
+	}
+	for len(keys) > 0 {
+		part := keys[:min(len(keys), sharedMax)]
+		if _, err := v.fetch(ctx, part); err != nil {
+			return err
+		}
+		keys = keys[len(part):]
+	}
+	return nil
+}
