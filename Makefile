@@ -29,6 +29,7 @@ help:
 	@echo "make e2e      installed by its charts on a real Kubernetes of three nodes on this machine, under load and faults; needs root"
 	@echo "make bench    the engine beside RocksDB, redb, fjall, NOMT and QMDB, in 40 minutes; QUICK=1 takes less than 5 minutes, AGAINST=FILE compares with a former bench-report.json, of which you keep a copy; FIREWOOD=1 adds Firewood, whose licence you read first (loadtest/README.md)"
 	@echo "make bench-cluster  Coppice beside etcd, immudb and Tessera; QUICK=1 takes less than 6 minutes, BASE=DIR adds the servers of an earlier build"
+	@echo "make bench-ledger  ledgers of members beside plain batches and immudb; QUICK=1 takes some 2 minutes"
 	@echo "make bench-structures  the engine's forest beside other authenticated structures; QUICK=1 takes less than 2 minutes, DATA=DIR has the real data"
 	@echo "make benchmarks-page  docs/benchmarks.md from the reports of these three; PAGE_FLAGS are those of loadtest/page.py"
 	@echo "make crds     the custom resource definitions of the chart, from the operator's types"
@@ -127,6 +128,10 @@ bench:
 
 bench-cluster: release
 	python3 loadtest/bench.py $(if $(BASE),--base $(BASE))
+
+.PHONY: bench-ledger
+bench-ledger: release
+	python3 loadtest/bench_ledger.py
 
 # The reports of `make bench`, `make bench-cluster` and `make bench-structures` must be in `target/`.
 .PHONY: benchmarks-page

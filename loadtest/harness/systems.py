@@ -69,9 +69,10 @@ class System:
 class Coppice(System):
     """Coppice in release binaries: nodes with a replica of each group, and one coordinator by
     default. Without coordinators, the only node is one itself, in one process. `driver` is the
-    driver's program, if it isn't among the binaries."""
+    driver's program, if it isn't among the binaries. With `ledgers` the cluster keeps ledgers of
+    members."""
 
-    def __init__(self, directory, binaries, replicas, shards=1, coordinators=1, driver=None):
+    def __init__(self, directory, binaries, replicas, shards=1, coordinators=1, driver=None, ledgers=False):
         super().__init__(directory)
         self.name = f"Coppice {shards} x {replicas}" + ("" if coordinators else " in one process")
         self.members = replicas
@@ -82,7 +83,7 @@ class Coppice(System):
         self.network = Loopback([*nodes, *names, *etcds])
         etcd = Etcd(self.network, etcds, self.directory / "etcd", build_go("etcd", "scripts/etcd")) if etcds else None
         self.cluster = Cluster(self.network, self.directory / "cluster", binaries, nodes=nodes, coordinators=names, etcd=etcd,
-                               ledger={"shards": shards}, settings={"node": {"log": LOG}, "coordinator": {"log": LOG}})
+                               ledger={"shards": shards, **({"ledgers": True} if ledgers else {})}, settings={"node": {"log": LOG}, "coordinator": {"log": LOG}})
         self.seen = {}
 
     def processes(self):
@@ -101,6 +102,10 @@ class Coppice(System):
                 self.seen[name] = log.tell()
             rows += [f"{name}: {line.split(STEPS + ': ', 1)[1]}" for line in text.splitlines() if STEPS + ": " in line]
         return rows
+
+    def ledger_driver(self):
+        """The command of the driver for ledgers of members, without the load."""
+        return [self.drive, "ledger", *self.driver()[2:]]
 
     def driver(self):
         return [self.drive, "drive", "--endpoints", ",".join(self.cluster.endpoints()),

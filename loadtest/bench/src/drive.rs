@@ -1,34 +1,23 @@
 //! `coppice-bench drive`: puts load on a ledger and measures it; `loadtest/drive` does the same in
 //! Go for other systems.
 //!
-//! A closed loop has a number of clients, each of which sends its next batch when the last one is
-//! answered. An open loop sends batches at fixed times, without waiting for answers, and counts
-//! latency from the time at which a batch was due. Every client has a connection of its own, unless
+//! Every client has a connection of its own, unless
 //! `--connections` says how many they share. Every commit comes with its receipt, which the client
 //! checks if `--verify` says so, and every read with a proof that the client checks.
 
-use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use coppice_client::{self as client, Client, Error};
 use coppice_proto::v1;
 use coppice_verify::note::VerifierKey;
-use serde_json::json;
-use tokio::time::{Instant, sleep, sleep_until};
+use serde_json::{Value, json};
 
-use crate::pace::{Pace, due_at};
+use crate::load::{self, Caller, Measured, Shape};
 
 /// The longest time that a client waits for one answer.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
-/// A pause that keeps clients of a dead ledger from spinning.
-const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
@@ -108,22 +97,6 @@ fn value(number: u64, length: usize) -> Vec<u8> {
     value
 }
 
-/// State that all clients share.
-struct Run {
-    options: Options,
-    start: Instant,
-    begin: Instant,
-    end: Instant,
-    tickets: AtomicU64,
-    /// Times of an open loop.
-    pace: Option<Pace>,
-    errors: AtomicU64,
-    first_error: Mutex<Option<String>>,
-}
-
-/// The time of an answer, and its latency.
-type Sample = (Instant, Duration);
-
 /// Runs the load, and prints the measurements as JSON.
 ///
 /// # Errors
@@ -134,31 +107,19 @@ pub async fn run(options: Options) -> Result<()> {
     ensure!(options.batch > 0 && options.clients > 0, "--batch and --clients are at least 1");
     ensure!(options.mode != Mode::Read || options.batch <= options.keys, "a read of more keys than there are");
     let connections = connect(&options).await?;
-    let start = Instant::now();
-    let begin = start + Duration::from_secs_f64(options.warmup);
-    let end = begin + Duration::from_secs_f64(options.seconds);
-    let pace = (options.mode == Mode::Open).then(|| Pace::start(start, end, options.rate)).transpose()?;
-    let run = Arc::new(Run {
-        start,
-        begin,
-        end,
-        tickets: AtomicU64::new(0),
-        pace,
-        errors: AtomicU64::new(0),
-        first_error: Mutex::new(None),
-        options,
-    });
-    let clients = connections.iter().cycle().take(usize::try_from(run.options.clients)?).cloned();
-    let tasks: Vec<_> = clients.map(|client| tokio::spawn(Arc::clone(&run).client(client))).collect();
-    sleep_until(run.begin).await;
-    println!("{}", json!({ "event": "begin" }));
-    sleep_until(run.end).await;
-    println!("{}", json!({ "event": "end" }));
-    let mut samples = Vec::new();
-    for task in tasks {
-        samples.extend(task.await.context("a client broke")?);
-    }
-    run.print(samples);
+    let rate = (options.mode == Mode::Open).then_some(options.rate);
+    let shape = Shape { seconds: options.seconds, warmup: options.warmup, rate };
+    let options = Arc::new(options);
+    let clients = connections.iter().cycle().take(usize::try_from(options.clients)?).cloned();
+    let caller = |client: Client| -> Caller {
+        let options = Arc::clone(&options);
+        Box::new(move |ticket| {
+            let (client, options) = (client.clone(), Arc::clone(&options));
+            Box::pin(async move { options.call(&client, ticket).await })
+        })
+    };
+    let measured = load::run(shape, clients.map(caller).collect()).await?;
+    print(&options, measured);
     Ok(())
 }
 
@@ -184,56 +145,23 @@ async fn connect(options: &Options) -> Result<Vec<Client>> {
     Ok(connections)
 }
 
-impl Run {
-    async fn client(self: Arc<Self>, client: Client) -> Vec<Sample> {
-        let mut samples = Vec::new();
-        while Instant::now() < self.end {
-            if let Some(pace) = &self.pace
-                && !pace.due().await
-            {
-                break;
-            }
-            let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
-            let due = match self.options.mode {
-                Mode::Open => self.start + due_at(ticket, self.options.rate),
-                Mode::Closed | Mode::Read => Instant::now(),
-            };
-            let answer = self.call(&client, ticket).await;
-            let now = Instant::now();
-            match answer {
-                Ok(()) if now > self.begin && now < self.end => samples.push((now, now - due)),
-                Ok(()) => {}
-                Err(error) => {
-                    self.note(&error);
-                    sleep(PAUSE).await;
-                }
-            }
-        }
-        samples
-    }
-
-    fn note(&self, error: &Error) {
-        self.errors.fetch_add(1, Ordering::Relaxed);
-        let mut first = self.first_error.lock().expect("nobody panics while holding it");
-        first.get_or_insert_with(|| error.to_string());
-    }
-
+impl Options {
     async fn call(&self, client: &Client, ticket: u64) -> Result<(), Error> {
-        if self.options.mode == Mode::Read {
+        if self.mode == Mode::Read {
             return self.read(client, ticket).await;
         }
-        let first = self.options.first + ticket * self.options.batch;
+        let first = self.first + ticket * self.batch;
         let operation = |number| v1::Operation {
             key: key(number).into(),
-            change: Some(v1::operation::Change::Put(value(number, self.options.value_bytes).into())),
+            change: Some(v1::operation::Change::Put(value(number, self.value_bytes).into())),
         };
-        let operations = (first..first + self.options.batch).map(operation).collect();
+        let operations = (first..first + self.batch).map(operation).collect();
         client.commit(v1::Batch { operations, ..v1::Batch::default() }, true).await.map(drop)
     }
 
     /// Reads one key, or several with one proof for all of them.
     async fn read(&self, client: &Client, ticket: u64) -> Result<(), Error> {
-        let (batch, count) = (self.options.batch, self.options.keys);
+        let (batch, count) = (self.batch, self.keys);
         // Neighbouring numbers have keys that lie far apart.
         let first = mix(ticket) % count;
         let key = |number| Bytes::from(key((first + number) % count));
@@ -247,43 +175,28 @@ impl Run {
         };
         if found { Ok(()) } else { Err(Error::Malformed("a key that was written is not there")) }
     }
+}
 
-    fn print(&self, mut samples: Vec<Sample>) {
-        let options = &self.options;
-        let mut latencies: Vec<Duration> = samples.iter().map(|sample| sample.1).collect();
-        latencies.sort_unstable();
-        let quantile = |part: f64| {
-            let index = (part * latencies.len() as f64) as usize;
-            latencies.get(index.min(latencies.len().saturating_sub(1))).map_or(0, Duration::as_micros) as u64
-        };
-        samples.sort_unstable();
-        let (mut gap, mut before) = (Duration::ZERO, self.begin);
-        for (at, _) in &samples {
-            gap = gap.max(*at - before);
-            before = *at;
-        }
-        gap = gap.max(self.end - before);
-        let records = samples.len() as u64 * options.batch;
-        let mode = match options.mode {
-            Mode::Closed => "closed",
-            Mode::Open => "open",
-            Mode::Read => "read",
-        };
-        let report = json!({
-            "system": "coppice", "mode": mode, "batch": options.batch, "value_bytes": options.value_bytes,
-            "clients": options.clients, "connections": options.connections.unwrap_or(options.clients), "seconds": options.seconds, "rate": options.rate,
-            "errors": self.errors.load(Ordering::Relaxed),
-            "first_error": *self.first_error.lock().expect("nobody panics while holding it"),
-            "calls": samples.len(), "records": records, "records_per_second": records as f64 / options.seconds,
-            "next_key": options.first + self.tickets.load(Ordering::Relaxed) * options.batch,
-            "latency_us": {
-                "p50": quantile(0.5), "p90": quantile(0.9), "p99": quantile(0.99), "p999": quantile(0.999),
-                "max": quantile(1.0),
-            },
-            "gap_ms": gap.as_micros() as f64 / 1000.0,
-        });
-        println!("{report}");
+fn print(options: &Options, measured: Measured) {
+    let records = measured.calls * options.batch;
+    let mode = match options.mode {
+        Mode::Closed => "closed",
+        Mode::Open => "open",
+        Mode::Read => "read",
+    };
+    let begun = measured.begun;
+    let mut report = measured.into_json();
+    let more = json!({
+        "system": "coppice", "mode": mode, "batch": options.batch, "value_bytes": options.value_bytes,
+        "clients": options.clients, "connections": options.connections.unwrap_or(options.clients),
+        "seconds": options.seconds, "rate": options.rate,
+        "records": records, "records_per_second": records as f64 / options.seconds,
+        "next_key": options.first + begun * options.batch,
+    });
+    if let (Value::Object(report), Value::Object(more)) = (&mut report, more) {
+        report.extend(more);
     }
+    println!("{report}");
 }
 
 #[cfg(test)]

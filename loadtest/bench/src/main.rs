@@ -2,8 +2,8 @@
 //! and `make load`.
 //!
 //! `history` runs clients and records their requests and answers for the checker; `collect` lists
-//! what the ledger holds in the end, and walks its root log. `drive` measures a ledger under load,
-//! as programs in Go measure other systems; `ceiling` measures the machine. `judge` checks answers
+//! what the ledger holds in the end, and walks its root log. `drive` and `ledger` measure under
+//! load, as programs in Go measure other systems; `ceiling` measures the machine. `judge` checks answers
 //! that k6 received against their proofs.
 
 mod ceiling;
@@ -12,6 +12,8 @@ mod drive;
 mod files;
 mod history;
 mod judge;
+mod ledger;
+mod load;
 mod pace;
 mod pair;
 mod values;
@@ -31,6 +33,8 @@ enum Arguments {
     Collect(collect::Options),
     /// Put load on a ledger, and measure.
     Drive(drive::Options),
+    /// Put load on a ledger of members, and measure.
+    Ledger(ledger::Options),
     /// Check answers that others received against their proofs.
     Judge(judge::Options),
     /// Measure the machine.
@@ -46,6 +50,7 @@ fn main() -> ExitCode {
             Arguments::History(options) => history::run(options).await,
             Arguments::Collect(options) => collect::run(options).await,
             Arguments::Drive(options) => drive::run(options).await,
+            Arguments::Ledger(options) => ledger::run(options).await,
             Arguments::Judge(options) => judge::run(options).await,
             Arguments::Ceiling(options) => ceiling::run(&options),
         }
