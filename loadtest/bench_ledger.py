@@ -170,7 +170,7 @@ def resident(system):
     """Bytes of memory that the servers hold."""
     total = 0
     for process in system.processes():
-        with open(f"/proc/{process.pid}/statm") as statm:
+        with open(f"/proc/{process.child.pid}/statm") as statm:
             total += int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return total
 
