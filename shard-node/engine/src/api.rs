@@ -37,7 +37,7 @@ pub struct Options {
     pub waiting_percent_max: u32,
     /// A record of the value log carries its key and stamp if these take at most this percentage of
     /// the value. A merge can then create shortcuts, which lead a get to the value without reading
-    /// its leaf. If this is 0, no record carries them.
+    /// its leaf. If this is 0, only records of reserved keys carry them.
     pub name_percent_max: u32,
     /// Threads that hash and encode large batches, and that read, merge and build leaves.
     pub workers: Workers,
@@ -83,6 +83,8 @@ pub struct StageRequest<'a> {
     pub merges: &'a [MergeName],
     /// The writes, folded: keys ascend, each occurs once.
     pub operations: &'a [Operation],
+    /// Keys whose values the version erases once it is decided: ascending, and reserved ones.
+    pub erases: &'a [Vec<u8>],
 }
 
 /// A version that was just staged.

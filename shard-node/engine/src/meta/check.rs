@@ -44,6 +44,7 @@ impl Meta {
         if !self.journals.iter().all(known) {
             return Err(Inconsistent("a journal without its segment"));
         }
+        self.check_erasures()?;
         if !self.merges.values().all(|merge| frozen(&merge.output) && merge.id < self.next_id) {
             return Err(Inconsistent("a merge's output"));
         }

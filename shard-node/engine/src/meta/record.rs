@@ -9,6 +9,7 @@ use coppice_types::{
 };
 use coppice_verify::hash;
 
+use super::erasures::{decode_keys, encode_keys};
 use crate::{
     PrepareId, ShardState,
     cache::Class,
@@ -171,6 +172,10 @@ pub(crate) enum MetaOp {
     PruneBlock(Version, Delta),
     /// The block that begins with this version is rolled back, with what its versions allocated.
     DropBlock(Version, Delta),
+    /// A staged version erases the values of these keys. Dropping the version drops the erasure.
+    Erase(VersionId, Vec<Vec<u8>>),
+    /// The erasures of decided versions with numbers up to this one are done.
+    Erased(VersionId),
     /// Both slots hold the newest superblock, so pages that only the previous superblock needed are
     /// free.
     Copied,
@@ -432,6 +437,15 @@ impl MetaOp {
                 out.u64(first.0);
                 allocated.encode(out);
             }
+            Self::Erase(id, keys) => {
+                out.u8(15);
+                out.u64(*id);
+                encode_keys(keys, out);
+            }
+            Self::Erased(through) => {
+                out.u8(16);
+                out.u64(*through);
+            }
         }
     }
 
@@ -455,6 +469,8 @@ impl MetaOp {
             12 => Self::Unfold(decode_list(input, VersionRecord::decode)?),
             13 => Self::PruneBlock(Version(input.u64()?), Delta::decode(input)?),
             14 => Self::DropBlock(Version(input.u64()?), Delta::decode(input)?),
+            15 => Self::Erase(input.u64()?, decode_keys(input)?),
+            16 => Self::Erased(input.u64()?),
             _ => return Err(Error::Malformed("meta operation")),
         })
     }
@@ -517,6 +533,8 @@ mod tests {
             MetaOp::DropMerge(5),
             MetaOp::KeepJournal(6, at),
             MetaOp::Copied,
+            MetaOp::Erase(7, vec![b"a".to_vec(), b"b".to_vec()]),
+            MetaOp::Erased(7),
             MetaOp::Checkpoint { generation: 6, segment_ends: vec![(0, 100)], dead_segments: vec![3] },
         ];
         for operation in operations {
@@ -538,7 +556,7 @@ mod tests {
 
     #[test]
     fn an_operation_of_an_unknown_kind_is_refused() {
-        for kind in [0, 15, 255] {
+        for kind in [0, 17, 255] {
             assert_eq!(refusal(&[kind; 64]), Error::Malformed("meta operation"));
         }
     }

@@ -73,6 +73,7 @@ pub fn execute(engine: &mut Engine, command: &Command) -> Result<Outcome, Error>
                 base: stage.base,
                 merges: &stage.merges,
                 operations: &stage.operations,
+                erases: &[],
             };
             let state = engine.stage(&request)?.state;
             if engine.params().journals_kept {

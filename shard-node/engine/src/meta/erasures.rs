@@ -1,0 +1,238 @@
+//! Keys whose values are erased.
+//!
+//! A staged version may erase values. The erasure counts from the moment that the version is
+//! decided, and then for every version: a key that may be erased has one value in its life. So the
+//! set only grows, and a rollback takes nothing out of it. What is on the disk follows later, and
+//! the table says up to which version all of it is done.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use coppice_types::{
+    Version,
+    codec::{Error as CodecError, Reader, Writer},
+};
+
+use super::{
+    Inconsistent, Meta, NUMBER_MAX, VersionId,
+    record::{decode_list, encode_list},
+};
+
+/// Limit on the erased keys of a shard, those of staged versions included.
+pub(crate) const ERASED_MAX: usize = 1 << 20;
+
+/// The version that erased a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Eraser {
+    id: VersionId,
+    version: Version,
+}
+
+/// The erased keys of a shard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Erasures {
+    decided: BTreeMap<Box<[u8]>, Eraser>,
+    /// Keys that staged versions erase, ascending.
+    staged: BTreeMap<VersionId, Vec<Vec<u8>>>,
+    /// Erasures by versions with numbers up to this one are done in the directory.
+    done: VersionId,
+    /// Versions with erasures that are not done, with their numbers of keys. Not stored.
+    open: BTreeMap<VersionId, (Version, usize)>,
+    /// The first generation whose superblock covers all decided erasures. Not stored.
+    covered_at: u64,
+}
+
+impl Erasures {
+    /// Whether the value of a key is erased.
+    pub(crate) fn has(&self, key: &[u8]) -> bool {
+        !self.decided.is_empty() && self.decided.contains_key(key)
+    }
+
+    /// Whether the value of a key was erased by a version with a number up to this one.
+    pub(crate) fn has_by(&self, key: &[u8], id: VersionId) -> bool {
+        self.decided.get(key).is_some_and(|eraser| eraser.id <= id)
+    }
+
+    /// Whether no byte of the key's value is in the directory any more.
+    pub(crate) fn is_done(&self, key: &[u8]) -> bool {
+        self.has_by(key, self.done)
+    }
+
+    /// Whether a staged version erases the value of a key.
+    pub(crate) fn is_staged(&self, id: VersionId, key: &[u8]) -> bool {
+        self.staged.get(&id).is_some_and(|keys| keys.binary_search_by(|erased| erased.as_slice().cmp(key)).is_ok())
+    }
+
+    /// Number of erased keys, those of staged versions included.
+    pub(crate) fn count(&self) -> usize {
+        self.decided.len() + self.staged.values().map(Vec::len).sum::<usize>()
+    }
+
+    pub(crate) fn decided_count(&self) -> usize {
+        self.decided.len()
+    }
+
+    /// Whether there is nothing to store.
+    pub(super) fn is_empty(&self) -> bool {
+        self.count() == 0
+    }
+
+    /// Number of keys whose erasure is decided and not done.
+    pub(crate) fn open_count(&self) -> usize {
+        self.open.values().map(|(_, keys)| keys).sum()
+    }
+
+    /// The lowest version with an erasure that is not done.
+    pub(crate) fn open_from(&self) -> Option<Version> {
+        self.open.values().map(|(version, _)| *version).min()
+    }
+
+    /// The number of the last version with an erasure that is not done.
+    pub(crate) fn open_through(&self) -> Option<VersionId> {
+        self.open.last_key_value().map(|(id, _)| *id)
+    }
+
+    pub(crate) fn covered_at(&self) -> u64 {
+        self.covered_at
+    }
+
+    /// Decides the erasures of a version. `covered_at` is the next generation.
+    pub(super) fn settle(&mut self, id: VersionId, version: Version, covered_at: u64) {
+        let Some(keys) = self.staged.remove(&id) else { return };
+        let mut count = 0;
+        for key in keys {
+            // A staged version may erase what its base erases, too.
+            self.decided.entry(key.into()).or_insert_with(|| {
+                count += 1;
+                Eraser { id, version }
+            });
+        }
+        if count > 0 {
+            self.open.insert(id, (version, count));
+            self.covered_at = covered_at;
+        }
+    }
+
+    /// Forgets what a dropped version would have erased.
+    pub(super) fn forget(&mut self, id: VersionId) {
+        self.staged.remove(&id);
+    }
+
+    pub(super) fn encode(&self, out: &mut Writer) {
+        out.u64(self.done);
+        encode_list(&self.decided.iter().collect::<Vec<_>>(), out, |(key, eraser), out| {
+            out.str16(key);
+            out.u64(eraser.id);
+            out.u64(eraser.version.0);
+        });
+        encode_list(&self.staged.iter().collect::<Vec<_>>(), out, |(id, keys), out| {
+            out.u64(**id);
+            encode_keys(keys, out);
+        });
+    }
+
+    /// Decodes the bytes that [`Self::encode`] wrote into a table of this generation.
+    pub(super) fn decode(input: &mut Reader<'_>, generation: u64) -> Result<Self, CodecError> {
+        let done = input.u64()?;
+        let decided = decode_list(input, |input| {
+            let key: Box<[u8]> = input.str16()?.into();
+            Ok((key, Eraser { id: input.u64()?, version: Version(input.u64()?) }))
+        })?;
+        let staged = decode_list(input, |input| Ok((input.u64()?, decode_keys(input)?)))?;
+        let ascend = decided.is_sorted_by(|a, b| a.0 < b.0) && staged.is_sorted_by(|a, b| a.0 < b.0);
+        if !ascend || decided.is_empty() && staged.is_empty() {
+            return Err(CodecError::Malformed("erased keys"));
+        }
+        let mut open: BTreeMap<VersionId, (Version, usize)> = BTreeMap::new();
+        for (_, eraser) in decided.iter().filter(|(_, eraser)| eraser.id > done) {
+            open.entry(eraser.id).or_insert((eraser.version, 0)).1 += 1;
+        }
+        let (decided, staged) = (decided.into_iter().collect(), staged.into_iter().collect());
+        // The table was written for the generation after its own.
+        Ok(Self { decided, staged, done, open, covered_at: generation.saturating_add(1) })
+    }
+}
+
+/// Encodes a list of keys.
+pub(super) fn encode_keys(keys: &[Vec<u8>], out: &mut Writer) {
+    encode_list(keys, out, |key, out| out.str16(key));
+}
+
+/// Decodes a list of keys, which must ascend.
+pub(super) fn decode_keys(input: &mut Reader<'_>) -> Result<Vec<Vec<u8>>, CodecError> {
+    let keys = decode_list(input, |input| Ok(input.str16()?.to_vec()))?;
+    if keys.is_empty() || !keys.is_sorted_by(|a, b| a < b) {
+        return Err(CodecError::Malformed("erased keys"));
+    }
+    Ok(keys)
+}
+
+impl Meta {
+    /// Notes what a staged version erases.
+    pub(super) fn erase(&mut self, id: VersionId, keys: Vec<Vec<u8>>) -> Result<(), Inconsistent> {
+        if !self.staged.contains(&id) || self.erasures.staged.contains_key(&id) {
+            return Err(Inconsistent("a version erases twice, or is not staged"));
+        }
+        self.erasures.staged.insert(id, keys);
+        Ok(())
+    }
+
+    /// Notes that the erasures of versions up to a number are done.
+    pub(super) fn end_erasures(&mut self, through: VersionId) -> Result<(), Inconsistent> {
+        if through <= self.erasures.done || through >= self.next_id {
+            return Err(Inconsistent("erasures are done that are not open"));
+        }
+        self.erasures.done = through;
+        self.erasures.open.retain(|id, _| *id > through);
+        Ok(())
+    }
+
+    /// Checks erased keys that came from a disk or a peer.
+    pub(super) fn check_erasures(&self) -> Result<(), Inconsistent> {
+        let erasures = &self.erasures;
+        let known = |eraser: &Eraser| eraser.id < self.next_id && eraser.version.0 < NUMBER_MAX;
+        let staged: BTreeSet<VersionId> = erasures.staged.keys().copied().collect();
+        let sound = erasures.count() <= ERASED_MAX
+            && erasures.decided.values().all(known)
+            && staged.is_subset(&self.staged)
+            && erasures.done < self.next_id;
+        if sound { Ok(()) } else { Err(Inconsistent("erased keys")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(names: &[&str]) -> Vec<Vec<u8>> {
+        names.iter().map(|name| name.as_bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn a_key_is_erased_once_its_version_is_decided_and_never_again_otherwise() {
+        let mut erasures = Erasures::default();
+        erasures.staged.insert(3, keys(&["a", "b"]));
+        erasures.staged.insert(4, keys(&["b", "c"]));
+        erasures.staged.insert(5, keys(&["d"]));
+        assert!(erasures.is_staged(3, b"a") && !erasures.is_staged(3, b"c") && !erasures.has(b"a"));
+        erasures.settle(3, Version(7), 2);
+        erasures.settle(4, Version(8), 2);
+        erasures.forget(5);
+        assert!([b"a", b"b", b"c"].iter().all(|key| erasures.has(*key)) && !erasures.has(b"d"));
+        assert_eq!((erasures.count(), erasures.open_count(), erasures.open_from()), (3, 3, Some(Version(7))));
+        assert_eq!((erasures.open_through(), erasures.covered_at()), (Some(4), 2));
+        assert!(erasures.has_by(b"b", 3) && !erasures.has_by(b"c", 3) && !erasures.is_done(b"b"));
+    }
+
+    #[test]
+    fn erased_keys_are_read_back_and_no_prefix_of_them_is_a_list() {
+        let mut erasures = Erasures::default();
+        erasures.staged.insert(3, keys(&["a", "b"]));
+        erasures.staged.insert(4, keys(&["c"]));
+        erasures.settle(3, Version(7), 6);
+        let mut out = Writer::new();
+        erasures.encode(&mut out);
+        let bytes = out.into_bytes();
+        assert_eq!(Erasures::decode(&mut Reader::new(&bytes), 5), Ok(erasures));
+        assert!((0..bytes.len()).all(|end| Erasures::decode(&mut Reader::new(&bytes[..end]), 5).is_err()));
+    }
+}
