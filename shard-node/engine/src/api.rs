@@ -1,7 +1,7 @@
 //! The plain data that callers pass in and get back: options, names and shapes.
 
 use coppice_env::Workers;
-use coppice_types::{MergeName, Operation, PrepareId, ShardState, Stamp};
+use coppice_types::{MergeName, Operation, PrepareId, ShardState, Stamp, Version};
 
 /// An engine's use of memory and disk. Digests do not depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +102,16 @@ pub struct StagedInfo {
     /// The state that it builds on.
     pub base: ShardState,
     pub state: ShardState,
+}
+
+/// How far the erasures of decided versions have come on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ErasureProgress {
+    /// Number of keys whose values may still be there.
+    pub open: usize,
+    /// Erasures by versions up to this one are done. It is the newest decided version if none is
+    /// open.
+    pub through: Version,
 }
 
 /// How merges keep up with writes.

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use coppice_types::Version;
 
 use crate::{
-    Engine, Error, Result,
+    Engine, ErasureProgress, Error, Result,
     files::values::{self, ScrubPlace, tier},
     meta::{MetaOp, VersionId},
 };
@@ -56,30 +56,40 @@ impl Round {
 }
 
 impl Engine {
-    /// Number of keys whose values are erased.
+    /// The number of the last decided version that erased a value; 0 if there is none. Numbers are
+    /// those of this directory.
     #[must_use]
-    pub fn erased(&self) -> usize {
-        self.meta.erasures.decided_count()
+    pub fn last_eraser(&self) -> u64 {
+        self.meta.erasures.last()
     }
 
-    /// Number of keys whose values may still be in the directory, though their erasure is decided.
+    /// Whether the value of a key is erased.
     #[must_use]
-    pub fn erasures_open(&self) -> usize {
-        self.meta.erasures.open_count()
+    pub fn is_erased(&self, key: &[u8]) -> bool {
+        self.meta.erasures.has(key)
     }
 
-    /// The newest version up to which all erasures are done in the directory.
+    /// Whether values may still be in the directory though their erasure is decided.
     #[must_use]
-    pub fn erased_through(&self) -> Version {
+    pub fn is_erasing(&self) -> bool {
+        self.meta.erasures.is_open()
+    }
+
+    /// How far erasures have come, where copies outside the directory are gone for versions with
+    /// numbers up to `cleared`.
+    #[must_use]
+    pub fn erasures(&self, cleared: u64) -> ErasureProgress {
+        let (open, from) = self.meta.erasures.open(cleared);
         let decided = self.decided().version;
-        self.meta.erasures.open_from().map_or(decided, |open| Version(open.0.saturating_sub(1)).min(decided))
+        let through = from.map_or(decided, |from| Version(from.0.saturating_sub(1)).min(decided));
+        ErasureProgress { open, through }
     }
 
     /// Whether an erasure waits for a flush.
     #[must_use]
     pub fn erasure_wants_flush(&self) -> bool {
         let erasures = &self.meta.erasures;
-        self.erasing.is_none() && erasures.open_count() > 0 && self.superblock.generation < erasures.covered_at()
+        self.erasing.is_none() && erasures.is_open() && self.superblock.generation < erasures.covered_at()
     }
 
     /// Whether an erasure waits for a snapshot that was pinned before it to end.
@@ -87,7 +97,7 @@ impl Engine {
     pub fn erasure_wants_unpin(&self) -> bool {
         let erasures = &self.meta.erasures;
         let is_older = |pin| pin < erasures.covered_at();
-        self.erasing.is_none() && erasures.open_count() > 0 && self.meta.oldest_pin().is_some_and(is_older)
+        self.erasing.is_none() && erasures.is_open() && self.meta.oldest_pin().is_some_and(is_older)
     }
 
     /// Whether [`Engine::erase_step`] has something to do now.
@@ -98,7 +108,7 @@ impl Engine {
             Some(round) => !round.is_walked() || !self.writing,
             None => {
                 let waits = self.erasure_wants_flush() || self.erasure_wants_unpin() || self.writing || moves();
-                self.meta.erasures.open_count() > 0 && !waits
+                self.meta.erasures.is_open() && !waits
             }
         };
         is_due && !self.poisoned
@@ -132,9 +142,8 @@ impl Engine {
 
     fn begin_round(&mut self) -> Result<Round> {
         let erasures = &self.meta.erasures;
-        let (through, covered_at) = (erasures.open_through(), erasures.covered_at());
+        let (through, covered_at) = (erasures.last(), erasures.covered_at());
         assert!(self.superblock.generation >= covered_at, "the newest superblock knows what is erased");
-        let through = through.expect("an erasure is open");
         let is_known = self.older.as_ref().is_none_or(|older| older.generation >= covered_at);
         if !is_known || self.slot_unknown {
             self.copy_superblock()?;
@@ -153,7 +162,7 @@ impl Engine {
         while left > 0
             && let Some((segment, end)) = round.next()
         {
-            if !self.has_segment(segment) {
+            if !self.has_file(segment)? {
                 round.place = ScrubPlace::of_segment(segment.saturating_add(1));
                 continue;
             }
@@ -169,7 +178,17 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the segment's file is still there.
+    /// Whether the segment's file is still there. That of a dead segment may be gone although the
+    /// table has the segment: it is deleted before a superblock says so.
+    fn has_file(&self, segment: u32) -> Result<bool> {
+        match self.meta.segments.get(&segment) {
+            Some(known) if known.dead_at.is_none() => Ok(true),
+            _ if !self.has_segment(segment) => Ok(false),
+            _ => self.store.values.is_there(segment),
+        }
+    }
+
+    /// Whether a superblock or a pin may need the segment.
     fn has_segment(&self, segment: u32) -> bool {
         self.meta.segments.contains_key(&segment) || self.meta.dead_segments().iter().any(|dead| dead.segment == segment)
     }
@@ -177,7 +196,9 @@ impl Engine {
     fn end_round(&mut self, round: &Round) -> Result<()> {
         assert!(!self.writing, "nothing is written while files are cut");
         for (id, segment) in self.meta.segments.iter().filter(|(_, segment)| segment.end > 0) {
-            self.store.values.trim(*id, segment.end)?;
+            if self.has_file(*id)? {
+                self.store.values.trim(*id, segment.end)?;
+            }
         }
         self.remove_strangers()?;
         self.apply(MetaOp::Erased(round.through));
@@ -195,6 +216,11 @@ impl Engine {
         }
         self.storage.sync_dir("").map_err(Error::io("sync", "the directory"))?;
         let Some(tier) = self.store.values.tier() else { return Ok(()) };
-        tier::clear(&*self.storage, |name| tier::file_number(name).is_some_and(|(id, last)| last && tier.has(id)))
+        tier::clear(&*self.storage, |name| tier::file_number(name).is_some_and(|(id, last)| last && tier.has(id)))?;
+        // Files of segments that were deleted before are not gone for good without this.
+        match tier::list(&*tier.storage)? {
+            Some(_) => tier.storage.sync_dir("").map_err(Error::io("sync", "the cold directory")),
+            None => Ok(()),
+        }
     }
 }

@@ -63,6 +63,7 @@ impl Meta {
         self.spaces.iter_mut().for_each(|space| space.reopen(self.generation));
         assert!(self.generation > 0, "a checkpoint that has begun has a generation");
         self.generation -= 1;
+        self.erasures.cover_at_most(self.generation + 1);
     }
 
     /// Removes the segments that neither the superblock `oldest` nor a later one needs.

@@ -35,8 +35,8 @@ pub(crate) struct Erasures {
     staged: BTreeMap<VersionId, Vec<Vec<u8>>>,
     /// Erasures by versions with numbers up to this one are done in the directory.
     done: VersionId,
-    /// Versions with erasures that are not done, with their numbers of keys. Not stored.
-    open: BTreeMap<VersionId, (Version, usize)>,
+    /// Decided versions that erased keys, with the number of these. Not stored.
+    erasers: BTreeMap<VersionId, (Version, usize)>,
     /// The first generation whose superblock covers all decided erasures. Not stored.
     covered_at: u64,
 }
@@ -67,32 +67,37 @@ impl Erasures {
         self.decided.len() + self.staged.values().map(Vec::len).sum::<usize>()
     }
 
-    pub(crate) fn decided_count(&self) -> usize {
-        self.decided.len()
-    }
-
     /// Whether there is nothing to store.
     pub(super) fn is_empty(&self) -> bool {
         self.count() == 0
     }
 
-    /// Number of keys whose erasure is decided and not done.
-    pub(crate) fn open_count(&self) -> usize {
-        self.open.values().map(|(_, keys)| keys).sum()
+    /// The number of the last decided version that erased a key; 0 if there is none.
+    pub(crate) fn last(&self) -> VersionId {
+        self.erasers.last_key_value().map_or(0, |(id, _)| *id)
     }
 
-    /// The lowest version with an erasure that is not done.
-    pub(crate) fn open_from(&self) -> Option<Version> {
-        self.open.values().map(|(version, _)| *version).min()
+    /// Whether a decided erasure is not done in the directory.
+    pub(crate) fn is_open(&self) -> bool {
+        self.last() > self.done
     }
 
-    /// The number of the last version with an erasure that is not done.
-    pub(crate) fn open_through(&self) -> Option<VersionId> {
-        self.open.last_key_value().map(|(id, _)| *id)
+    /// Number of keys whose erasure is decided and not done, where nothing counts as done that
+    /// follows this version's number. Also the lowest version that erased one of them.
+    pub(crate) fn open(&self, cleared: VersionId) -> (usize, Option<Version>) {
+        let open = self.erasers.range(self.done.min(cleared).saturating_add(1)..).map(|(_, eraser)| *eraser);
+        open.fold((0, None), |(all, lowest), (version, keys)| {
+            (all + keys, Some(lowest.map_or(version, |lowest: Version| lowest.min(version))))
+        })
     }
 
     pub(crate) fn covered_at(&self) -> u64 {
         self.covered_at
+    }
+
+    /// Notes that the next superblock has this generation, since a flush was cancelled.
+    pub(super) fn cover_at_most(&mut self, next: u64) {
+        self.covered_at = self.covered_at.min(next);
     }
 
     /// Decides the erasures of a version. `covered_at` is the next generation.
@@ -107,7 +112,7 @@ impl Erasures {
             });
         }
         if count > 0 {
-            self.open.insert(id, (version, count));
+            self.erasers.insert(id, (version, count));
             self.covered_at = covered_at;
         }
     }
@@ -142,13 +147,13 @@ impl Erasures {
         if !ascend || decided.is_empty() && staged.is_empty() {
             return Err(CodecError::Malformed("erased keys"));
         }
-        let mut open: BTreeMap<VersionId, (Version, usize)> = BTreeMap::new();
-        for (_, eraser) in decided.iter().filter(|(_, eraser)| eraser.id > done) {
-            open.entry(eraser.id).or_insert((eraser.version, 0)).1 += 1;
+        let mut erasers: BTreeMap<VersionId, (Version, usize)> = BTreeMap::new();
+        for (_, eraser) in &decided {
+            erasers.entry(eraser.id).or_insert((eraser.version, 0)).1 += 1;
         }
         let (decided, staged) = (decided.into_iter().collect(), staged.into_iter().collect());
         // The table was written for the generation after its own.
-        Ok(Self { decided, staged, done, open, covered_at: generation.saturating_add(1) })
+        Ok(Self { decided, staged, done, erasers, covered_at: generation.saturating_add(1) })
     }
 }
 
@@ -182,7 +187,6 @@ impl Meta {
             return Err(Inconsistent("erasures are done that are not open"));
         }
         self.erasures.done = through;
-        self.erasures.open.retain(|id, _| *id > through);
         Ok(())
     }
 
@@ -218,8 +222,11 @@ mod tests {
         erasures.settle(4, Version(8), 2);
         erasures.forget(5);
         assert!([b"a", b"b", b"c"].iter().all(|key| erasures.has(*key)) && !erasures.has(b"d"));
-        assert_eq!((erasures.count(), erasures.open_count(), erasures.open_from()), (3, 3, Some(Version(7))));
-        assert_eq!((erasures.open_through(), erasures.covered_at()), (Some(4), 2));
+        assert_eq!((erasures.count(), erasures.open(9), erasures.is_open()), (3, (3, Some(Version(7))), true));
+        assert_eq!((erasures.last(), erasures.covered_at()), (4, 2));
+        erasures.done = 3;
+        assert_eq!([3, 2].map(|cleared| erasures.open(cleared)), [(1, Some(Version(8))), (3, Some(Version(7)))]);
+        erasures.done = 0;
         assert!(erasures.has_by(b"b", 3) && !erasures.has_by(b"c", 3) && !erasures.is_done(b"b"));
     }
 

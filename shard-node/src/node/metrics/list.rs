@@ -130,6 +130,16 @@ fn engine_state(it: &Instruments) {
         &[("", |look| Some(look.shard.as_ref()?.version))],
     );
     it.gauges(
+        ("coppice.engine.erasures.open", "", ""),
+        "Erased values that may still be on the replica's disks",
+        &[("", |look| Some(look.shard.as_ref()?.erasures.open as u64))],
+    );
+    it.gauges(
+        ("coppice.engine.erased.version", "", ""),
+        "The newest version up to which all erasures are done on the replica's disks",
+        &[("", |look| Some(look.shard.as_ref()?.erasures.through.0))],
+    );
+    it.gauges(
         ("coppice.engine.trees", "", ""),
         "Trees of the newest decided version",
         &[("", |look| Some(look.shard.as_ref()?.trees))],

@@ -4,7 +4,7 @@
 //! place of the value. The value is overwritten first, and the header after a sync. A crash in
 //! between leaves a wrong checksum, which is no damage at an erased key.
 
-use std::hash::Hasher;
+use std::{hash::Hasher, io::ErrorKind};
 
 use coppice_env::OpenMode;
 use coppice_types::Stamp;
@@ -103,6 +103,14 @@ impl ValueLog {
         }
         let is_sound = record[..8] == checksum(blob.at, &[&record[8..], &held].concat()).to_le_bytes();
         Ok(kind == RecordKind::Erased as u8 && is_sound && value.of(&held).iter().all(|byte| *byte == 0))
+    }
+
+    /// Whether the segment has a file.
+    pub(crate) fn is_there(&self, segment: u32) -> Result<bool> {
+        match self.open(segment, OpenMode::Existing) {
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(false),
+            opened => opened.map(|_| true),
+        }
     }
 
     /// Cuts a segment's file behind its last record. What lies there is from writes that a crash
