@@ -21,9 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use coppice_engine::{self as engine, Engine, ForestShape, MergeName, PrepareId, ShardState, StageRequest};
 use coppice_env::bug::{Bug, planted, strikes};
-use coppice_types::{
-    AdminOperation, Change, Digest, Operation, RaftId, Reason, Term, Version, codec::Writer,
-};
+use coppice_types::{AdminOperation, Change, Digest, Operation, RaftId, Reason, Term, Version, codec::Writer};
 use coppice_verify::ledgers::{RESERVED_END, erased_by};
 
 mod cold;

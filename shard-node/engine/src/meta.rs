@@ -366,6 +366,18 @@ impl Meta {
         if staged && new { Ok(()) } else { Err(Inconsistent("a journal of a version that has one, or is decided")) }
     }
 
+    /// Notes what a staged version erases.
+    fn erase(&mut self, id: VersionId, keys: Vec<Vec<u8>>) -> Result<(), Inconsistent> {
+        let fits = self.staged.contains(&id) && self.erasures.stage(id, keys);
+        if fits { Ok(()) } else { Err(Inconsistent("a version erases twice, or is not staged")) }
+    }
+
+    /// Notes that the erasures of versions up to a number are done.
+    fn end_erasures(&mut self, through: VersionId) -> Result<(), Inconsistent> {
+        let fits = through < self.next_id && self.erasures.end(through);
+        if fits { Ok(()) } else { Err(Inconsistent("erasures are done that are not open")) }
+    }
+
     fn settle(&mut self, id: VersionId) -> Result<(), Inconsistent> {
         let tip = self.tip().id;
         if !self.staged.remove(&id) {

@@ -97,7 +97,7 @@ impl<M: StateMachine> Flushing<M> {
 
     /// Asks for flushes until the log need not be kept up to this entry.
     pub(super) fn want_floor(&mut self, index: u64) {
-        self.floor_wanted = self.floor_wanted.max(index);
+        self.floor_wanted = index;
     }
 
     /// Notes that an entry was applied.

@@ -529,9 +529,8 @@ fn what_was_in_the_log_before_it_was_renewed_is_in_no_file_once_it_is_cleared() 
         let mut rng = SimRng::new(seed);
         let mut log = create(&disk).expect("creates");
         let marker = [0xa5; 64];
-        let has_marker = |disk: &SimStorage| {
-            raw(disk).iter().any(|bytes| bytes.windows(16).any(|window| window == &marker[..16]))
-        };
+        let has_marker =
+            |disk: &SimStorage| raw(disk).iter().any(|bytes| bytes.windows(16).any(|window| window == &marker[..16]));
         let more = |log: &mut Log, rng: &mut SimRng, data: &[u8]| {
             let last = log.last();
             let mut new = entries(last, rng);
@@ -543,7 +542,7 @@ fn what_was_in_the_log_before_it_was_renewed_is_in_no_file_once_it_is_cleared() 
             log.set_hard_state(HardState { term, vote: 0, commit: position.index });
             flush(log).expect("the disk works");
         };
-        // The marker is in old segments, in files that wait to be used again, and in those used again.
+        // The marker is in old segments, and in files that wait to be used again or were.
         for round in 0..30 {
             more(&mut log, &mut rng, &marker);
             if round % 3 == 2 {

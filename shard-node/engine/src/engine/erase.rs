@@ -23,6 +23,7 @@ use crate::{
     files::values::{self, ScrubPlace, tier},
     meta::{MetaOp, VersionId},
 };
+
 /// A round in progress.
 #[derive(Debug)]
 pub(crate) struct Round {
@@ -118,9 +119,8 @@ impl Engine {
     /// Does nothing if nothing is due.
     ///
     /// # Errors
-    /// `Corrupted`, `Poisoned`, or a failure of the storage. The next call returns to the same place.
+    /// `Corrupted`, or a failure of the storage. The next call returns to the same place.
     pub fn erase_step(&mut self, bytes: u64) -> Result<()> {
-        self.check_usable()?;
         if !self.erasure_due() {
             return Ok(());
         }
@@ -190,7 +190,8 @@ impl Engine {
 
     /// Whether a superblock or a pin may need the segment.
     fn has_segment(&self, segment: u32) -> bool {
-        self.meta.segments.contains_key(&segment) || self.meta.dead_segments().iter().any(|dead| dead.segment == segment)
+        self.meta.segments.contains_key(&segment)
+            || self.meta.dead_segments().iter().any(|dead| dead.segment == segment)
     }
 
     fn end_round(&mut self, round: &Round) -> Result<()> {

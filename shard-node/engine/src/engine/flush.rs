@@ -176,8 +176,9 @@ impl Engine {
         self.much_waits = waiting > self.options.free_bytes_kept_min && waiting > used / 100 * percent;
     }
 
-    /// Copies the newest superblock to the other slot. Space that only the previous superblock needed is then free. After a crash before the
-    /// copy is durable, or after a failure, the newest superblock is intact in its own slot.
+    /// Copies the newest superblock to the other slot. Space that only the previous superblock
+    /// needed is then free. After a crash before the copy is durable, or after a failure, the
+    /// newest superblock is intact in its own slot.
     pub(super) fn copy_superblock(&mut self) -> Result<()> {
         assert!(!self.poisoned, "the superblock that is copied is durable");
         assert!(!self.writing, "no other superblock is being written");

@@ -97,10 +97,10 @@ impl Engine {
     /// Stages the next state on a base: the decided tip or any staged state.
     ///
     /// # Errors
-    /// `BaseMismatch`, `StampMismatch`, `AlreadyStaged`, `TreeLimit`, `Invalid` (also for a put of
-    /// an erased key, and for an erased key that this version changes or that has no value), an error of a
-    /// merge to install, `Corrupted`, `Poisoned`, or a failure of the storage. Nothing is staged
-    /// then.
+    /// `BaseMismatch`, `StampMismatch`, `AlreadyStaged`, `TreeLimit`, an error of a merge to
+    /// install, `Corrupted`, `Poisoned`, or a failure of the storage. `Invalid`, also for a put of
+    /// an erased key, and for a key to erase that this version changes or that has no value.
+    /// Nothing is staged then.
     pub fn stage(&mut self, request: &StageRequest<'_>) -> Result<Staged> {
         self.check_usable()?;
         check_number(request.stamp.version.0.max(request.stamp.epoch.0))?;
@@ -179,7 +179,8 @@ impl Engine {
         if erases.iter().any(|key| is_touched(key)) {
             return Err(Error::Invalid("a version changes a key that it erases"));
         }
-        if erasures.count() > 0 && request.operations.iter().any(|it| self.is_erased_in(base, &it.key) && is_put(it)) {
+        let mut reserved = request.operations.iter().take_while(|operation| *operation.key < *RESERVED_END);
+        if erasures.count() > 0 && reserved.any(|it| is_put(it) && self.is_erased_in(base, &it.key)) {
             return Err(Error::Invalid("a put of an erased key"));
         }
         if erasures.count().saturating_add(erases.len()) > ERASED_MAX {

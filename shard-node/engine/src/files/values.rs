@@ -1,11 +1,12 @@
 //! The value log: values too long for their leaf, filters, shortcuts, kept journals and
 //! rows of the Meta table, in append-only segments.
 //!
-//! A record is written once and never moved, unless its value is erased (see [`erase`]). A merge may append a live value again and put the old
-//! record on a pending list. The Meta table counts the live bytes of each segment. A segment
-//! without live bytes is deleted when no superblock on disk needs it. Appended records stay in
-//! memory until they are written, with a flush or ahead of it. A crash before the flush loses them
-//! and everything that refers to them. Old segments may lie in a second directory, see [`tier`].
+//! A record is written once and never moved; only a value that is erased is overwritten, see
+//! [`erase`]. A merge may append a live value again and put the old record on a pending list. The
+//! Meta table counts the live bytes of each segment. A segment without live bytes is deleted when
+//! no superblock on disk needs it. Appended records stay in memory until they are written, with a
+//! flush or ahead of it. A crash before the flush loses them and everything that refers to them.
+//! Old segments may lie in a second directory, see [`tier`].
 
 mod erase;
 mod record;

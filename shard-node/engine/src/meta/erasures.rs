@@ -5,17 +5,14 @@
 //! set only grows, and a rollback takes nothing out of it. What is on the disk follows later, and
 //! the table says up to which version all of it is done.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use coppice_types::{
     Version,
     codec::{Error as CodecError, Reader, Writer},
 };
 
-use super::{
-    Inconsistent, Meta, NUMBER_MAX, VersionId,
-    record::{decode_list, encode_list},
-};
+use super::record::{VersionId, decode_keys, decode_list, encode_keys, encode_list};
 
 /// Limit on the erased keys of a shard, those of staged versions included.
 pub(crate) const ERASED_MAX: usize = 1 << 20;
@@ -122,6 +119,26 @@ impl Erasures {
         self.staged.remove(&id);
     }
 
+    /// Notes what a staged version erases; `false` if it is noted already.
+    pub(super) fn stage(&mut self, id: VersionId, keys: Vec<Vec<u8>>) -> bool {
+        self.staged.insert(id, keys).is_none()
+    }
+
+    /// Notes that the erasures of versions up to a number are done; `false` if they were before.
+    pub(super) fn end(&mut self, through: VersionId) -> bool {
+        let is_open = through > self.done;
+        self.done = self.done.max(through);
+        is_open
+    }
+
+    /// Whether no decided version has a number or version from a limit on, all staged ones are
+    /// known, and there are not too many keys.
+    pub(super) fn is_sound(&self, next_id: VersionId, number_max: u64, is_staged: impl Fn(&VersionId) -> bool) -> bool {
+        let known = |eraser: &Eraser| eraser.id < next_id && eraser.version.0 < number_max;
+        let decided = self.decided.values().all(known) && self.done < next_id;
+        decided && self.staged.keys().all(is_staged) && self.count() <= ERASED_MAX
+    }
+
     pub(super) fn encode(&self, out: &mut Writer) {
         out.u64(self.done);
         encode_list(&self.decided.iter().collect::<Vec<_>>(), out, |(key, eraser), out| {
@@ -154,52 +171,6 @@ impl Erasures {
         let (decided, staged) = (decided.into_iter().collect(), staged.into_iter().collect());
         // The table was written for the generation after its own.
         Ok(Self { decided, staged, done, erasers, covered_at: generation.saturating_add(1) })
-    }
-}
-
-/// Encodes a list of keys.
-pub(super) fn encode_keys(keys: &[Vec<u8>], out: &mut Writer) {
-    encode_list(keys, out, |key, out| out.str16(key));
-}
-
-/// Decodes a list of keys, which must ascend.
-pub(super) fn decode_keys(input: &mut Reader<'_>) -> Result<Vec<Vec<u8>>, CodecError> {
-    let keys = decode_list(input, |input| Ok(input.str16()?.to_vec()))?;
-    if keys.is_empty() || !keys.is_sorted_by(|a, b| a < b) {
-        return Err(CodecError::Malformed("erased keys"));
-    }
-    Ok(keys)
-}
-
-impl Meta {
-    /// Notes what a staged version erases.
-    pub(super) fn erase(&mut self, id: VersionId, keys: Vec<Vec<u8>>) -> Result<(), Inconsistent> {
-        if !self.staged.contains(&id) || self.erasures.staged.contains_key(&id) {
-            return Err(Inconsistent("a version erases twice, or is not staged"));
-        }
-        self.erasures.staged.insert(id, keys);
-        Ok(())
-    }
-
-    /// Notes that the erasures of versions up to a number are done.
-    pub(super) fn end_erasures(&mut self, through: VersionId) -> Result<(), Inconsistent> {
-        if through <= self.erasures.done || through >= self.next_id {
-            return Err(Inconsistent("erasures are done that are not open"));
-        }
-        self.erasures.done = through;
-        Ok(())
-    }
-
-    /// Checks erased keys that came from a disk or a peer.
-    pub(super) fn check_erasures(&self) -> Result<(), Inconsistent> {
-        let erasures = &self.erasures;
-        let known = |eraser: &Eraser| eraser.id < self.next_id && eraser.version.0 < NUMBER_MAX;
-        let staged: BTreeSet<VersionId> = erasures.staged.keys().copied().collect();
-        let sound = erasures.count() <= ERASED_MAX
-            && erasures.decided.values().all(known)
-            && staged.is_subset(&self.staged)
-            && erasures.done < self.next_id;
-        if sound { Ok(()) } else { Err(Inconsistent("erased keys")) }
     }
 }
 

@@ -9,7 +9,6 @@ use coppice_types::{
 };
 use coppice_verify::hash;
 
-use super::erasures::{decode_keys, encode_keys};
 use crate::{
     PrepareId, ShardState,
     cache::Class,
@@ -205,6 +204,20 @@ pub(crate) fn decode_list<T>(
         items.push(decode(input)?);
     }
     Ok(items)
+}
+
+/// Encodes a list of keys.
+pub(super) fn encode_keys(keys: &[Vec<u8>], out: &mut Writer) {
+    encode_list(keys, out, |key, out| out.str16(key));
+}
+
+/// Decodes a list of keys, which must ascend.
+pub(super) fn decode_keys(input: &mut Reader<'_>) -> Result<Vec<Vec<u8>>, Error> {
+    let keys = decode_list(input, |input| Ok(input.str16()?.to_vec()))?;
+    if keys.is_empty() || !keys.is_sorted_by(|a, b| a < b) {
+        return Err(Error::Malformed("erased keys"));
+    }
+    Ok(keys)
 }
 
 pub(crate) fn decode_pid(input: &mut Reader<'_>) -> Result<Pid, Error> {
@@ -417,6 +430,13 @@ impl MetaOp {
                 blob.encode(out);
             }
             Self::Copied => out.u8(10),
+            later => later.encode_later(out),
+        }
+    }
+
+    /// Encodes the operations about blocks and erased keys.
+    fn encode_later(&self, out: &mut Writer) {
+        match self {
             Self::Fold { first, last, at } => {
                 out.u8(11);
                 out.u64(*first);
@@ -446,6 +466,7 @@ impl MetaOp {
                 out.u8(16);
                 out.u64(*through);
             }
+            _ => unreachable!("it is encoded by the caller"),
         }
     }
 

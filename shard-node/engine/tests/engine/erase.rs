@@ -157,7 +157,9 @@ fn a_crash_at_any_write_of_an_erasure_leaves_what_the_next_start_finishes() {
         sim.crash_after(at);
         let ended = run(&sim);
         assert!(sim.crashed() && (ended.is_err() || at + 1 == ios), "write {at} happens");
-        for wreck in [sim.process_loss(), sim.power_loss(at * 3), sim.power_loss(at * 3 + 1), sim.power_loss(at * 3 + 2)] {
+        for wreck in
+            [sim.process_loss(), sim.power_loss(at * 3), sim.power_loss(at * 3 + 1), sim.power_loss(at * 3 + 2)]
+        {
             check_directory(&wreck);
             let mut replica = Replica::reopen(wreck.clone(), options(), log.clone()).expect("opens after a crash");
             check_all(replica.engine(), &model);
@@ -281,7 +283,8 @@ fn a_fall_back_to_the_older_superblock_finds_an_erasure_and_no_damage() {
 #[test]
 fn files_of_a_real_directory_have_no_byte_of_an_erased_value() {
     let path = std::env::temp_dir().join(format!("coppice-erase-{}", std::process::id()));
-    let storage = |name: &str| -> std::sync::Arc<dyn Storage> { std::sync::Arc::new(DiskStorage::new(path.join(name))) };
+    let storage =
+        |name: &str| -> std::sync::Arc<dyn Storage> { std::sync::Arc::new(DiskStorage::new(path.join(name))) };
     let both = || std::sync::Arc::new(TieredStorage::new(storage("hot"), storage("cold")));
     let (_, mut replica) = decided();
     replica.flush().expect("flushes");

@@ -65,11 +65,13 @@ impl<M: StateMachine> Actor<M> {
             None => {
                 self.group.renew_log()?;
                 let index = self.group.status().last.index;
-                self.flushing.want_floor(index);
                 *self.copies.begun.insert(Begun { mark, index })
             }
         };
-        if floor.index < begun.index {
+        // Entries that were never committed may be gone.
+        let index = begun.index.min(self.group.status().last.index);
+        self.flushing.want_floor(index);
+        if floor.index < index {
             return Ok(());
         }
         self.flushing.cut_to(&self.home, &mut self.group, floor)?;

@@ -227,12 +227,7 @@ fn check_history(view: &View<'_>, model: &Model, entry: &Entry, generator: &mut 
     assert_changes(model, &page.changes, &expected, &key);
 }
 
-fn assert_changes(
-    model: &Model,
-    found: &[KeyChange],
-    expected: &[(coppice_types::Stamp, Option<Live>)],
-    key: &[u8],
-) {
+fn assert_changes(model: &Model, found: &[KeyChange], expected: &[(coppice_types::Stamp, Option<Live>)], key: &[u8]) {
     let stamps = |changes: &[KeyChange]| -> Vec<_> {
         changes.iter().map(|change| (change.stamp, change.record.is_some())).collect()
     };

@@ -210,9 +210,8 @@ impl Model {
         let staged = line.iter().filter(|entry| self.staged.contains(&entry.id)).flat_map(|entry| &entry.erases);
         let gone: BTreeSet<&Vec<u8>> = self.erased.keys().chain(staged).collect();
         let puts_gone = |it: &Operation| matches!(it.change, Change::Put(_)) && gone.contains(&it.key.to_vec());
-        let stored = |key: &Vec<u8>| {
-            base.live.get(key).is_some_and(|live| live.value.len() > self.params.inline_bytes as usize)
-        };
+        let stored =
+            |key: &Vec<u8>| base.live.get(key).is_some_and(|live| live.value.len() > self.params.inline_bytes as usize);
         let sound = |key: &Vec<u8>| {
             let touched = stage.operations.iter().any(|operation| operation.key.as_ref() == key.as_slice());
             key.first() == Some(&0) && !touched && (self.erased.contains_key(key) || stored(key))

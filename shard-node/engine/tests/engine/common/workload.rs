@@ -141,7 +141,15 @@ impl Generator {
     /// A stage that is refused.
     fn odd_stage(&mut self, model: &Model) -> Command {
         let Command::Stage(mut stage) = self.stage(model) else { unreachable!("stage makes stages") };
-        match self.rng.below(9) {
+        match self.rng.below(10) {
+            9 => {
+                if let Some(key) = model.erased.keys().next() {
+                    stage.operations.retain(|operation| operation.key.as_ref() != key.as_slice());
+                    let change = Change::Put(vec![1; 300].into());
+                    stage.operations.push(Operation { key: key.clone().into(), change });
+                    stage.operations.sort_by(|a, b| a.key.cmp(&b.key));
+                }
+            }
             6 => stage.erases = vec![b"not reserved".to_vec()],
             7 => stage.erases = vec![vec![0, 1, 0xff, 0xff]],
             8 => {
