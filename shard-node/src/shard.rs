@@ -21,7 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use coppice_engine::{self as engine, Engine, ForestShape, MergeName, PrepareId, ShardState, StageRequest};
 use coppice_env::bug::{Bug, planted, strikes};
-use coppice_types::{AdminOperation, Digest, RaftId, Reason, Term, Version, codec::Writer};
+use coppice_types::{AdminOperation, Change, Digest, Operation, RaftId, Reason, Term, Version, codec::Writer};
+use coppice_verify::ledgers::{RESERVED_END, erased_by};
 
 mod cold;
 mod command;
@@ -67,6 +68,8 @@ pub struct ShardMachine {
     protocol: Protocol,
     /// A version that is staged although its Prepare is not applied.
     foreseen: Option<Foreseen>,
+    /// Prepares since the state was opened that came with a value that was erased before.
+    strays: u64,
     /// Merges that the other replicas say they have built, by raft id. Not part of the replicated
     /// state.
     built: BTreeMap<RaftId, BTreeSet<MergeName>>,
@@ -85,6 +88,7 @@ impl ShardMachine {
             engine,
             protocol,
             foreseen: None,
+            strays: 0,
             built: BTreeMap::new(),
             #[cfg(test)]
             spoil_next: false,
@@ -112,6 +116,10 @@ impl ShardMachine {
     }
 
     fn run_command(&mut self, command: &Command) -> Result<Applied<Outcome>, Error> {
+        if let Body::Prepare(prepare) = &command.body {
+            let reserved = prepare.operations.iter().take_while(|operation| *operation.key < *RESERVED_END);
+            self.strays += u64::from(reserved.into_iter().any(|it| is_put(it) && self.engine.is_erased(&it.key)));
+        }
         let reply = match self.run(command) {
             Ok(reply) => Ok(reply),
             Err(Stop::Refused(refusal)) => Err(refusal),
@@ -298,8 +306,18 @@ impl ShardMachine {
         let operations = prepare.operations.as_slice();
         let strikes = strikes(Bug::OneDigestBelieved, 50);
         let operations = if strikes { operations.get(1..).unwrap_or_default() } else { operations };
-        let request =
-            StageRequest { stamp: prepare.stamp, prepare_id, base: prepare.base, merges: &prepare.merges, operations };
+        // A mark erases the value that it is about.
+        let mut erases: Vec<Vec<u8>> =
+            operations.iter().filter(|it| is_put(it)).filter_map(|it| erased_by(&it.key)).collect();
+        erases.sort();
+        let request = StageRequest {
+            stamp: prepare.stamp,
+            prepare_id,
+            base: prepare.base,
+            merges: &prepare.merges,
+            operations,
+            erases: &erases,
+        };
         match self.engine.stage(&request) {
             Ok(staged) => Ok(staged.state),
             Err(error) => Err(failed(error)),
@@ -389,6 +407,10 @@ impl ShardMachine {
         let shape = self.engine.shape(&staged.unwrap_or(decided)).map_err(failed)?;
         Ok(Reply { staged: staged.map(|state| state.digest), shape, decided })
     }
+}
+
+fn is_put(operation: &Operation) -> bool {
+    matches!(operation.change, Change::Put(_))
 }
 
 fn prepare_id(context: &Context, prepare: &Prepare) -> PrepareId {

@@ -2,6 +2,7 @@
 //! cut off.
 
 mod cluster;
+mod erase;
 mod full;
 mod shortage;
 mod sleep;

@@ -392,6 +392,7 @@ fn stage(engine: &mut Engine, operations: &[Operation]) -> Result<Staged, coppic
         base: engine.decided(),
         merges: &merges,
         operations,
+        erases: &[],
     })
 }
 

@@ -329,7 +329,7 @@ impl Tpbf {
         self.attempts += 1;
         let stamp = Stamp { version: Version(stamp.version.0 + 1), ..stamp };
         let prepare_id = PrepareId { term: Term(1), attempt: self.attempts };
-        let request = StageRequest { stamp, prepare_id, base, merges, operations };
+        let request = StageRequest { stamp, prepare_id, base, merges, operations, erases: &[] };
         let staged = self.engine.stage(&request)?;
         self.states.push((staged.state, stamp));
         Ok(self.states.len() - 1)

@@ -117,6 +117,11 @@ pub(crate) struct Log {
     dropped: Vec<Segment>,
     /// How many reusable segments the last compaction dropped.
     dropped_last: usize,
+    /// Segments before this one may hold what must not stay on the disk: their files are removed,
+    /// never used again.
+    clean_from: u64,
+    /// Whether the next batch begins a segment in any case.
+    renews: bool,
     /// Whether the cut that has begun may still be stored.
     cut: Option<Arc<Mutex<bool>>>,
     sequence_next: u64,
@@ -173,6 +178,8 @@ impl Log {
             spare: None,
             dropped: Vec::new(),
             dropped_last: 0,
+            clean_from: 0,
+            renews: false,
             cut: None,
             sequence_next: 1,
             pending: Pending::default(),
@@ -346,7 +353,7 @@ impl Log {
     /// ready and the last one is not filled far enough.
     fn begins_segment(&self, blocks: u64) -> bool {
         let filled = |last: &Segment| last.end_block + blocks <= last.filled_blocks;
-        !self.fits(blocks) || (self.spare.is_some() && !self.segments.back().is_some_and(filled))
+        self.renews || !self.fits(blocks) || (self.spare.is_some() && !self.segments.back().is_some_and(filled))
     }
 
     /// Makes sure that `bytes` more of entries can be written, even if the disk fills up now.
@@ -427,6 +434,7 @@ impl Log {
             };
             assert_eq!(next.id, self.segment_next(), "segments are numbered without gaps");
             self.segments.push_back(next);
+            self.renews = false;
         }
         let Pending { items, entries, .. } = std::mem::take(&mut self.pending);
         let newest = entries.last().map_or(self.written.0.index, |(index, _)| *index);

@@ -94,6 +94,13 @@ pub struct Beside<'b> {
     pub writes: &'b (dyn Fn(bool) + Sync),
 }
 
+impl Beside<'_> {
+    /// Calls a function with nothing to do beside a write.
+    pub(crate) fn alone<T>(act: impl FnOnce(&mut Beside<'_>) -> T) -> T {
+        act(&mut Beside { workers: Workers::Inline, meanwhile: &mut |_| {}, writes: &|_| {} })
+    }
+}
+
 /// A batch that is being written. It may never become durable.
 pub struct Writing<'w> {
     /// The proposals in the batch, by index.

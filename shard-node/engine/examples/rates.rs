@@ -247,6 +247,7 @@ impl Bench {
             base: self.engine.decided(),
             merges: &merges,
             operations,
+            erases: &[],
         };
         let start = self.now()?;
         let staged = self.engine.stage(&request)?;

@@ -107,6 +107,7 @@ fn commit(engine: &mut Engine, version: u64) -> Outcome<()> {
         base: engine.decided(),
         merges: &engine.built_merges(),
         operations: &operations,
+        erases: &[],
     })?;
     engine.settle(&staged.state)?;
     while engine.merge_step(MERGE_STEP)? == MergeProgress::Working {}

@@ -1,7 +1,7 @@
 //! The plain data that callers pass in and get back: options, names and shapes.
 
 use coppice_env::Workers;
-use coppice_types::{MergeName, Operation, PrepareId, ShardState, Stamp};
+use coppice_types::{MergeName, Operation, PrepareId, ShardState, Stamp, Version};
 
 /// An engine's use of memory and disk. Digests do not depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct Options {
     pub waiting_percent_max: u32,
     /// A record of the value log carries its key and stamp if these take at most this percentage of
     /// the value. A merge can then create shortcuts, which lead a get to the value without reading
-    /// its leaf. If this is 0, no record carries them.
+    /// its leaf. If this is 0, only records of reserved keys carry them.
     pub name_percent_max: u32,
     /// Threads that hash and encode large batches, and that read, merge and build leaves.
     pub workers: Workers,
@@ -83,6 +83,8 @@ pub struct StageRequest<'a> {
     pub merges: &'a [MergeName],
     /// The writes, folded: keys ascend, each occurs once.
     pub operations: &'a [Operation],
+    /// Keys whose values the version erases once it is decided: ascending, and reserved ones.
+    pub erases: &'a [Vec<u8>],
 }
 
 /// A version that was just staged.
@@ -100,6 +102,16 @@ pub struct StagedInfo {
     /// The state that it builds on.
     pub base: ShardState,
     pub state: ShardState,
+}
+
+/// How far the erasures of decided versions have come on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ErasureProgress {
+    /// Number of keys whose values may still be there.
+    pub open: usize,
+    /// Erasures by versions up to this one are done. It is the newest decided version if none is
+    /// open.
+    pub through: Version,
 }
 
 /// How merges keep up with writes.

@@ -8,6 +8,7 @@
 mod checkpoint;
 mod cold;
 mod decide;
+mod erase;
 mod flush;
 pub(crate) mod journals;
 mod merge;
@@ -76,6 +77,10 @@ pub struct Engine {
     /// Length of the meta log when its last rewrite found no room; 0 if there was none.
     log_tried_len: u64,
     pub(crate) scrub: Scrub,
+    /// The erasure of values in progress.
+    erasing: Option<erase::Round>,
+    /// Whether the slot of the older superblock may hold a part of a copy.
+    slot_unknown: bool,
     /// Whether writes run on another thread.
     pub(crate) writing: bool,
     /// The prune boundary at the last two flushes of this process.
@@ -215,6 +220,8 @@ impl Engine {
             much_waits: false,
             log_tried_len: 0,
             scrub: Scrub::default(),
+            erasing: None,
+            slot_unknown: false,
             writing: false,
             flushed_boundaries: [None; 2],
             lock: guard.into(),

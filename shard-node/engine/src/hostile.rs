@@ -121,7 +121,7 @@ fn segment(mut bytes: Vec<u8>) {
         for size in [0, 40, 100] {
             let _ = log.read_named(ValueRef { segment: 0, offset: place.offset as u32 }, size, b"k1");
         }
-        match log.scrub(&mut place, end, 100) {
+        match log.scrub(&mut place, end, 100, &|key| key == b"k2", &mut Vec::new()) {
             Ok(read) => assert!((1..=100).contains(&read)),
             Err(_) => return,
         }

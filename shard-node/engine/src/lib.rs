@@ -52,7 +52,9 @@ mod hostile;
 #[cfg(test)]
 mod testing;
 
-pub use api::{DiskUsage, ForestShape, MergePace, MergeProgress, Options, StageRequest, Staged, StagedInfo};
+pub use api::{
+    DiskUsage, ErasureProgress, ForestShape, MergePace, MergeProgress, Options, StageRequest, Staged, StagedInfo,
+};
 pub use cache::lists::ACTIVE_HASH_BYTES;
 pub use check::{Finding, Report, fsck};
 pub use coppice_types::{MergeName, Position, PrepareId, ShardState};

@@ -11,6 +11,7 @@
 
 mod check;
 mod checkpoint;
+pub(crate) mod erasures;
 mod folding;
 mod record;
 pub(crate) mod rows;
@@ -39,6 +40,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeadSegment {
     pub(crate) segment: u32,
+    pub(crate) end: u64,
     pub(crate) dead_at: u64,
 }
 
@@ -62,6 +64,7 @@ pub(crate) struct Meta {
     /// Kept journals, by version and number of the version's record. A prune may have dropped that
     /// record.
     pub(crate) journals: BTreeMap<(Version, VersionId), BlobRef>,
+    pub(crate) erasures: erasures::Erasures,
     spaces: [Space; 3],
     /// Number of used patches by page.
     patches: PlaceMap<u64, u16>,
@@ -109,6 +112,7 @@ impl Meta {
             merges: BTreeMap::new(),
             segments: BTreeMap::new(),
             journals: BTreeMap::new(),
+            erasures: erasures::Erasures::default(),
             spaces: Default::default(),
             patches: PlaceMap::default(),
             next_id: 0,
@@ -291,6 +295,8 @@ impl Meta {
             MetaOp::Unfold(rows) => self.unfold(rows),
             MetaOp::PruneBlock(first, pended) => self.prune_block(first, &pended),
             MetaOp::DropBlock(first, allocated) => self.drop_block(first, &allocated),
+            MetaOp::Erase(id, keys) => self.erase(id, keys),
+            MetaOp::Erased(through) => self.end_erasures(through),
             MetaOp::Copied => {
                 self.bury_segments(self.generation);
                 self.settle_limbo(self.generation)
@@ -334,6 +340,7 @@ impl Meta {
         }
         self.uninstall(&record.installs)?;
         self.journals.remove(&(record.stamp.version, id));
+        self.erasures.forget(id);
         self.free_pages(&record.delta.allocated)?;
         self.free_values(&record.delta.values_allocated)
     }
@@ -359,6 +366,18 @@ impl Meta {
         if staged && new { Ok(()) } else { Err(Inconsistent("a journal of a version that has one, or is decided")) }
     }
 
+    /// Notes what a staged version erases.
+    fn erase(&mut self, id: VersionId, keys: Vec<Vec<u8>>) -> Result<(), Inconsistent> {
+        let fits = self.staged.contains(&id) && self.erasures.stage(id, keys);
+        if fits { Ok(()) } else { Err(Inconsistent("a version erases twice, or is not staged")) }
+    }
+
+    /// Notes that the erasures of versions up to a number are done.
+    fn end_erasures(&mut self, through: VersionId) -> Result<(), Inconsistent> {
+        let fits = through < self.next_id && self.erasures.end(through);
+        if fits { Ok(()) } else { Err(Inconsistent("erasures are done that are not open")) }
+    }
+
     fn settle(&mut self, id: VersionId) -> Result<(), Inconsistent> {
         let tip = self.tip().id;
         if !self.staged.remove(&id) {
@@ -371,6 +390,7 @@ impl Meta {
         assert!(!record.decided, "a staged version is not decided");
         record.decided = true;
         self.decided.insert(record.stamp.version, id);
+        self.erasures.settle(id, record.stamp.version, self.generation + 1);
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use std::{
 
 use coppice_env::{File, OpenMode, Storage};
 use coppice_types::{Digest, Stamp};
-use coppice_verify::rules::Filter;
+use coppice_verify::{ledgers::RESERVED_END, rules::Filter};
 
 use blocks::BlockCache;
 use dirty::{Dirty, DirtyBytes, DirtyPatches};
@@ -333,7 +333,8 @@ impl Store {
         Self::own_blob(meta, delta, blob)
     }
 
-    /// Appends a value, with its name if that is small compared with it.
+    /// Appends a value, with its name if that is small compared with it. A value that may be erased
+    /// always has its name, by which all copies of it are found.
     pub(crate) fn add_value(
         &mut self,
         meta: &mut Meta,
@@ -342,7 +343,8 @@ impl Store {
         value: &[u8],
     ) -> BlobRef {
         let (name_bytes, value_bytes) = (u64::from(name_bytes(key)), value.len() as u64);
-        let blob = match name_bytes * 100 <= value_bytes * u64::from(self.name_percent_max) {
+        let is_named = name_bytes * 100 <= value_bytes * u64::from(self.name_percent_max) || key < RESERVED_END;
+        let blob = match is_named {
             true => self.values.append_named(key, stamp, value),
             false => self.values.append(RecordKind::Value, value),
         };
@@ -353,6 +355,18 @@ impl Store {
         meta.reserve_value(blob.at.segment, record_bytes(blob.len));
         delta.allocate_value(blob.at.segment, record_bytes(blob.len));
         blob
+    }
+
+    /// Appends what is left of an erased value.
+    pub(crate) fn add_erased(
+        &mut self,
+        meta: &mut Meta,
+        delta: &mut Delta,
+        (key, stamp): (&[u8], Stamp),
+        len: u32,
+    ) -> BlobRef {
+        let blob = self.values.append_erased(key, stamp, len);
+        Self::own_blob(meta, delta, blob)
     }
 
     pub(crate) fn value(&self, value: StoredValue) -> Result<Vec<u8>> {

@@ -92,6 +92,7 @@ pub(crate) fn stage(engine: &mut Engine, version: u64, mut operations: Vec<Opera
         base: engine.decided(),
         merges: &engine.built_merges(),
         operations: &operations,
+        erases: &[],
     };
     engine.stage(&request).expect("it follows the decided state")
 }
@@ -105,7 +106,7 @@ pub(crate) fn stage_on(
     operations: &[Operation],
 ) -> Result<ShardState> {
     let stamp = Stamp::new(engine.epoch().0, version);
-    let request = StageRequest { stamp, prepare_id: prepare_id(attempt), base, merges: &[], operations };
+    let request = StageRequest { stamp, prepare_id: prepare_id(attempt), base, merges: &[], operations, erases: &[] };
     engine.stage(&request).map(|staged| staged.state)
 }
 

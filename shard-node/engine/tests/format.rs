@@ -47,6 +47,7 @@ fn commit(engine: &mut Engine, version: u64, operations: &[Operation]) -> ShardS
         base: engine.decided(),
         merges: &merges,
         operations,
+        erases: &[],
     };
     let state = engine.stage(&request).expect("it follows the decided state").state;
     engine.settle(&state).expect("it is staged");
@@ -93,6 +94,7 @@ fn build(sim: &SimStorage) -> (Engine, Vec<ShardState>) {
             base,
             merges: &[],
             operations: &[put("staged", &[attempt as u8; 20])],
+            erases: &[],
         };
         engine.stage(&request).expect("it follows the decided state");
     }

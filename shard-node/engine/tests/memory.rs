@@ -60,6 +60,7 @@ fn directory() -> SimStorage {
             base: engine.decided(),
             merges: &engine.built_merges(),
             operations: &operations,
+            erases: &[],
         };
         let staged = engine.stage(&request).expect("it follows the decided state");
         engine.settle(&staged.state).expect("it is staged");
@@ -126,6 +127,7 @@ fn held_with_versions(count: u64) -> isize {
             base: engine.decided(),
             merges: &[],
             operations: &operations,
+            erases: &[],
         };
         let staged = engine.stage(&request).expect("it follows the decided state");
         engine.settle(&staged.state).expect("it is staged");

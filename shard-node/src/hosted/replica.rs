@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 
+use coppice_engine::ErasureProgress;
 use coppice_proto::{convert, v1};
 use coppice_types::GroupId;
 
@@ -39,16 +40,21 @@ impl Replica {
     /// The replica's status as other nodes and coordinators see it.
     pub(super) fn report(&self, group: GroupId, node: &str) -> v1::ReplicaReport {
         let status = self.status();
-        let (disk, forest) = match self {
+        let (disk, forest, erasures) = match self {
             Self::Shard(replica) => {
+                // Read first: a clearing that ends meanwhile only claims too little.
+                let cleared = replica.cleared();
                 let read = |machine: &ShardMachine| {
                     let decided = machine.engine().decided();
                     let shape = machine.engine().shape(&decided).ok();
-                    Ok((machine.disk_bytes(), Some((decided, shape))))
+                    Ok((machine.disk_bytes(), Some((decided, shape)), machine.engine().erasures(cleared)))
                 };
                 replica.read_now(read).unwrap_or_default()
             }
-            Self::Root(replica) => (replica.read_now(|machine| Ok(machine.disk_bytes())).unwrap_or_default(), None),
+            Self::Root(replica) => {
+                let disk = replica.read_now(|machine| Ok(machine.disk_bytes()));
+                (disk.unwrap_or_default(), None, ErasureProgress::default())
+            }
         };
         let ids = |members: &[Member]| members.iter().map(|member| member.raft_id.0).collect();
         v1::ReplicaReport {
@@ -58,9 +64,9 @@ impl Replica {
             shape: forest.and_then(|(_, shape)| shape).as_ref().map(messages::to_shape),
             voters: ids(&status.voters),
             learners: ids(&status.learners),
-            erased_through: 0,
-            erasures_open: 0,
             committed: status.committed,
+            erased_through: erasures.through.0,
+            erasures_open: u32::try_from(erasures.open).unwrap_or(u32::MAX),
             status: Some(v1::ReplicaStatus {
                 raft_id: self.raft_id().0,
                 node: node.to_owned(),

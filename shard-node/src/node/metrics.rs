@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use coppice_engine::{Counters, DiskUsage};
+use coppice_engine::{Counters, DiskUsage, ErasureProgress};
 use coppice_proto::telemetry::SCOPE;
 use coppice_types::GroupId;
 use opentelemetry::{
@@ -42,6 +42,7 @@ struct Shard {
     unflushed_bytes: u64,
     staged: u64,
     version: u64,
+    erasures: ErasureProgress,
 }
 
 /// Figures of the root group's state.
@@ -106,7 +107,10 @@ impl Look {
         let counted = Counted::of(replica.counts(), replica.traffic());
         // A replica without a state has neither.
         let (shard, root) = match replica {
-            Replica::Shard(replica) => (replica.read_now(|machine| Ok(shard(machine))).ok(), None),
+            Replica::Shard(replica) => {
+                let cleared = replica.cleared();
+                (replica.read_now(|machine| Ok(shard(machine, cleared))).ok(), None)
+            }
             Replica::Root(replica) => (None, replica.read_now(|machine| Ok(root(machine))).ok()),
         };
         let (is_open, waiting) = (replica.is_open(), replica.waiting());
@@ -127,7 +131,7 @@ impl Look {
     }
 }
 
-fn shard(machine: &ShardMachine) -> Shard {
+fn shard(machine: &ShardMachine, cleared: u64) -> Shard {
     let engine = machine.engine();
     let decided = engine.decided();
     let entries = engine.shape(&decided).map(|shape| shape.entries).unwrap_or_default();
@@ -139,6 +143,7 @@ fn shard(machine: &ShardMachine) -> Shard {
         unflushed_bytes: engine.unflushed_bytes(),
         staged: engine.staged().len() as u64,
         version: decided.version.0,
+        erasures: engine.erasures(cleared),
     }
 }
 

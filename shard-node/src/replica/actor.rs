@@ -10,6 +10,7 @@
 //! ```
 
 mod apply;
+mod copies;
 mod leadership;
 mod requests;
 mod sleep;
@@ -95,6 +96,7 @@ pub(super) struct Actor<M: StateMachine> {
     snapshots: Snapshots<M>,
     fitness: Fitness,
     cold: Cold,
+    copies: copies::Copies,
     rest: Rest,
     ended: bool,
     next_tick: Duration,
@@ -136,6 +138,7 @@ impl<M: StateMachine> Actor<M> {
             flushing: Flushing::new(Arc::clone(&config), Arc::clone(&shared)),
             fitness: Fitness::default(),
             cold: Cold::default(),
+            copies: copies::Copies::default(),
             rest: Rest::default(),
             ended: false,
             next_tick: config.site.clock.now(),
@@ -147,6 +150,7 @@ impl<M: StateMachine> Actor<M> {
             shared,
         };
         actor.shared.gate.take_blocked();
+        actor.forget_cleared();
         actor.note_members();
         actor
     }
@@ -215,6 +219,8 @@ impl<M: StateMachine> Actor<M> {
         self.lap("compare");
         self.flush_if_due()?;
         self.lap("flush");
+        self.clear_copies()?;
+        self.lap("copies");
         self.cold.go_on(&self.config, &self.shared);
         self.hand_over_if_unfit();
         self.publish();
@@ -277,6 +283,8 @@ impl<M: StateMachine> Actor<M> {
             self.lap("fitness");
             self.scrub()?;
             self.lap("scrub");
+            self.erase()?;
+            self.lap("erase");
             self.cold.grant(&self.config, &self.shared);
             if self.ticks.is_multiple_of(CARE_TICKS) {
                 self.care()?;

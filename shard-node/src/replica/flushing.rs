@@ -50,6 +50,8 @@ pub(super) struct Flushing<M: StateMachine> {
     share_bytes: u64,
     /// Bytes of the state on the disk after the last flush.
     kept_bytes: u64,
+    /// The entry that the floor of the log should reach soon.
+    floor_wanted: u64,
     /// Bytes of the entries that were taken in since all entries were applied.
     taken_bytes: u64,
     /// The cut of the raft log that is being stored.
@@ -69,6 +71,7 @@ impl<M: StateMachine> Flushing<M> {
             short_of: None,
             share_bytes: 0,
             kept_bytes: 0,
+            floor_wanted: 0,
             taken_bytes: 0,
             cut: None,
             removal: None,
@@ -90,6 +93,11 @@ impl<M: StateMachine> Flushing<M> {
     pub(super) fn is_idle(&self) -> bool {
         let removed = self.removal.as_ref().is_none_or(Job::is_done);
         self.entries == 0 && self.short_of.is_none() && self.cut.is_none() && removed
+    }
+
+    /// Asks for flushes until the log need not be kept up to this entry.
+    pub(super) fn want_floor(&mut self, index: u64) {
+        self.floor_wanted = index;
     }
 
     /// Notes that an entry was applied.
@@ -220,7 +228,9 @@ impl<M: StateMachine> Flushing<M> {
         let bytes = machine.as_ref().map_or(0, StateMachine::unflushed_bytes);
         let much = bytes >= tuning.flush_bytes_max || machine.as_ref().is_some_and(Maintain::much_waits);
         let many = self.entries >= tuning.flush_entries_max;
-        let due = self.entries > 0 && (old || many || much);
+        let floor = machine.as_ref().map_or(u64::MAX, |machine| machine.log_floor().index);
+        let is_wanted = floor < self.floor_wanted && applied.index >= self.floor_wanted;
+        let due = self.entries > 0 && (old || many || much) || is_wanted;
         let disk = machine.as_ref().map_or(Disk::Idle, |machine| machine.disk(due));
         drop(machine);
         let late = bytes >= tuning.late_bytes() || age >= 2 * tuning.flush_interval;
@@ -327,6 +337,14 @@ impl<M: StateMachine> Flushing<M> {
             },
         }
         Ok(Written::Done)
+    }
+
+    /// Begins to cut the raft log up to an entry, unless a cut is being stored.
+    ///
+    /// # Errors
+    /// If the group has failed.
+    pub(super) fn cut_to(&mut self, home: &Home, group: &mut Group, floor: Position) -> Result<(), Error> {
+        if self.cut.is_some() { Ok(()) } else { self.begin_cut(home, group, floor) }
     }
 
     /// Begins to cut the raft log, if whole segments of it can be dropped. The floor is noted

@@ -1,7 +1,7 @@
 //! The handle of a running replica: commands, reads and questions, with their time limits.
 
 use std::{
-    sync::{Arc, PoisonError},
+    sync::{Arc, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -44,6 +44,12 @@ impl<M: StateMachine> ReplicaHandle<M> {
     #[must_use]
     pub fn status(&self) -> Status {
         self.shared.status.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Erasures by versions with numbers up to this one have no copies outside of the state.
+    #[must_use]
+    pub fn cleared(&self) -> u64 {
+        self.shared.cleared.load(Ordering::Relaxed)
     }
 
     /// Whether the replica has a state: it is not quarantined, and does not wait for a first

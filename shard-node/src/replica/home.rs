@@ -306,6 +306,30 @@ impl Home {
         }
     }
 
+    /// Durably removes every state but the current one: a snapshot that is not being received any
+    /// more, evidence, and what a crash left.
+    ///
+    /// # Errors
+    /// If one of them cannot be removed.
+    pub fn remove_others(&self) -> Result<(), Error> {
+        self.drop_incoming()?;
+        let remove = || {
+            let current = state_name(self.generation);
+            let others = |storage: &dyn Storage| {
+                let names = match storage.list("") {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                    listed => listed?,
+                };
+                let is_other = |name: &&String| **name == "evidence" || name.starts_with("state-") && **name != current;
+                names.iter().filter(is_other).try_for_each(|name| storage.remove_dir_all(name))?;
+                storage.sync_dir("")
+            };
+            others(&*self.storage)?;
+            self.storage.cold().map_or(Ok(()), |cold| others(&*cold))
+        };
+        remove().map_err(failed("remove old states"))
+    }
+
     /// The entry from which the raft log is kept, whatever the state of the state machine.
     ///
     /// # Errors

@@ -36,6 +36,15 @@ pub enum Backlog {
     Behind,
 }
 
+/// Tells whether there are erased values that copies may hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ErasureMark {
+    /// Number of the last version that erased one; 0 if there is none.
+    pub last: u64,
+    /// Commands since the state was opened that came with a value that was erased before.
+    pub strays: u64,
+}
+
 /// The upkeep that only a shard's state machine needs.
 pub trait Maintain {
     /// Does the work of applying an entry while the raft log writes it. The entry may never become
@@ -92,6 +101,24 @@ pub trait Maintain {
     fn scrub(&mut self, bytes: u64) -> Result<bool, Error> {
         let _ = bytes;
         Ok(true)
+    }
+
+    /// Does a bounded piece of erasing values whose erasure is decided.
+    ///
+    /// # Errors
+    /// If something is damaged, or cannot be read or written.
+    fn erase(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// The erased values that copies outside of this state may still hold.
+    fn erasure_mark(&self) -> ErasureMark {
+        ErasureMark::default()
+    }
+
+    /// Whether an erasure waits for a pinned copy to end.
+    fn erasure_wants_unpin(&self) -> bool {
+        false
     }
 
     /// Whether [`Maintain::move_cold`] has a move to begin or to end.

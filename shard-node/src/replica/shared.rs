@@ -132,6 +132,8 @@ pub struct Shared<M: StateMachine> {
     pub status: RwLock<Status>,
     /// When a part of a pinned snapshot was last handed out, by the monotonic clock.
     pub fetched_ms: AtomicU64,
+    /// Erasures by versions with numbers up to this one have no copies outside of the state.
+    pub cleared: AtomicU64,
     pub traffic: Arc<Traffic>,
     pub counts: Counts,
     /// The threads that reads run on.

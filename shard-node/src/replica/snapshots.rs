@@ -44,6 +44,7 @@ use super::{
     input::{Failed, Input},
     machine::StateMachine,
     mailbox::Lane,
+    maintain::Maintain,
     shared::Shared,
 };
 use crate::Error;
@@ -55,6 +56,8 @@ const PIN_KEPT: Duration = Duration::from_secs(60);
 const PIN_IDLE: Duration = Duration::from_secs(10);
 /// How long a peer may show no sign of fetching before the snapshot is offered to it again.
 const FETCH_IDLE: Duration = Duration::from_secs(3);
+/// How long after its beginning a pin may delay an erasure.
+const ERASURE_DELAY_MAX: Duration = Duration::from_secs(600);
 /// The shortest pause between two checks.
 const CHECK_PAUSE_MIN: Duration = Duration::from_secs(5);
 /// The pause between two checks, as a multiple of the last check's duration.
@@ -177,6 +180,11 @@ impl<M: StateMachine> Snapshots<M> {
         !gives && self.fetching.is_none() && self.incoming.is_none()
     }
 
+    /// Whether a snapshot is being received, or waits to be installed.
+    pub(super) fn receives(&self) -> bool {
+        self.fetching.is_some() || self.incoming.is_some()
+    }
+
     /// Ends the pin, if there is one.
     pub(super) fn unpin(&mut self, group: &mut Group) {
         if let Some(id) = self.pinned.take() {
@@ -218,6 +226,11 @@ impl<M: StateMachine> Snapshots<M> {
             receiving.into_iter().for_each(|id| group.report_snapshot(id, false));
             self.used_at = now;
         } else if receiving.is_empty() && idle.min(now.saturating_sub(repeated)) > PIN_IDLE {
+            self.unpin(group);
+        }
+        // The transfer begins again, with the bytes that have arrived.
+        let waits = self.shared.read_machine().as_ref().is_some_and(Maintain::erasure_wants_unpin);
+        if waits && now.saturating_sub(self.pinned_at) > ERASURE_DELAY_MAX {
             self.unpin(group);
         }
         self.pin(applied, group)

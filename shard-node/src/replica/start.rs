@@ -109,6 +109,7 @@ pub fn start<M: StateMachine>(config: Config<M>) -> Result<(ReplicaHandle<M>, Wo
         applied: coppice_env::watch::Sender::new(opened.applied.index),
         status: RwLock::new(status),
         fetched_ms: AtomicU64::new(0),
+        cleared: AtomicU64::new(0),
         traffic: Arc::default(),
         counts: Counts::default(),
         runner: config.site.tuning.runner.clone(),

@@ -97,6 +97,7 @@ pub(crate) fn site(net: &DuplexNet, storage: Arc<dyn Storage>, clock: Arc<dyn Cl
 /// The state that a replica's thread and its services share, with short lanes.
 pub(crate) fn shared<M: StateMachine>(machine: Option<M>) -> Arc<Shared<M>> {
     Arc::new(Shared {
+        cleared: std::sync::atomic::AtomicU64::new(0),
         mailbox: Arc::new(Mailbox::new(LANE_MAX, LANE_MAX)),
         machine: parking_lot::RwLock::new(machine),
         gate: Gate::default(),

@@ -17,7 +17,7 @@ use crate::{
     replica::{
         agreement::Voters,
         machine::{Applied, Check, Pinned, Receiver, StateMachine},
-        maintain::{Backlog, Disk, Maintain},
+        maintain::{Backlog, Disk, ErasureMark, Maintain},
         runner::Runner,
     },
 };
@@ -27,6 +27,8 @@ use crate::{
 const WORK_RECORDS_MIN: usize = 256;
 /// Like [`WORK_RECORDS_MIN`], when merges are behind.
 const WORK_RECORDS_MAX: usize = 1024;
+/// Bytes of the value log that one piece of an erasure reads. It takes about a millisecond, too.
+const ERASE_BYTES: u64 = 512 << 10;
 
 /// The configuration that a shard is opened with.
 #[derive(Clone, Debug)]
@@ -166,7 +168,7 @@ impl Maintain for ShardMachine {
     }
 
     fn much_waits(&self) -> bool {
-        self.engine.much_waits()
+        self.engine.much_waits() || self.engine.erasure_wants_flush()
     }
 
     fn disk(&self, flush_due: bool) -> Disk {
@@ -182,16 +184,21 @@ impl Maintain for ShardMachine {
     }
 
     fn backlog(&self) -> Backlog {
-        match self.engine.merge_pace() {
+        let merges = match self.engine.merge_pace() {
             MergePace::Idle => Backlog::None,
             MergePace::Waiting => Backlog::Waiting,
             MergePace::Going => Backlog::Some,
             MergePace::Behind(_) => Backlog::Behind,
-        }
+        };
+        if self.engine.erasure_due() { merges.max(Backlog::Some) } else { merges }
     }
 
     fn work(&mut self) -> Result<(), Error> {
-        let records = match self.engine.merge_pace() {
+        let pace = self.engine.merge_pace();
+        if self.engine.erasure_due() && !matches!(pace, MergePace::Behind(_)) {
+            return self.erase();
+        }
+        let records = match pace {
             MergePace::Behind(owed) => usize::try_from(owed).unwrap_or(WORK_RECORDS_MAX),
             MergePace::Idle | MergePace::Waiting | MergePace::Going => WORK_RECORDS_MIN,
         };
@@ -203,6 +210,18 @@ impl Maintain for ShardMachine {
         let rounds = self.engine.counters().scrubs;
         self.engine.scrub(bytes)?;
         Ok(self.engine.counters().scrubs > rounds)
+    }
+
+    fn erase(&mut self) -> Result<(), Error> {
+        Ok(self.engine.erase_step(ERASE_BYTES)?)
+    }
+
+    fn erasure_mark(&self) -> ErasureMark {
+        ErasureMark { last: self.engine.last_eraser(), strays: self.strays }
+    }
+
+    fn erasure_wants_unpin(&self) -> bool {
+        self.engine.erasure_wants_unpin()
     }
 
     fn cold_due(&self) -> bool {

@@ -100,6 +100,8 @@ pub fn to_record(record: coppice_engine::Record) -> v1::ShardRecord {
         found: true,
         last_changed: Some(to_stamp(record.stamp)),
         value_sha256,
+        erased: record.erased,
+        erased_bytes: if record.erased { record.value_len } else { 0 },
         value: record.value.unwrap_or_default().into(),
     }
 }

@@ -546,3 +546,39 @@ fn restart(disk: &SimStorage, old: &mut ShardMachine, log: &[Bytes]) -> ShardMac
     }
     machine
 }
+
+#[test]
+fn a_mark_erases_its_envelope_once_it_is_decided_and_needs_one() {
+    let key = |kind: u8, number: u8| [&[0, 9][..], &[7; 16], &[kind], &[0; 7], &[number]].concat();
+    let put = |key: Vec<u8>| Operation { key: key.into(), change: Change::Put(vec![5; 300].into()) };
+    let mut talk = Talk::new();
+    talk.commit_all(1, vec![put(key(2, 1)), put(key(2, 2))]);
+    let send = |talk: &mut Talk, attempt: u64, operations: Vec<Operation>| {
+        let Body::Prepare(prepare) = talk.attempt(attempt, 2, talk.decided(), "") else { panic!() };
+        talk.send(Body::Prepare(Prepare { operations, ..prepare }))
+    };
+    refused(send(&mut talk, 11, vec![put(key(3, 9))]), Reason::InvalidArgument);
+    refused(send(&mut talk, 12, vec![put(key(2, 3)), put(key(3, 3))]), Reason::InvalidArgument);
+    assert_eq!(talk.machine.erasure_mark().last, 0);
+
+    let reply = send(&mut talk, 13, vec![put(key(3, 1))]).expect("it has an envelope");
+    assert!(!talk.machine.engine().is_erased(&key(2, 1)), "it is not decided");
+    talk.finalize(ShardState { version: Version(2), digest: reply.staged.expect("a Prepare stages") })
+        .expect("decided");
+    assert!(talk.machine.engine().is_erased(&key(2, 1)) && !talk.machine.engine().is_erased(&key(2, 2)));
+    assert!(talk.machine.much_waits(), "a flush is due");
+
+    // A Prepare that comes late with the value is refused, and the log has it again.
+    let before = talk.machine.erasure_mark();
+    let Body::Prepare(prepare) = talk.attempt(14, 3, talk.decided(), "") else { panic!() };
+    let late = Body::Prepare(Prepare { operations: vec![put(key(2, 1))], ..prepare });
+    refused(talk.send(late), Reason::InvalidArgument);
+    assert!(before.last > 0 && talk.machine.erasure_mark().strays == before.strays + 1);
+    talk.machine.flush(Position { index: 9, term: 1 }).expect("there is room");
+    while talk.machine.engine().is_erasing() {
+        assert!(talk.machine.backlog() >= Backlog::Some);
+        talk.machine.work().expect("sound pages");
+    }
+    assert_eq!(talk.machine.engine().erasures(u64::MAX).through, Version(2));
+    assert_eq!(talk.machine.engine().erasures(0).open, 1, "copies outside of the engine are not cleared");
+}

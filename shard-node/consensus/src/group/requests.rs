@@ -313,6 +313,25 @@ impl Group {
         self.raw.mut_store().log.end_cut(cut)
     }
 
+    /// Begins a segment of the log in a new file. Entries that the log has now go with their files
+    /// once they are dropped, and no byte of them stays in a file that is used again.
+    ///
+    /// # Errors
+    /// If the storage fails. The group has failed then.
+    pub fn renew_log(&mut self) -> Result<()> {
+        self.usable()?;
+        self.raw.mut_store().log.renew().inspect_err(|_| self.failed = true)
+    }
+
+    /// Whether the files that the log had before [`Self::renew_log`] are gone, durably.
+    ///
+    /// # Errors
+    /// If the storage fails. It may be tried again.
+    pub fn clear_log(&mut self) -> Result<bool> {
+        self.usable()?;
+        self.raw.store().log.clear()
+    }
+
     /// Offers a pinned snapshot of the state machine, applied up to `index`, to followers that need
     /// one.
     ///

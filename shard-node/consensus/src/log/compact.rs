@@ -11,13 +11,14 @@ use super::{
     Log,
     batch::HardState,
     meta::Meta,
-    segment::{Segment, file_name},
+    segment::{Segment, file_id, file_name},
     slot::Slot,
-    slot_of,
 };
 use crate::{
     Membership, Position,
     error::{Error, Result},
+    output::Beside,
+    width::to_usize,
 };
 
 /// A `meta` that counts fewer segments. Another thread may store it, while the log takes entries.
@@ -82,12 +83,13 @@ impl Log {
     /// is dropped before [`Log::end_cut`]. `None` if there is nothing to drop, or another cut has
     /// begun.
     pub(crate) fn begin_cut(&mut self, to: u64) -> Option<Cut> {
-        let to = to.min(self.last().index);
-        if self.cut.is_some() || to <= self.meta.base.index {
+        // Without entries to drop, there may still be a segment: the newest one stays at each cut.
+        let to = to.min(self.last().index).max(self.meta.base.index);
+        if self.cut.is_some() {
             return None;
         }
         assert!(to <= self.hard_state.commit, "only committed entries are dropped");
-        let skip = slot_of(self.meta.base, to) + 1;
+        let skip = to_usize(to - self.meta.base.index);
         let live = self.slots.iter().skip(skip).filter_map(Slot::place).map(|place| place.segment).min();
         let (oldest, active) = (self.segments.front()?, self.segments.back()?);
         let first_segment = live.unwrap_or(active.id).min(active.id);
@@ -95,7 +97,7 @@ impl Log {
             return None;
         }
         let meta = Meta {
-            base: Position { index: to, term: self.slots[skip - 1].term },
+            base: Position { index: to, term: self.term(to).expect("the log holds the entry, or starts there") },
             membership: self.membership_at(to).clone(),
             hard_state: self.hard_state,
             first_segment,
@@ -116,7 +118,7 @@ impl Log {
             return garbage;
         }
         let (last, base, first_segment) = (self.last(), cut.meta.base, cut.meta.first_segment);
-        for slot in self.slots.drain(..=slot_of(self.meta.base, base.index)) {
+        for slot in self.slots.drain(..to_usize(base.index - self.meta.base.index)) {
             self.cached_bytes -= slot.cached_bytes();
         }
         self.cached_from = self.cached_from.max(base.index + 1);
@@ -143,7 +145,7 @@ impl Log {
         let usual = self.segment_blocks().next_multiple_of(self.fill_blocks_max());
         let (mut reusable, mut garbage) = (0, Vec::new());
         while let Some(dropped) = self.pop_segment_before(first) {
-            if dropped.filled_blocks <= usual {
+            if dropped.filled_blocks <= usual && dropped.id >= self.clean_from {
                 self.dropped.push(dropped);
                 reusable += 1;
             } else {
@@ -164,6 +166,39 @@ impl Log {
     fn pop_segment_before(&mut self, first: u64) -> Option<Segment> {
         self.segments.front().filter(|oldest| oldest.id < first)?;
         self.segments.pop_front()
+    }
+
+    /// Begins a segment in a new file, durably. Everything that the log had so far lies in older
+    /// files, which are removed once their entries are dropped, and never used again.
+    pub(crate) fn renew(&mut self) -> Result<()> {
+        let files: Vec<String> = self.dropped.drain(..).chain(self.spare.take()).map(|it| file_name(it.id)).collect();
+        Garbage { storage: Arc::clone(&self.storage), files }.remove()?;
+        self.renews = true;
+        self.pending.hard_state = true;
+        Beside::alone(|beside| self.flush(beside))?;
+        assert!(!self.renews, "the batch began a segment");
+        self.clean_from = self.segments.back().map_or(0, |newest| newest.id);
+        Ok(())
+    }
+
+    /// Durably removes the files of segments before the last [`Self::renew`]. Returns whether all
+    /// of them are gone.
+    pub(crate) fn clear(&self) -> Result<bool> {
+        if self.segments.front().is_some_and(|oldest| oldest.id < self.clean_from) || self.cut.is_some() {
+            return Ok(false);
+        }
+        for name in self.storage.list("").map_err(Error::io("list its directory"))? {
+            if file_id(&name).is_some_and(|id| id < self.clean_from) {
+                match self.storage.remove(&name) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(Error::io("remove a segment")(error));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.storage.sync_dir("").map_err(Error::io("sync its directory"))?;
+        Ok(true)
     }
 
     /// Drops all entries: the log starts after the snapshot at `base`, whose manifest is kept until

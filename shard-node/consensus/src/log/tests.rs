@@ -510,6 +510,69 @@ fn other_changes_may_come_between_the_parts_of_a_cut() {
     assert!(ended > 5 && forgotten > 5, "{ended} cuts ended, {forgotten} were forgotten");
 }
 
+/// The bytes of all files.
+fn raw(disk: &SimStorage) -> Vec<Vec<u8>> {
+    let read = |name: &String| {
+        let file = disk.open(name, OpenMode::Existing).expect("it is there");
+        let mut bytes = vec![0; usize::try_from(file.len().expect("a length")).expect("small")];
+        file.read_exact_at(&mut bytes, 0).expect("readable");
+        bytes
+    };
+    disk.files().iter().map(read).collect()
+}
+
+#[test]
+fn what_was_in_the_log_before_it_was_renewed_is_in_no_file_once_it_is_cleared() {
+    let mut waited = 0;
+    for seed in 0..40 {
+        let disk = SimStorage::new();
+        let mut rng = SimRng::new(seed);
+        let mut log = create(&disk).expect("creates");
+        let marker = [0xa5; 64];
+        let has_marker =
+            |disk: &SimStorage| raw(disk).iter().any(|bytes| bytes.windows(16).any(|window| window == &marker[..16]));
+        let more = |log: &mut Log, rng: &mut SimRng, data: &[u8]| {
+            let last = log.last();
+            let mut new = entries(last, rng);
+            let end = new.last().map_or(last, |entry| Position { index: entry.index, term: entry.term });
+            let position = Position { index: end.index + 1, ..end };
+            new.push(make_entry(EntryType::EntryNormal, position, Bytes::copy_from_slice(data)));
+            log.append(&new);
+            let term = log.hard_state().term.max(position.term);
+            log.set_hard_state(HardState { term, vote: 0, commit: position.index });
+            flush(log).expect("the disk works");
+        };
+        // The marker is in old segments, and in files that wait to be used again or were.
+        for round in 0..30 {
+            more(&mut log, &mut rng, &marker);
+            if round % 3 == 2 {
+                let to = log.last().index - rng.below(3);
+                compact(&mut log, to).expect("the disk works");
+            }
+        }
+        assert!(has_marker(&disk), "seed {seed}");
+        let (before, last) = (view(&log), log.last());
+        log.renew().expect("the disk works");
+        assert_eq!(view(&log), before, "nothing is dropped by that");
+        assert_eq!(view(&open(&disk.power_loss(seed)).expect("opens")), before);
+        waited += u32::from(!log.clear().expect("the disk works"));
+        more(&mut log, &mut rng, b"later");
+        compact(&mut log, last.index).expect("the disk works");
+        assert!(log.clear().expect("the disk works"), "seed {seed}");
+        assert!(!has_marker(&disk), "seed {seed}");
+        assert!(!has_marker(&disk.power_loss(seed)), "seed {seed}");
+        let before = view(&log);
+        assert_eq!(view(&open(&disk.power_loss(seed)).expect("opens")), before);
+        for _ in 0..20 {
+            more(&mut log, &mut rng, b"later");
+            let commit = log.hard_state().commit;
+            compact(&mut log, commit).expect("the disk works");
+        }
+        assert!(!has_marker(&disk), "seed {seed}: later segments");
+    }
+    assert!(waited > 20, "the log was cleared at once");
+}
+
 #[test]
 fn a_cut_whose_note_fails_leaves_the_log_as_it_was() {
     let disk = SimStorage::new();

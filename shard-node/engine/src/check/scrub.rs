@@ -148,7 +148,9 @@ impl Scrub {
                 *place = ScrubPlace::of_segment(found);
             }
             if place.offset < known.end {
-                let read = store.values.scrub(place, known.end, bytes)?;
+                let is_erased = |key: &[u8]| meta.erasures.has(key);
+                // The values that an erasure has still to reach.
+                let read = store.values.scrub(place, known.end, bytes, &is_erased, &mut Vec::new())?;
                 store.counters.scrubbed_bytes.add(read);
                 bytes = bytes.saturating_sub(read);
             }

@@ -417,7 +417,19 @@ impl<'c> Checker<'c> {
                             *self.live.entry(blob.at.segment).or_default() += record_bytes(blob.len);
                         }
                     }
-                    (hash, self.line.store.values.read_of(StoredValue { len, blob }, record.key, record.stamp))
+                    let (value, erasures) = (StoredValue { len, blob }, &self.line.meta.erasures);
+                    if erasures.has(record.key) {
+                        match self.line.store.values.is_erased(value, record.key, record.stamp) {
+                            Ok(false) if erasures.is_done(record.key) => {
+                                let what = format!("record {index} has a value that should be erased");
+                                self.report.finding(pid.file().name(), Some(pid.first()), what);
+                            }
+                            Ok(_) => {}
+                            Err(error) => self.report.error(error),
+                        }
+                        continue;
+                    }
+                    (hash, self.line.store.values.read_of(value, record.key, record.stamp))
                 }
             };
             match value {

@@ -20,6 +20,10 @@ impl Engine {
     /// The next segment to move, its end, and the length copied so far.
     fn next_cold(&self) -> Option<(u32, u64, u64)> {
         let tier = self.store.values.tier()?;
+        // A move would copy what is being erased.
+        if self.erasing.is_some() {
+            return None;
+        }
         if let Some(moving) = tier.moving() {
             return (!moving.out).then_some((moving.segment, moving.end, moving.at));
         }

@@ -152,7 +152,11 @@ impl Engine {
         self.store.end_flush(&content, &segment_ends, &self.meta);
         self.measure_waiting();
         self.store.counters.flushes.one();
-        self.copy_superblock();
+        self.slot_unknown = false;
+        if self.much_waits() {
+            // Without the copy, the space still waits.
+            let _ = self.copy_superblock();
+        }
         self.clean_up();
         self.flushed_boundaries = [self.flushed_boundaries[1], Some(boundary)];
         Ok(())
@@ -172,23 +176,21 @@ impl Engine {
         self.much_waits = waiting > self.options.free_bytes_kept_min && waiting > used / 100 * percent;
     }
 
-    /// Copies the newest superblock to the other slot if much space waits for the superblock after
-    /// it. Space that only the previous superblock needed is then free. After a crash before the
-    /// copy is durable, or after a failure, the newest superblock is intact in its own slot. After
-    /// a failure the space still waits.
-    fn copy_superblock(&mut self) {
-        if !self.much_waits() {
-            return;
-        }
+    /// Copies the newest superblock to the other slot. Space that only the previous superblock
+    /// needed is then free. After a crash before the copy is durable, or after a failure, the
+    /// newest superblock is intact in its own slot.
+    pub(super) fn copy_superblock(&mut self) -> Result<()> {
         assert!(!self.poisoned, "the superblock that is copied is durable");
         assert!(!self.writing, "no other superblock is being written");
         // From here on the slot's content is undefined.
         self.older = None;
+        self.slot_unknown = true;
         let copied = superblock::write_copy(&*self.super_file, &self.superblock);
-        if copied.and_then(|()| self.super_file.sync_data()).is_ok() {
-            self.store.counters.meta_write_bytes.add(superblock::SLOT_BYTES as u64);
-            self.apply(MetaOp::Copied);
-        }
+        copied.and_then(|()| self.super_file.sync_data()).map_err(Error::io("write", superblock::FILE))?;
+        self.slot_unknown = false;
+        self.store.counters.meta_write_bytes.add(superblock::SLOT_BYTES as u64);
+        self.apply(MetaOp::Copied);
+        Ok(())
     }
 
     /// Deletes files that nothing refers to. Failures are left to the next `open`.

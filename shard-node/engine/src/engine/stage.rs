@@ -5,18 +5,20 @@ use coppice_env::Workers;
 use coppice_types::{Change, Digest, Operation, Stamp};
 use coppice_verify::{
     hash::{self, RecordBody},
+    ledgers::RESERVED_END,
     rules::Filter,
 };
 
 use super::decide::check_number;
 use crate::{
     Engine, Error, MergeName, Result, StageRequest, Staged,
-    meta::{Delta, MergeId, MetaOp, Tree, VersionRecord},
+    meta::{Delta, MergeId, MetaOp, Tree, VersionRecord, erasures::ERASED_MAX},
     node::{Body, HashedRecord, LeafRecord},
     place::refs::BlobRef,
     tree::{
         self,
         apply::{Applier, Touching, TreeChange},
+        found::FoundBody,
         merge::MergeTask,
     },
 };
@@ -77,6 +79,10 @@ impl Hashes {
     }
 }
 
+fn is_put(operation: &Operation) -> bool {
+    matches!(operation.change, Change::Put(_))
+}
+
 /// A forest between its base and the staged version.
 struct Draft {
     trees: Vec<Tree>,
@@ -91,14 +97,16 @@ impl Engine {
     /// Stages the next state on a base: the decided tip or any staged state.
     ///
     /// # Errors
-    /// `BaseMismatch`, `StampMismatch`, `AlreadyStaged`, `Invalid`, `TreeLimit`, an error of a
-    /// merge to install, `Corrupted`, `Poisoned`, or a failure of the storage. Nothing is staged
-    /// then.
+    /// `BaseMismatch`, `StampMismatch`, `AlreadyStaged`, `TreeLimit`, an error of a merge to
+    /// install, `Corrupted`, `Poisoned`, or a failure of the storage. `Invalid`, also for a put of
+    /// an erased key, and for a key to erase that this version changes or that has no value.
+    /// Nothing is staged then.
     pub fn stage(&mut self, request: &StageRequest<'_>) -> Result<Staged> {
         self.check_usable()?;
         check_number(request.stamp.version.0.max(request.stamp.epoch.0))?;
         self.check_operations(request.operations)?;
         let base = self.check_names(request)?;
+        let erases = self.check_erases(request, base)?;
         let mut draft = Draft {
             trees: base.trees.clone(),
             freezes: base.freezes,
@@ -132,6 +140,9 @@ impl Engine {
         };
         let staged = Staged { state: record.state(), shape: self.shape_of(&record.trees) };
         self.apply(MetaOp::AddVersion(record));
+        if !erases.is_empty() {
+            self.apply(MetaOp::Erase(id, erases));
+        }
         assert!(self.meta.staged.contains(&id), "a new version is staged");
         assert!(parent < id, "a version is younger than its base");
         self.owe_merging(request.operations.len());
@@ -156,6 +167,46 @@ impl Engine {
             return Err(Error::AlreadyStaged { version: stamp.version });
         }
         Ok(base)
+    }
+
+    /// Checks what the version erases, and returns those keys that are not erased yet.
+    fn check_erases(&self, request: &StageRequest<'_>, base: &VersionRecord) -> Result<Vec<Vec<u8>>> {
+        let (erasures, erases) = (&self.meta.erasures, request.erases);
+        if !erases.is_sorted_by(|a, b| a < b) || erases.iter().any(|key| key.is_empty() || **key >= *RESERVED_END) {
+            return Err(Error::Invalid("erased keys are not ascending reserved keys"));
+        }
+        let is_touched = |key: &[u8]| request.operations.binary_search_by(|it| it.key.as_ref().cmp(key)).is_ok();
+        if erases.iter().any(|key| is_touched(key)) {
+            return Err(Error::Invalid("a version changes a key that it erases"));
+        }
+        let mut reserved = request.operations.iter().take_while(|operation| *operation.key < *RESERVED_END);
+        if erasures.count() > 0 && reserved.any(|it| is_put(it) && self.is_erased_in(base, &it.key)) {
+            return Err(Error::Invalid("a put of an erased key"));
+        }
+        if erasures.count().saturating_add(erases.len()) > ERASED_MAX {
+            return Err(Error::Invalid("more erased keys than a shard may have"));
+        }
+        let mut new = Vec::new();
+        for key in erases.iter().filter(|key| !erasures.has(key)) {
+            let found = tree::get(&self.store, &base.trees, None, key)?;
+            if !found.is_some_and(|found| matches!(found.body, FoundBody::Stored { .. })) {
+                return Err(Error::Invalid("an erased key has no value in the value log"));
+            }
+            new.push(key.clone());
+        }
+        Ok(new)
+    }
+
+    /// Whether a key is erased in a version that is decided or staged.
+    fn is_erased_in(&self, version: &VersionRecord, key: &[u8]) -> bool {
+        let mut at = version;
+        while !at.decided {
+            if self.meta.erasures.is_staged(at.id, key) {
+                return true;
+            }
+            at = &self.meta.versions[&at.parent];
+        }
+        self.meta.erasures.has(key)
     }
 
     fn check_operations(&self, operations: &[Operation]) -> Result<()> {

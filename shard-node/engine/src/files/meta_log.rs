@@ -23,6 +23,8 @@ const HEADER_BYTES: u64 = 16;
 const BLOCK_HEADER_BYTES: usize = 16;
 const KIND_OPERATIONS: u8 = 2;
 const KIND_SNAPSHOT: u8 = 3;
+/// A snapshot of a table with erased keys.
+const KIND_ERASING: u8 = 4;
 
 /// Name of a meta log file.
 pub(crate) fn file_name(number: u64) -> String {
@@ -61,7 +63,7 @@ impl Operations {
 /// Encodes the first block of a file.
 pub(crate) fn snapshot(meta: &Meta) -> Vec<u8> {
     let mut out = Writer::new();
-    out.u8(KIND_SNAPSHOT);
+    out.u8(if meta.has_erasures() { KIND_ERASING } else { KIND_SNAPSHOT });
     meta.encode(&mut out);
     out.into_bytes()
 }
@@ -175,8 +177,8 @@ fn replay(bytes: &[u8], superblock: &Superblock) -> std::result::Result<(Meta, u
         let end = (bytes.len() - rest.len()) as u64;
         let mut input = Reader::new(payload);
         match (input.u8(), &mut table) {
-            (Ok(KIND_SNAPSHOT), None) => {
-                let meta = Meta::decode(&mut input).map_err(|error| bad(&error.to_string()))?;
+            (Ok(kind @ (KIND_SNAPSHOT | KIND_ERASING)), None) => {
+                let meta = Meta::decode(&mut input, kind == KIND_ERASING).map_err(|error| bad(&error.to_string()))?;
                 table = Some((meta, end));
             }
             (Ok(KIND_OPERATIONS), Some((meta, _))) => {

@@ -1,12 +1,14 @@
 //! The value log: values too long for their leaf, filters, shortcuts, kept journals and
 //! rows of the Meta table, in append-only segments.
 //!
-//! A record is written once and never moved. A merge may append a live value again and put the old
-//! record on a pending list. The Meta table counts the live bytes of each segment. A segment
-//! without live bytes is deleted when no superblock on disk needs it. Appended records stay in
-//! memory until they are written, with a flush or ahead of it. A crash before the flush loses them
-//! and everything that refers to them. Old segments may lie in a second directory, see [`tier`].
+//! A record is written once and never moved; only a value that is erased is overwritten, see
+//! [`erase`]. A merge may append a live value again and put the old record on a pending list. The
+//! Meta table counts the live bytes of each segment. A segment without live bytes is deleted when
+//! no superblock on disk needs it. Appended records stay in memory until they are written, with a
+//! flush or ahead of it. A crash before the flush loses them and everything that refers to them.
+//! Old segments may lie in a second directory, see [`tier`].
 
+mod erase;
 mod record;
 mod scrub;
 mod tail;
@@ -21,6 +23,7 @@ use std::{
 use coppice_env::{File, OpenMode, Storage};
 use coppice_types::Stamp;
 
+pub(crate) use erase::Residue;
 pub(crate) use record::{Named, RecordKind, StoredValue, file_name, file_number};
 pub(crate) use scrub::ScrubPlace;
 pub(crate) use tail::{Sealed, write_sealed};
@@ -87,6 +90,15 @@ pub(crate) struct ValueLog {
     tails: BTreeMap<u32, Tail>,
     files: Mutex<PlaceMap<u32, Arc<dyn File>>>,
     names_changed: bool,
+}
+
+/// The fixed part of a name.
+fn name_fixed(key: &[u8], stamp: Stamp) -> [u8; NAME_FIXED_BYTES] {
+    let mut fixed = [0; NAME_FIXED_BYTES];
+    fixed[..8].copy_from_slice(&stamp.epoch.0.to_le_bytes());
+    fixed[8..16].copy_from_slice(&stamp.version.0.to_le_bytes());
+    fixed[16..].copy_from_slice(&(key.len() as u16).to_le_bytes());
+    fixed
 }
 
 impl Head {
@@ -192,11 +204,12 @@ impl ValueLog {
 
     /// Appends a value together with its name: stamp and key.
     pub(crate) fn append_named(&mut self, key: &[u8], stamp: Stamp, value: &[u8]) -> BlobRef {
-        let mut fixed = [0; NAME_FIXED_BYTES];
-        fixed[..8].copy_from_slice(&stamp.epoch.0.to_le_bytes());
-        fixed[8..16].copy_from_slice(&stamp.version.0.to_le_bytes());
-        fixed[16..].copy_from_slice(&(key.len() as u16).to_le_bytes());
-        self.append_parts(RecordKind::Named, &[&fixed, key, value])
+        self.append_parts(RecordKind::Named, &[&name_fixed(key, stamp), key, value])
+    }
+
+    /// Appends what is left of an erased value: its name, and as many zeroes.
+    pub(crate) fn append_erased(&mut self, key: &[u8], stamp: Stamp, len: u32) -> BlobRef {
+        self.append_parts(RecordKind::Erased, &[&name_fixed(key, stamp), key, &vec![0; len as usize]])
     }
 
     /// Appends a record in memory.
@@ -252,6 +265,16 @@ impl ValueLog {
 
     /// Reads a record and checks it.
     pub(crate) fn read(&self, kind: RecordKind, blob: BlobRef) -> Result<Vec<u8>> {
+        self.check_length(blob)?;
+        let mut record = vec![0; RECORD_HEADER_BYTES + blob.len as usize];
+        self.read_part(blob.at, &mut record)?;
+        check(kind, blob, &record)?;
+        record.drain(..RECORD_HEADER_BYTES);
+        Ok(record)
+    }
+
+    /// Checks that a long record ends in its file, before memory is allocated for it.
+    fn check_length(&self, blob: BlobRef) -> Result<()> {
         if blob.len > UNSEEN_BYTES_MAX && !self.in_memory(blob.at) {
             let file = self.open(blob.at.segment, OpenMode::Existing)?;
             let end = file.len().map_err(Error::io("read", &file_name(blob.at.segment)))?;
@@ -259,11 +282,7 @@ impl ValueLog {
                 return Err(corrupted(blob.at, "the segment ends before the record"));
             }
         }
-        let mut record = vec![0; RECORD_HEADER_BYTES + blob.len as usize];
-        self.read_part(blob.at, &mut record)?;
-        check(kind, blob, &record)?;
-        record.drain(..RECORD_HEADER_BYTES);
-        Ok(record)
+        Ok(())
     }
 
     /// Reads a value and checks it.

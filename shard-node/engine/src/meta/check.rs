@@ -44,6 +44,9 @@ impl Meta {
         if !self.journals.iter().all(known) {
             return Err(Inconsistent("a journal without its segment"));
         }
+        if !self.erasures.is_sound(self.next_id, NUMBER_MAX, |id| self.staged.contains(id)) {
+            return Err(Inconsistent("erased keys"));
+        }
         if !self.merges.values().all(|merge| frozen(&merge.output) && merge.id < self.next_id) {
             return Err(Inconsistent("a merge's output"));
         }

@@ -63,6 +63,7 @@ impl Meta {
         self.spaces.iter_mut().for_each(|space| space.reopen(self.generation));
         assert!(self.generation > 0, "a checkpoint that has begun has a generation");
         self.generation -= 1;
+        self.erasures.cover_at_most(self.generation + 1);
     }
 
     /// Removes the segments that neither the superblock `oldest` nor a later one needs.
@@ -72,7 +73,7 @@ impl Meta {
             if let Some(dead_at) = dead_at {
                 let reserved = self.reserved_values.remove(segment).unwrap_or(0);
                 assert_eq!(reserved, 0, "no work in progress has values in a dead segment");
-                self.dead_segments.push(DeadSegment { segment: *segment, dead_at });
+                self.dead_segments.push(DeadSegment { segment: *segment, end: known.end, dead_at });
             }
             dead_at.is_none()
         });
@@ -133,6 +134,16 @@ impl Meta {
 
     pub(crate) fn is_pinned(&self) -> bool {
         !self.pins.is_empty()
+    }
+
+    /// Segments whose files wait for a pin to end.
+    pub(crate) fn dead_segments(&self) -> &[DeadSegment] {
+        &self.dead_segments
+    }
+
+    /// The oldest pinned generation.
+    pub(crate) fn oldest_pin(&self) -> Option<u64> {
+        self.pins.first().map(|pin| pin.0)
     }
 
     /// Returns the segments whose files may be deleted now.

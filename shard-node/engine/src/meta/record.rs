@@ -171,6 +171,10 @@ pub(crate) enum MetaOp {
     PruneBlock(Version, Delta),
     /// The block that begins with this version is rolled back, with what its versions allocated.
     DropBlock(Version, Delta),
+    /// A staged version erases the values of these keys. Dropping the version drops the erasure.
+    Erase(VersionId, Vec<Vec<u8>>),
+    /// The erasures of decided versions with numbers up to this one are done.
+    Erased(VersionId),
     /// Both slots hold the newest superblock, so pages that only the previous superblock needed are
     /// free.
     Copied,
@@ -200,6 +204,20 @@ pub(crate) fn decode_list<T>(
         items.push(decode(input)?);
     }
     Ok(items)
+}
+
+/// Encodes a list of keys.
+pub(super) fn encode_keys(keys: &[Vec<u8>], out: &mut Writer) {
+    encode_list(keys, out, |key, out| out.str16(key));
+}
+
+/// Decodes a list of keys, which must ascend.
+pub(super) fn decode_keys(input: &mut Reader<'_>) -> Result<Vec<Vec<u8>>, Error> {
+    let keys = decode_list(input, |input| Ok(input.str16()?.to_vec()))?;
+    if keys.is_empty() || !keys.is_sorted_by(|a, b| a < b) {
+        return Err(Error::Malformed("erased keys"));
+    }
+    Ok(keys)
 }
 
 pub(crate) fn decode_pid(input: &mut Reader<'_>) -> Result<Pid, Error> {
@@ -412,6 +430,13 @@ impl MetaOp {
                 blob.encode(out);
             }
             Self::Copied => out.u8(10),
+            later => later.encode_later(out),
+        }
+    }
+
+    /// Encodes the operations about blocks and erased keys.
+    fn encode_later(&self, out: &mut Writer) {
+        match self {
             Self::Fold { first, last, at } => {
                 out.u8(11);
                 out.u64(*first);
@@ -432,6 +457,16 @@ impl MetaOp {
                 out.u64(first.0);
                 allocated.encode(out);
             }
+            Self::Erase(id, keys) => {
+                out.u8(15);
+                out.u64(*id);
+                encode_keys(keys, out);
+            }
+            Self::Erased(through) => {
+                out.u8(16);
+                out.u64(*through);
+            }
+            _ => unreachable!("it is encoded by the caller"),
         }
     }
 
@@ -455,6 +490,8 @@ impl MetaOp {
             12 => Self::Unfold(decode_list(input, VersionRecord::decode)?),
             13 => Self::PruneBlock(Version(input.u64()?), Delta::decode(input)?),
             14 => Self::DropBlock(Version(input.u64()?), Delta::decode(input)?),
+            15 => Self::Erase(input.u64()?, decode_keys(input)?),
+            16 => Self::Erased(input.u64()?),
             _ => return Err(Error::Malformed("meta operation")),
         })
     }
@@ -517,6 +554,8 @@ mod tests {
             MetaOp::DropMerge(5),
             MetaOp::KeepJournal(6, at),
             MetaOp::Copied,
+            MetaOp::Erase(7, vec![b"a".to_vec(), b"b".to_vec()]),
+            MetaOp::Erased(7),
             MetaOp::Checkpoint { generation: 6, segment_ends: vec![(0, 100)], dead_segments: vec![3] },
         ];
         for operation in operations {
@@ -538,7 +577,7 @@ mod tests {
 
     #[test]
     fn an_operation_of_an_unknown_kind_is_refused() {
-        for kind in [0, 15, 255] {
+        for kind in [0, 17, 255] {
             assert_eq!(refusal(&[kind; 64]), Error::Malformed("meta operation"));
         }
     }

@@ -8,6 +8,7 @@ use coppice_types::{
 
 use super::{
     MergeRecord, Meta, VersionRecord,
+    erasures::Erasures,
     record::{decode_list, encode_list},
     rows::Block,
 };
@@ -69,10 +70,18 @@ impl Meta {
                 blob.encode(out);
             });
         }
+        if self.has_erasures() {
+            self.erasures.encode(out);
+        }
+    }
+
+    /// Whether the table has erased keys, which follow it.
+    pub(crate) fn has_erasures(&self) -> bool {
+        !self.erasures.is_empty()
     }
 
     /// Decodes the bytes that [`Self::encode`] wrote.
-    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, CodecError> {
+    pub(crate) fn decode(input: &mut Reader<'_>, with_erasures: bool) -> Result<Self, CodecError> {
         let shard = ShardId(input.u32()?);
         let mut meta = Self::empty(shard, Params::decode(input)?);
         meta.generation = input.u64()?;
@@ -133,6 +142,9 @@ impl Meta {
         if meta.params.journals_kept {
             let journal = |input: &mut Reader<'_>| Ok(((Version(input.u64()?), input.u64()?), BlobRef::decode(input)?));
             meta.journals = decode_list(input, journal)?.into_iter().collect();
+        }
+        if with_erasures {
+            meta.erasures = Erasures::decode(input, meta.generation)?;
         }
         Ok(meta)
     }
@@ -199,7 +211,7 @@ mod tests {
         let engine = engine();
         let bytes = encoded(&engine.meta);
         let mut input = Reader::new(&bytes);
-        let meta = Meta::decode(&mut input).expect("its own");
+        let meta = Meta::decode(&mut input, false).expect("its own");
         input.finish().expect("all of it");
         assert_eq!(encoded(&meta), bytes);
         assert_eq!((meta.versions.len(), meta.merges.len()), (engine.meta.versions.len(), engine.meta.merges.len()));
@@ -213,19 +225,19 @@ mod tests {
         );
         assert_eq!((&meta.spaces, meta.next_id), (&engine.meta.spaces, engine.meta.next_id));
         assert_eq!(meta.check(), Ok(()));
-        assert!((0..bytes.len()).all(|end| Meta::decode(&mut Reader::new(&bytes[..end])).is_err()));
+        assert!((0..bytes.len()).all(|end| Meta::decode(&mut Reader::new(&bytes[..end]), false).is_err()));
     }
 
     #[test]
     fn a_reader_of_the_table_finds_reserved_pages_free() {
         let mut engine = engine();
         let bytes = encoded(&engine.meta);
-        let before = Meta::decode(&mut Reader::new(&bytes)).expect("its own");
+        let before = Meta::decode(&mut Reader::new(&bytes), false).expect("its own");
         for file in [PageFile::Index, PageFile::Data] {
             engine.meta.allocate(file, 3);
         }
         let bytes = encoded(&engine.meta);
-        let meta = Meta::decode(&mut Reader::new(&bytes)).expect("its own");
+        let meta = Meta::decode(&mut Reader::new(&bytes), false).expect("its own");
         for file in PageFile::ALL {
             assert_eq!(meta.space(file).used_pages(), before.space(file).used_pages());
         }
@@ -254,7 +266,7 @@ mod tests {
             let mut engine = engine();
             change(&mut engine.meta);
             let bytes = encoded(&engine.meta);
-            let refused = Meta::decode(&mut Reader::new(&bytes)).err();
+            let refused = Meta::decode(&mut Reader::new(&bytes), false).err();
             assert_eq!(refused, Some(CodecError::Malformed(what)));
         }
     }

@@ -62,7 +62,7 @@ fn numbers_of_a_table_that_would_be_refused_are_refused() {
     assert!(engine.prune(max).is_err() && engine.prune(Version(NUMBER_MAX)).is_err());
     for stamp in [Stamp::new(0, NUMBER_MAX), Stamp::new(NUMBER_MAX, 3)] {
         let prepare_id = PrepareId { term: Term(2), attempt: 1 };
-        let request = StageRequest { stamp, prepare_id, base: decided, merges: &[], operations: &[] };
+        let request = StageRequest { stamp, prepare_id, base: decided, merges: &[], operations: &[], erases: &[] };
         assert!(engine.stage(&request).is_err());
     }
     assert_eq!((engine.decided(), engine.boundary(), engine.staged().len()), (decided, Version(0), 1));

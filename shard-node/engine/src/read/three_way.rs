@@ -61,8 +61,12 @@ impl View<'_> {
             }
             let ours = self.get(&key, false)?;
             if hash(&ours) == hash(&was) {
-                let value = right.get(&key, true)?.and_then(|record| record.value);
-                let change = value.map_or(Change::Delete, |value| Change::Put(value.into()));
+                let change = match right.get(&key, true)? {
+                    // An erased value is put nowhere again.
+                    Some(record) if record.erased => continue,
+                    record => record.and_then(|record| record.value).map(|value| Change::Put(value.into())),
+                };
+                let change = change.unwrap_or(Change::Delete);
                 page.taken.push(Operation { key: key.into(), change });
             } else if hash(&ours) != hash(&theirs) {
                 page.conflicts.push(Conflict { key, base: was, left: ours, right: theirs });

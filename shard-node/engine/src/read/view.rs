@@ -34,8 +34,10 @@ pub struct Record {
     pub value_len: u32,
     /// SHA-256 of the value; `None` if only the value was read.
     known_hash: Option<Digest>,
-    /// The value, if the caller wanted it.
+    /// The value, if the caller wanted it and it is not erased.
     pub value: Option<Vec<u8>>,
+    /// Whether the value is erased. Its length and hash stay.
+    pub erased: bool,
 }
 
 impl Record {
@@ -55,7 +57,7 @@ impl Record {
 impl PartialEq for Record {
     fn eq(&self, other: &Self) -> bool {
         let of = |record: &Self| (record.stamp, record.value_len, record.value_hash());
-        self.key == other.key && of(self) == of(other) && self.value == other.value
+        self.key == other.key && of(self) == of(other) && self.value == other.value && self.erased == other.erased
     }
 }
 
@@ -118,7 +120,8 @@ impl<'e> View<'e> {
     /// # Errors
     /// `Corrupted`, or a failure of the storage.
     pub fn get(&self, key: &[u8], want_value: bool) -> Result<Option<Record>> {
-        let get = if want_value { tree::get_with_value } else { tree::get };
+        // What shortcuts find has no hash, and only the value has it.
+        let get = if want_value && !self.is_erased(key) { tree::get_with_value } else { tree::get };
         let found = get(self.store(), self.trees(), self.active_keys(), key)?;
         found.map_or(Ok(None), |found| self.live(found, want_value))
     }
@@ -152,7 +155,7 @@ impl<'e> View<'e> {
         // neighbours are known.
         let (mut stored, mut owners) = (Vec::new(), Vec::new());
         while let Some(newest) = cursor.next_newest(store, high)? {
-            let Some((record, elsewhere)) = shown(newest) else { continue };
+            let Some((record, elsewhere)) = self.shown(newest) else { continue };
             bytes += record.key.len() + if want_values { record.value_len as usize } else { 0 };
             if page.records.len() == limit || (bytes > bytes_max && !page.records.is_empty()) {
                 page.more = true;
@@ -169,9 +172,23 @@ impl<'e> View<'e> {
         Ok(page)
     }
 
+    fn is_erased(&self, key: &[u8]) -> bool {
+        self.line.meta.erasures.has(key)
+    }
+
+    /// The record, with its value if that lies in the leaf, and otherwise the value's place. `None`
+    /// for a tombstone.
+    fn shown(&self, found: Found) -> Option<(Record, Option<StoredValue>)> {
+        let (record, elsewhere) = shown(found)?;
+        if !self.is_erased(&record.key) {
+            return Some((record, elsewhere));
+        }
+        Some((Record { value: None, erased: true, ..record }, None))
+    }
+
     /// The record with its value; `None` for a tombstone.
     pub(crate) fn live(&self, found: Found, want_value: bool) -> Result<Option<Record>> {
-        let Some((mut record, elsewhere)) = shown(found) else { return Ok(None) };
+        let Some((mut record, elsewhere)) = self.shown(found) else { return Ok(None) };
         record.value = match elsewhere {
             _ if !want_value => None,
             Some(stored) => Some(self.store().value(stored)?),
@@ -200,8 +217,7 @@ impl<'e> View<'e> {
     }
 }
 
-/// The record, with its value if that lies in the leaf, and otherwise the value's place. `None` for
-/// a tombstone.
+/// Like [`View::shown`], for a key that is not erased.
 fn shown(found: Found) -> Option<(Record, Option<StoredValue>)> {
     let Found { key, stamp, body } = found;
     let (known_hash, value_len, value, elsewhere) = match body {
@@ -210,7 +226,7 @@ fn shown(found: Found) -> Option<(Record, Option<StoredValue>)> {
         FoundBody::Stored { hash, value } => (Some(hash), value.len, None, Some(value)),
         FoundBody::Named { value } => (None, value.len() as u32, Some(value), None),
     };
-    Some((Record { key, stamp, value_len, known_hash, value }, elsewhere))
+    Some((Record { key, stamp, value_len, known_hash, value, erased: false }, elsewhere))
 }
 
 #[cfg(test)]
@@ -362,6 +378,7 @@ mod tests {
             value_len: 3,
             known_hash: Some(hash::sha256(b"abc")),
             value: Some(b"abc".to_vec()),
+            erased: false,
         };
         let computed = Record { known_hash: None, ..known.clone() };
         assert_eq!(known, computed);

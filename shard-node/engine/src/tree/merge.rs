@@ -217,9 +217,14 @@ impl MergeTask {
         let encoded = records.encoded(index).to_vec();
         let mut record = decode_record(&encoded);
         if let Body::Stored { hash, len, blob } = record.body {
-            let value = store.value(StoredValue { len, blob })?;
+            let name = (record.key, record.stamp);
+            let moved = if meta.erasures.has(record.key) {
+                store.add_erased(meta, &mut self.delta, name, len)
+            } else {
+                let value = store.value(StoredValue { len, blob })?;
+                store.add_value(meta, &mut self.delta, name, &value)
+            };
             self.delta.pend_value(blob.at.segment, record_bytes(blob.len));
-            let moved = store.add_value(meta, &mut self.delta, (record.key, record.stamp), &value);
             store.counters.value_moved_bytes.add(record_bytes(moved.len));
             record.body = Body::Stored { hash, len, blob: moved };
             records.replace(index, &record);

@@ -46,6 +46,7 @@ impl Shard {
             base: self.engine.decided(),
             merges: &merges,
             operations,
+            erases: &[],
         };
         self.engine.stage(&request).expect("it follows the decided state").state
     }

@@ -13,7 +13,7 @@ use crate::common::{
     for_each_seed,
     model::{Model, Outcome},
     pick,
-    replica::{self, Replica, SHARD, check_directory, dir, execute, machine_state, position},
+    replica::{self, Replica, SHARD, check_directory, check_gone, dir, execute, machine_state, position},
     tiny_options, tiny_params,
     workload::{Command, Generator},
 };
@@ -28,6 +28,8 @@ enum Step {
     Beside {
         flush: bool,
     },
+    /// A step of this many bytes of erasures.
+    Erase(u64),
     /// The next step of a move to the cold directory: begins one of this many bytes, runs it, or
     /// ends it.
     Cold(u64),
@@ -124,6 +126,9 @@ impl Workload {
                 5..8 => steps.push(Step::Beside { flush: rng.below(2) == 0 }),
                 _ => {}
             }
+            if !models.last().expect("one").erased.is_empty() {
+                (0..rng.below(4)).for_each(|_| steps.push(Step::Erase(1 + rng.below(20_000))));
+            }
             for _ in 0..rng.below(3) {
                 steps.push(Step::Cold(1 + rng.below(4000)));
             }
@@ -180,6 +185,13 @@ impl Workload {
                     sure = maybe;
                     done.expect("writes");
                 }
+                Step::Erase(bytes) => {
+                    let erased = engine.erase_step(*bytes);
+                    if sim.crashed() {
+                        return (sure, maybe);
+                    }
+                    erased.expect("erases");
+                }
                 Step::Cold(bytes) => {
                     let moved = cold.go_on(&mut engine, *bytes);
                     if sim.crashed() {
@@ -209,7 +221,11 @@ impl Workload {
         let mut replica =
             Replica::reopen(sim.clone(), self.options.clone(), self.log.clone()).expect("opens and replays");
         check_all(replica.engine(), self.models.last().expect("at least the empty one"));
-        replica.flush().expect("flushes");
+        replica.end_erasures().expect("erases");
+        let erased = &self.models.last().expect("at least the empty one").erased;
+        for lost in [replica.sim.process_loss(), replica.sim.power_loss(1)] {
+            check_gone(&lost, erased.values().map(|value| &value[..]));
+        }
         move_all(replica.engine_mut()).expect("moves go on");
         check_all(replica.engine(), self.models.last().expect("at least the empty one"));
         replica.check_directory();
@@ -358,6 +374,15 @@ fn a_failed_call_leaves_the_state_intact() {
                     {
                         engine = mended(engine, at, &mut cold, &error);
                     }
+                }
+                // A step that fails is repeated.
+                Step::Erase(bytes) => {
+                    sim.inject(fault(&mut rng));
+                    let erased = engine.erase_step(*bytes);
+                    sim.clear_faults();
+                    check_all(&engine, &workload.models[at]);
+                    assert!(survives(&mut rng) as u64 >= engine.durable_position().index);
+                    drop(erased);
                 }
                 // A step that fails is begun again.
                 Step::Cold(bytes) => {

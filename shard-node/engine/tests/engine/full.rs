@@ -91,6 +91,7 @@ pub fn put(key: u8, len: usize) -> Operation {
 pub fn commit(replica: &mut Replica, model: &mut Model, operations: Vec<Operation>) {
     let tip = model.tip().state;
     let stage = Command::Stage(crate::common::workload::Stage {
+        erases: Vec::new(),
         stamp: Stamp::new(0, tip.version.0 + 1),
         prepare_id: Default::default(),
         base: tip,

@@ -7,6 +7,7 @@ mod cold;
 mod common;
 mod crash;
 mod damage;
+mod erase;
 mod full;
 mod model;
 mod shortage;

@@ -8,7 +8,7 @@ use crate::common::{
     for_each_seed,
     model::{Model, Outcome},
     pick,
-    replica::Replica,
+    replica::{Replica, check_gone},
     tiny_options, tiny_params,
     workload::{Command, Generator},
 };
@@ -69,6 +69,10 @@ impl Run {
 
     /// Deletes every key and drops all history. Almost nothing may be left.
     fn finish(mut self) {
+        self.replica.check_directory();
+        self.replica.end_erasures().expect("erases");
+        let sim = self.replica.sim.power_loss(1);
+        check_gone(&sim, self.model.erased.values().map(|value| &value[..]));
         self.replica.check_directory();
         check_all(self.replica.engine(), &self.model);
         check_refusals(self.replica.engine(), &self.model);

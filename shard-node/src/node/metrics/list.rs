@@ -119,6 +119,7 @@ pub(super) fn snapshots(it: &Instruments) {
 
 pub(super) fn engine(it: &Instruments) {
     engine_state(it);
+    engine_erasures(it);
     engine_reads(it);
     engine_writes(it);
 }
@@ -185,6 +186,19 @@ fn engine_state(it: &Instruments) {
             ("hashes", |look| look.usage(|usage| usage.hash_cache_bytes)),
             ("filters", |look| look.usage(|usage| usage.filter_bytes)),
         ],
+    );
+}
+
+fn engine_erasures(it: &Instruments) {
+    it.gauges(
+        ("coppice.engine.erasures.open", "", ""),
+        "Erased values that may still be on the replica's disks",
+        &[("", |look| Some(look.shard.as_ref()?.erasures.open as u64))],
+    );
+    it.gauges(
+        ("coppice.engine.erased.version", "", ""),
+        "The newest version up to which all erasures are done on the replica's disks",
+        &[("", |look| Some(look.shard.as_ref()?.erasures.through.0))],
     );
 }
 

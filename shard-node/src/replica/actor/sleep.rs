@@ -65,6 +65,7 @@ impl<M: StateMachine> Actor<M> {
             && self.agreements.is_settled()
             && self.snapshots.is_idle()
             && self.flushing.is_idle()
+            && !self.has_copies()
             && self.shared.read_machine().as_ref().is_some_and(idle)
     }
 

@@ -75,6 +75,7 @@ impl<M: StateMachine> Actor<M> {
         self.applied = position;
         self.backlog.clear();
         self.flushing.note_installed();
+        self.forget_cleared();
         self.agreements = Agreements::new(self.config.identity.raft_id);
         self.shared.set_note("");
         self.group.applied(position.index);

@@ -34,7 +34,8 @@ fn a_stamp_follows_the_base_the_boundary_and_the_last_rollback() {
     engine.prune(Version(5)).expect("usable");
     let mut with = |epoch, version| {
         let (stamp, base) = (Stamp::new(epoch, version), engine.decided());
-        let request = StageRequest { stamp, prepare_id: prepare_id(1), base, merges: &[], operations: &[] };
+        let request =
+            StageRequest { stamp, prepare_id: prepare_id(1), base, merges: &[], operations: &[], erases: &[] };
         engine.stage(&request)
     };
     for (epoch, version) in [(2, 3), (2, 5), (1, 6)] {
@@ -50,7 +51,8 @@ fn an_epoch_is_not_below_that_of_the_base() {
     let mut engine = create(&SimStorage::new(), small());
     let mut with = |base, epoch, version| {
         let stamp = Stamp::new(epoch, version);
-        let request = StageRequest { stamp, prepare_id: prepare_id(version), base, merges: &[], operations: &[] };
+        let request =
+            StageRequest { stamp, prepare_id: prepare_id(version), base, merges: &[], operations: &[], erases: &[] };
         engine.stage(&request).map(|staged| staged.state)
     };
     let genesis = ShardState { version: Version(0), digest: hash::empty_shard_digest() };
@@ -143,7 +145,14 @@ fn stage_merge(engine: &mut Engine, inputs: &[usize], output: Digest) -> Result<
     let inputs = inputs.iter().map(|at| engine.meta.tip().trees[*at].digest).collect();
     let (stamp, base) = (Stamp::new(0, 9), engine.decided());
     let merges = [MergeName { inputs, output }];
-    engine.stage(&StageRequest { stamp, prepare_id: prepare_id(1), base, merges: &merges, operations: &[] })
+    engine.stage(&StageRequest {
+        stamp,
+        prepare_id: prepare_id(1),
+        base,
+        merges: &merges,
+        operations: &[],
+        erases: &[],
+    })
 }
 
 #[test]
@@ -183,6 +192,7 @@ fn a_merge_that_this_replica_lacks_is_built_when_it_is_installed() {
             base,
             merges: &names,
             operations: &[put("z", 100)],
+            erases: &[],
         };
         engine.stage(&request).expect("they are neighbours")
     });

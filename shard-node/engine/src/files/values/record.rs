@@ -17,6 +17,8 @@ pub(crate) enum RecordKind {
     Shortcuts = 5,
     /// A block of the Meta table's rows.
     Rows = 6,
+    /// A record that was [`Self::Named`], with zeroes in place of the value.
+    Erased = 7,
 }
 
 /// A value in the log: the last `len` bytes of a record's content.

@@ -6,12 +6,12 @@ use coppice_env::OpenMode;
 use twox_hash::XxHash3_64;
 
 use super::{
-    ValueLog,
+    Residue, ValueLog,
     record::{RecordKind, file_name},
 };
 use crate::{
     Error, Result,
-    place::refs::{RECORD_HEADER_BYTES, ValueRef, record_bytes, seed},
+    place::refs::{NAME_FIXED_BYTES, RECORD_HEADER_BYTES, ValueRef, record_bytes, seed},
 };
 
 const CHECKSUM_BYTES: usize = 8;
@@ -27,7 +27,12 @@ pub(crate) struct ScrubPlace {
 impl ScrubPlace {
     /// The start of a segment.
     pub(crate) fn of_segment(segment: u32) -> Self {
-        Self { segment, ..Self::default() }
+        Self::of_record(segment, 0)
+    }
+
+    /// The start of a record.
+    pub(crate) fn of_record(segment: u32, offset: u64) -> Self {
+        Self { segment, offset, begun: None }
     }
 }
 
@@ -36,6 +41,9 @@ struct BegunRecord {
     checksum: u64,
     size: u64,
     read: u64,
+    kind: u8,
+    /// The bytes of the name that were read, if a record of this kind has one.
+    name: Vec<u8>,
     /// Hash of the bytes read after the checksum.
     hash: XxHash3_64,
 }
@@ -45,9 +53,35 @@ impl BegunRecord {
     fn new(at: ValueRef, header: &[u8; RECORD_HEADER_BYTES]) -> Option<Self> {
         let word = |at: usize| header[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
         let (checksum, len, kind, zeroes) = (word(0), word(8) as u32, header[12], &header[13..]);
-        let sound = (RecordKind::Value as u8..=RecordKind::Rows as u8).contains(&kind) && zeroes == [0; 3];
+        let sound = (RecordKind::Value as u8..=RecordKind::Erased as u8).contains(&kind) && zeroes == [0; 3];
         let hash = XxHash3_64::with_seed(seed(at));
-        sound.then_some(Self { checksum, size: record_bytes(len), read: CHECKSUM_BYTES as u64, hash })
+        let read = CHECKSUM_BYTES as u64;
+        sound.then_some(Self { checksum, size: record_bytes(len), read, kind, name: Vec::new(), hash })
+    }
+
+    /// Takes the next bytes of the record.
+    fn take(&mut self, bytes: &[u8]) {
+        self.hash.write(bytes);
+        if [RecordKind::Named as u8, RecordKind::Erased as u8].contains(&self.kind) {
+            let mut content = &bytes[bytes.len().min(RECORD_HEADER_BYTES.saturating_sub(self.read as usize))..];
+            while self.name.len() < self.name_bytes() && !content.is_empty() {
+                let missing = content.len().min(self.name_bytes() - self.name.len());
+                self.name.extend_from_slice(&content[..missing]);
+                content = &content[missing..];
+            }
+        }
+        self.read += bytes.len() as u64;
+    }
+
+    /// Length of the name, as far as it is known.
+    fn name_bytes(&self) -> usize {
+        let key = self.name.get(NAME_FIXED_BYTES - 2..NAME_FIXED_BYTES);
+        NAME_FIXED_BYTES + key.map_or(0, |len| usize::from(u16::from_le_bytes([len[0], len[1]])))
+    }
+
+    /// The key of a record with a name.
+    fn key(&self) -> Option<&[u8]> {
+        if self.name.len() == self.name_bytes() { self.name.get(NAME_FIXED_BYTES..) } else { None }
     }
 }
 
@@ -60,7 +94,17 @@ impl fmt::Debug for BegunRecord {
 impl ValueLog {
     /// Reads and checks about this many bytes of a segment whose last record ends at `end`; the
     /// next call continues there. Returns the number of bytes read.
-    pub(crate) fn scrub(&self, place: &mut ScrubPlace, end: u64, bytes: u64) -> Result<u64> {
+    ///
+    /// Adds the records of erased keys that still have their values to `found`. Such a record may
+    /// have any checksum.
+    pub(crate) fn scrub(
+        &self,
+        place: &mut ScrubPlace,
+        end: u64,
+        bytes: u64,
+        is_erased: &dyn Fn(&[u8]) -> bool,
+        found: &mut Vec<Residue>,
+    ) -> Result<u64> {
         let segment = place.segment;
         let corrupted = |at: u64, what: &str| Error::corrupted(file_name(segment), Some(at), what);
         let from = place.offset + place.begun.as_ref().map_or(0, |record| record.read);
@@ -86,13 +130,19 @@ impl ValueLog {
                 }
             };
             let here = rest.split_off(..rest.len().min((record.size - record.read) as usize)).unwrap_or_default();
-            record.hash.write(here);
-            record.read += here.len() as u64;
+            record.take(here);
             if record.read == record.size {
                 let (size, sound) = (record.size, record.hash.finish() == record.checksum);
+                let (erased, bare) = (record.key().is_some_and(is_erased), record.kind == RecordKind::Erased as u8);
+                let name = std::mem::take(&mut record.name);
                 place.begun = None;
-                if !sound {
+                if erased && !(sound && bare) {
+                    let at = ValueRef { segment, offset: at as u32 };
+                    found.push(Residue { at, len: (size - RECORD_HEADER_BYTES as u64) as u32, name });
+                } else if !sound {
                     return Err(corrupted(at, "checksum"));
+                } else if bare && !erased {
+                    return Err(corrupted(at, "a record without its value, which is not erased"));
                 }
                 place.offset += size;
             }
@@ -128,11 +178,15 @@ mod tests {
     fn scrub(log: &ValueLog, end: u64, bytes: u64) -> Result<u64> {
         let (mut place, mut read, mut steps) = (ScrubPlace::of_segment(0), 0, 0);
         while place.offset < end {
-            read += log.scrub(&mut place, end, bytes)?;
+            read += log.scrub(&mut place, end, bytes, &|_| false, &mut Vec::new())?;
             steps += 1;
         }
         assert_eq!(read, end, "each byte once");
         Ok(steps)
+    }
+
+    fn step(log: &ValueLog, place: &mut ScrubPlace, bytes: u64) -> Result<u64> {
+        log.scrub(place, END, bytes, &|_| false, &mut Vec::new())
     }
 
     fn found(result: Result<u64>) -> (Option<u64>, String) {
@@ -184,12 +238,12 @@ mod tests {
         let sim = SimStorage::new();
         let log = log(&sim);
         let mut place = ScrubPlace::of_segment(0);
-        log.scrub(&mut place, END, 72).expect("sound");
+        step(&log, &mut place, 72).expect("sound");
         assert_eq!(place.offset, 72, "two records");
         let file = sim.open("values-0", OpenMode::Existing).expect("it is there");
         file.set_len(500).expect("cut");
         let damage = (Some(72), "the segment ends before the record".to_owned());
-        assert_eq!(found(log.scrub(&mut place, END, 1 << 20)), damage);
+        assert_eq!(found(step(&log, &mut place, 1 << 20)), damage);
     }
 
     #[test]
@@ -197,14 +251,14 @@ mod tests {
         let sim = SimStorage::new();
         let log = log(&sim);
         let mut place = ScrubPlace::of_segment(0);
-        log.scrub(&mut place, END, 500).expect("sound");
+        step(&log, &mut place, 500).expect("sound");
         let offset = place.offset;
         let (operation, kind) = (coppice_env::Operation::Read, ErrorKind::TimedOut);
         sim.inject(coppice_env::Fault { operation, path_part: String::new(), skip: 0, kind });
-        assert!(matches!(log.scrub(&mut place, END, 500), Err(Error::Io { .. })));
+        assert!(matches!(step(&log, &mut place, 500), Err(Error::Io { .. })));
         assert_eq!(place.offset, offset);
         while place.offset < END {
-            log.scrub(&mut place, END, 500).expect("sound");
+            step(&log, &mut place, 500).expect("sound");
         }
     }
 }

@@ -152,6 +152,15 @@ impl Tier {
         ColdStep { hot, cold: Arc::clone(&self.storage), segment, from, to, end, done: None }
     }
 
+    /// Ends a move that has no step in progress, and removes its copy.
+    pub(crate) fn cancel(&mut self) -> Result<()> {
+        let Some(moving) = &self.moving else { return Ok(()) };
+        assert!(!moving.out, "a move is cancelled between its steps");
+        remove(&*self.storage, &temporary_name(moving.segment))?;
+        self.moving = None;
+        Ok(())
+    }
+
     /// Ends a step. Returns `true` if the segment is now in the cold directory.
     pub(crate) fn end(&mut self, step: ColdStep) -> Result<bool> {
         let Some(mut moving) = self.moving.take() else {

@@ -87,7 +87,7 @@ pub fn check_all(engine: &Engine, model: &Model) {
         let view = engine.view(&entry.state).expect("it is here");
         let page = view.range(&[], None, usize::MAX, true).expect("reads");
         assert!(!page.more);
-        assert_records(&page.records, entry.live.iter());
+        assert_records(model, &page.records, entry.live.iter());
     }
 }
 
@@ -98,8 +98,8 @@ pub fn check_some(engine: &Engine, model: &Model, generator: &mut Generator) {
     assert_eq!((view.state(), view.stamp()), (entry.state, entry.stamp));
     let low = generator.any_key();
     let high = Some(generator.any_key()).filter(|high| generator.rng.chance(800) && *high > low);
-    check_gets(&view, &entry, generator);
-    check_range(&view, &entry, generator, &low, high.as_deref());
+    check_gets(&view, model, &entry, generator);
+    check_range(&view, model, &entry, generator, (&low, high.as_deref()));
     check_key_proof(&view, &entry, generator);
     check_range_proof(&view, &entry, &low, high.as_deref());
     check_history(&view, model, &entry, generator);
@@ -108,28 +108,30 @@ pub fn check_some(engine: &Engine, model: &Model, generator: &mut Generator) {
     check_footprint(engine, model, &entry);
 }
 
-fn assert_record(record: &Record, key: &[u8], live: &Live, valued: bool) {
+fn assert_record(model: &Model, record: &Record, key: &[u8], live: &Live, valued: bool) {
+    let erased = model.erased.contains_key(key);
     assert_eq!((record.key.as_slice(), record.stamp), (key, live.stamp));
     assert_eq!(record.value_len as usize, live.value.len());
     assert_eq!(record.value_hash(), hash::sha256(&live.value));
-    assert_eq!(record.value.as_deref(), valued.then_some(&*live.value));
+    assert_eq!(record.erased, erased, "{key:?}");
+    assert_eq!(record.value.as_deref(), (valued && !erased).then_some(&*live.value), "{key:?}");
 }
 
-fn assert_records<'m>(records: &[Record], live: impl Iterator<Item = (&'m Vec<u8>, &'m Live)>) {
+fn assert_records<'m>(model: &Model, records: &[Record], live: impl Iterator<Item = (&'m Vec<u8>, &'m Live)>) {
     let live: Vec<_> = live.collect();
     let keys: Vec<&Vec<u8>> = records.iter().map(|record| &record.key).collect();
     assert_eq!(keys, live.iter().map(|(key, _)| *key).collect::<Vec<_>>());
-    records.iter().zip(live).for_each(|(record, (key, live))| assert_record(record, key, live, true));
+    records.iter().zip(live).for_each(|(record, (key, live))| assert_record(model, record, key, live, true));
 }
 
-fn check_gets(view: &View<'_>, entry: &Entry, generator: &mut Generator) {
+fn check_gets(view: &View<'_>, model: &Model, entry: &Entry, generator: &mut Generator) {
     for _ in 0..4 {
         let key = generator.any_key();
         let valued = generator.rng.chance(500);
         let found = view.get(&key, valued).expect("reads");
         assert_eq!(found.is_some(), entry.live.contains_key(&key), "key {key:?}");
         if let Some(record) = found {
-            assert_record(&record, &key, &entry.live[&key], valued);
+            assert_record(model, &record, &key, &entry.live[&key], valued);
         }
     }
 }
@@ -144,12 +146,18 @@ fn live_in<'m>(
     entry.live.range(low.to_vec()..).take_while(move |(key, _)| high.as_ref().is_none_or(|high| *key < high))
 }
 
-fn check_range(view: &View<'_>, entry: &Entry, generator: &mut Generator, low: &[u8], high: Option<&[u8]>) {
+fn check_range(
+    view: &View<'_>,
+    model: &Model,
+    entry: &Entry,
+    generator: &mut Generator,
+    (low, high): (&[u8], Option<&[u8]>),
+) {
     let limit = [0, 1, 3, 1000][pick(&mut generator.rng, 4)];
     let page = view.range(low, high, limit, true).expect("reads");
     let expected: Vec<_> = live_in(entry, low, high).collect();
     assert_eq!(page.more, expected.len() > limit);
-    assert_records(&page.records, expected.into_iter().take(limit));
+    assert_records(model, &page.records, expected.into_iter().take(limit));
     let inverted = view.range(low, Some(low), 10, true).expect("an empty range is read as empty");
     assert!(inverted.records.is_empty() && !inverted.more);
 }
@@ -212,14 +220,14 @@ fn check_history(view: &View<'_>, model: &Model, entry: &Entry, generator: &mut 
         let oldest = found.pop().expect("it was counted");
         assert!(oldest.stamp <= model.line(entry).last().expect("at least itself").stamp);
     }
-    assert_changes(&found, &expected, &key);
+    assert_changes(model, &found, &expected, &key);
     let limit = pick(&mut generator.rng, expected.len() + 1);
     let page = view.history(&key, limit).expect("reads");
     expected.truncate(limit);
-    assert_changes(&page.changes, &expected, &key);
+    assert_changes(model, &page.changes, &expected, &key);
 }
 
-fn assert_changes(found: &[KeyChange], expected: &[(coppice_types::Stamp, Option<Live>)], key: &[u8]) {
+fn assert_changes(model: &Model, found: &[KeyChange], expected: &[(coppice_types::Stamp, Option<Live>)], key: &[u8]) {
     let stamps = |changes: &[KeyChange]| -> Vec<_> {
         changes.iter().map(|change| (change.stamp, change.record.is_some())).collect()
     };
@@ -227,7 +235,7 @@ fn assert_changes(found: &[KeyChange], expected: &[(coppice_types::Stamp, Option
     assert_eq!(stamps(found), wanted, "history of {key:?}");
     for (change, (_, live)) in found.iter().zip(expected) {
         if let (Some(record), Some(live)) = (&change.record, live) {
-            assert_record(record, key, live, true);
+            assert_record(model, record, key, live, true);
         }
     }
 }
@@ -256,15 +264,15 @@ fn check_diff(
     let changed: Vec<&&Vec<u8>> = keys.iter().filter(changed).collect();
     assert_eq!(diff.len(), changed.len(), "diff of {:?} and {:?}", other.stamp, entry.stamp);
     for ((before, after), key) in diff.iter().zip(changed) {
-        assert_side(before.as_ref(), key, other.live.get(*key));
-        assert_side(after.as_ref(), key, entry.live.get(*key));
+        assert_side(model, before.as_ref(), key, other.live.get(*key));
+        assert_side(model, after.as_ref(), key, entry.live.get(*key));
     }
 }
 
-fn assert_side(record: Option<&Record>, key: &[u8], live: Option<&Live>) {
+fn assert_side(model: &Model, record: Option<&Record>, key: &[u8], live: Option<&Live>) {
     match (record, live) {
         (None, None) => {}
-        (Some(record), Some(live)) => assert_record(record, key, live, true),
+        (Some(record), Some(live)) => assert_record(model, record, key, live, true),
         _ => panic!("diff of {key:?}: {record:?}, not {live:?}"),
     }
 }
@@ -304,6 +312,9 @@ fn check_merge(
         if was == theirs || ours == theirs {
             continue;
         }
+        if ours == was && theirs.is_some() && model.erased.contains_key(key) {
+            continue;
+        }
         if ours == was {
             let change = theirs.map_or(Change::Delete, |value| Change::Put(value.to_vec().into()));
             expected_taken.push(Operation { key: key.clone().into(), change });
@@ -318,7 +329,7 @@ fn check_merge(
             let live = side.live.get(key);
             assert_eq!(record.is_some(), live.is_some());
             if let (Some(record), Some(live)) = (record, live) {
-                assert_record(record, key, live, false);
+                assert_record(model, record, key, live, false);
             }
         }
     }

@@ -33,6 +33,8 @@ pub struct Entry {
     pub state: ShardState,
     pub forest: Forest,
     pub live: BTreeMap<Vec<u8>, Live>,
+    /// Keys whose values the version erases.
+    pub erases: Vec<Vec<u8>>,
 }
 
 /// The outcome of a command.
@@ -62,6 +64,8 @@ pub struct Model {
     pub staged: BTreeSet<EntryId>,
     /// Journals of decided versions, if the parameters keep them.
     pub journals: BTreeMap<Version, Vec<u8>>,
+    /// Keys that decided versions erased, with their values.
+    pub erased: BTreeMap<Vec<u8>, Arc<[u8]>>,
     next_id: EntryId,
 }
 
@@ -76,6 +80,7 @@ impl Model {
             state: ShardState { version: Version(0), digest: forest.digest() },
             forest,
             live: BTreeMap::new(),
+            erases: Vec::new(),
         };
         Self {
             params: params.clone(),
@@ -85,6 +90,7 @@ impl Model {
             decided: [(Version(0), 0)].into(),
             staged: BTreeSet::new(),
             journals: BTreeMap::new(),
+            erased: BTreeMap::new(),
             next_id: 1,
         }
     }
@@ -160,6 +166,9 @@ impl Model {
         if self.staged().any(|entry| (entry.stamp.version, entry.prepare_id) == name) {
             return Err(Reason::PreconditionFailed);
         }
+        if !self.may_erase(&base, stage) {
+            return Err(Reason::InvalidArgument);
+        }
         let mut forest = base.forest.clone();
         for MergeName { inputs, output } in &stage.merges {
             let at = forest.find(inputs).ok_or(Reason::Internal)?;
@@ -187,11 +196,29 @@ impl Model {
         }
         let state = ShardState { version: stage.stamp.version, digest: forest.digest() };
         let (id, prepare_id) = (self.next_id, stage.prepare_id);
-        let entry = Entry { id, base: Some(base.id), stamp: stage.stamp, prepare_id, state, forest, live };
+        let (base, stamp, erases) = (Some(base.id), stage.stamp, stage.erases.clone());
+        let entry = Entry { id, base, stamp, prepare_id, state, forest, live, erases };
         self.next_id += 1;
         self.entries.insert(id, Arc::new(entry));
         self.staged.insert(id);
         Ok(state)
+    }
+
+    /// Whether a stage may erase what it wants to, and puts no erased key.
+    fn may_erase(&self, base: &Entry, stage: &Stage) -> bool {
+        let line = self.line(base);
+        let staged = line.iter().filter(|entry| self.staged.contains(&entry.id)).flat_map(|entry| &entry.erases);
+        let gone: BTreeSet<&Vec<u8>> = self.erased.keys().chain(staged).collect();
+        let puts_gone = |it: &Operation| matches!(it.change, Change::Put(_)) && gone.contains(&it.key.to_vec());
+        let stored =
+            |key: &Vec<u8>| base.live.get(key).is_some_and(|live| live.value.len() > self.params.inline_bytes as usize);
+        let sound = |key: &Vec<u8>| {
+            let touched = stage.operations.iter().any(|operation| operation.key.as_ref() == key.as_slice());
+            key.first() == Some(&0) && !touched && (self.erased.contains_key(key) || stored(key))
+        };
+        stage.erases.is_sorted_by(|a, b| a < b)
+            && stage.erases.iter().all(sound)
+            && !stage.operations.iter().any(puts_gone)
     }
 
     fn is_sound(&self, operations: &[Operation]) -> bool {
@@ -209,6 +236,12 @@ impl Model {
             self.line(&entry).into_iter().filter(|entry| self.staged.contains(&entry.id)).cloned().collect();
         for winner in line.into_iter().rev() {
             self.staged.remove(&winner.id);
+            for key in &winner.erases {
+                // A key that is erased a second time may have no value any more.
+                if let Some(live) = winner.live.get(key) {
+                    self.erased.entry(key.clone()).or_insert_with(|| Arc::clone(&live.value));
+                }
+            }
             self.decided.insert(winner.stamp.version, winner.id);
             if self.params.journals_kept {
                 self.journals.insert(winner.stamp.version, journal_of(winner.stamp, winner.prepare_id));

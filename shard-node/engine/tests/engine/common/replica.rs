@@ -6,7 +6,7 @@ use coppice_engine::{
     ColdStep, Engine, Error, Manifest, MergeProgress, Options, Position, Report, SnapshotReceiver, StageRequest,
     Writes, fsck,
 };
-use coppice_env::{Rng, SimRng, SimStorage, Storage, TieredStorage};
+use coppice_env::{OpenMode, Rng, SimRng, SimStorage, Storage, TieredStorage};
 use coppice_types::{Params, ShardId};
 
 use super::{
@@ -73,6 +73,7 @@ pub fn execute(engine: &mut Engine, command: &Command) -> Result<Outcome, Error>
                 base: stage.base,
                 merges: &stage.merges,
                 operations: &stage.operations,
+                erases: &stage.erases,
             };
             let state = engine.stage(&request)?.state;
             if engine.params().journals_kept {
@@ -261,7 +262,8 @@ impl Replica {
                     }
                 }
             }
-            30..45 => self.move_cold(rng),
+            30..40 => self.move_cold(rng),
+            40..45 => self.engine_mut().erase_step(1 + rng.below(20_000)).expect("erases"),
             45..60 => self.flush().expect("flushes"),
             60..70 => self.write_beside(rng),
             70..80 => self.engine_mut().scrub(1 + rng.below(20_000)).expect("what was flushed is sound"),
@@ -271,9 +273,51 @@ impl Replica {
         }
     }
 
+    /// Ends all erasures, whatever they wait for.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    pub fn end_erasures(&mut self) -> Result<(), Error> {
+        self.end_beside()?;
+        if let Some((step, _)) = self.cold.take() {
+            self.engine_mut().end_cold_step(step)?;
+        }
+        for _ in 0..10_000 {
+            if !self.engine().is_erasing() {
+                return self.flush();
+            }
+            if self.engine().erasure_wants_flush() {
+                self.flush()?;
+            }
+            if self.engine().erasure_wants_unpin() {
+                let pinned = self.pinned.take().expect("it is pinned here");
+                self.engine_mut().unpin_snapshot(pinned.id);
+            }
+            assert!(self.engine().erasure_due(), "nothing that it waits for is left");
+            self.engine_mut().erase_step(3000)?;
+        }
+        panic!("the erasures do not end");
+    }
+
     /// The report of an offline check after a kill at this moment.
     pub fn check_directory(&self) -> Report {
         check_directory(&self.sim.process_loss())
+    }
+}
+
+/// Fails if any file has the beginning of one of these values.
+pub fn check_gone<'v>(sim: &SimStorage, values: impl Iterator<Item = &'v [u8]>) {
+    let read = |name: &String| {
+        let file = sim.open(name, OpenMode::Existing).expect("it is there");
+        let mut bytes = vec![0; usize::try_from(file.len().expect("a length")).expect("small")];
+        file.read_exact_at(&mut bytes, 0).expect("readable");
+        bytes
+    };
+    let files: Vec<(String, Vec<u8>)> = sim.files().into_iter().map(|name| (name.clone(), read(&name))).collect();
+    for value in values {
+        for (name, bytes) in &files {
+            assert!(!bytes.windows(16).any(|window| window == &value[..16]), "{name} has an erased value");
+        }
     }
 }
 

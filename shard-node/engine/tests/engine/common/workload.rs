@@ -20,6 +20,7 @@ pub struct Stage {
     pub base: ShardState,
     pub merges: Vec<MergeName>,
     pub operations: Vec<Operation>,
+    pub erases: Vec<Vec<u8>>,
 }
 
 /// A command that a raft group would pass to its replicas.
@@ -34,6 +35,11 @@ pub enum Command {
     Prune { before: Version },
 }
 
+/// A key that is put once, to be erased later.
+fn erasable_key(number: u16) -> Vec<u8> {
+    [&[0, 1][..], &number.to_be_bytes()].concat()
+}
+
 /// A generator of commands.
 #[derive(Debug)]
 pub struct Generator {
@@ -41,11 +47,13 @@ pub struct Generator {
     /// The keys in use, ascending.
     pub keys: Vec<Vec<u8>>,
     attempt: u64,
+    /// Number of keys that were put to be erased.
+    erasable: u16,
 }
 
 impl Generator {
     pub fn new(rng: SimRng, params: &Params, key_count: usize) -> Self {
-        let mut generator = Self { rng, keys: Vec::new(), attempt: 0 };
+        let mut generator = Self { rng, keys: Vec::new(), attempt: 0, erasable: 0 };
         let longest = params.key_bytes_max as usize;
         generator.keys = vec![vec![0], vec![0, 0], vec![0xff], vec![0xff; longest], vec![b'a'; longest]];
         generator.keys.resize_with(key_count.max(5), Vec::new);
@@ -59,7 +67,7 @@ impl Generator {
 
     /// A generator with the same keys and other random numbers.
     pub fn with_rng(&self, rng: SimRng) -> Self {
-        Self { rng, keys: self.keys.clone(), attempt: 0 }
+        Self { rng, keys: self.keys.clone(), attempt: 0, erasable: self.erasable }
     }
 
     /// A key of few letters, so that many keys share long prefixes.
@@ -71,6 +79,9 @@ impl Generator {
 
     /// One of the keys, or sometimes one that is never written.
     pub fn any_key(&mut self) -> Vec<u8> {
+        if self.erasable > 0 && self.rng.chance(200) {
+            return erasable_key(pick(&mut self.rng, self.erasable.into()) as u16);
+        }
         let mut key = self.keys[pick(&mut self.rng, self.keys.len())].clone();
         if self.rng.chance(200) {
             key.push(b'~');
@@ -130,7 +141,24 @@ impl Generator {
     /// A stage that is refused.
     fn odd_stage(&mut self, model: &Model) -> Command {
         let Command::Stage(mut stage) = self.stage(model) else { unreachable!("stage makes stages") };
-        match self.rng.below(6) {
+        match self.rng.below(10) {
+            9 => {
+                if let Some(key) = model.erased.keys().next() {
+                    stage.operations.retain(|operation| operation.key.as_ref() != key.as_slice());
+                    let change = Change::Put(vec![1; 300].into());
+                    stage.operations.push(Operation { key: key.clone().into(), change });
+                    stage.operations.sort_by(|a, b| a.key.cmp(&b.key));
+                }
+            }
+            6 => stage.erases = vec![b"not reserved".to_vec()],
+            7 => stage.erases = vec![vec![0, 1, 0xff, 0xff]],
+            8 => {
+                let key = vec![0, 2];
+                stage.operations.retain(|operation| operation.key.as_ref() > key.as_slice());
+                let change = Change::Put(vec![1; model.params.inline_bytes as usize + 1].into());
+                stage.operations.insert(0, Operation { key: key.clone().into(), change });
+                stage.erases = vec![key];
+            }
             4 => stage.operations.push(Operation { key: Vec::new().into(), change: Change::Delete }),
             5 => {
                 let key = vec![0xff; model.params.key_bytes_max as usize + 1];
@@ -158,7 +186,19 @@ impl Generator {
         };
         let operations = self.operations(model, &base);
         let merges = self.merges(model, &base, !operations.is_empty());
-        self.stage_on(model, &base, merges, operations)
+        let mut command = self.stage_on(model, &base, merges, operations);
+        if let Command::Stage(stage) = &mut command {
+            stage.erases = self.erases(model, &base, &stage.operations);
+        }
+        command
+    }
+
+    /// Keys to erase: some of those that were put to be erased.
+    fn erases(&mut self, model: &Model, base: &Entry, operations: &[Operation]) -> Vec<Vec<u8>> {
+        let keys = base.live.range(erasable_key(0)..vec![0, 2]).map(|(key, _)| key);
+        let free = keys.filter(|key| !operations.iter().any(|it| it.key.as_ref() == key.as_slice()));
+        let share = if model.erased.is_empty() { 200 } else { 50 };
+        free.filter(|_| self.rng.chance(share)).cloned().collect()
     }
 
     pub fn stage_on(
@@ -173,7 +213,7 @@ impl Generator {
         let stamp = Stamp::new(model.epoch.max(base.stamp.epoch).0, version);
         // Attempts begin again with each term.
         let prepare_id = PrepareId { term: Term(self.attempt / 50), attempt: self.attempt % 50 };
-        Command::Stage(Stage { stamp, prepare_id, base: base.state, merges, operations })
+        Command::Stage(Stage { stamp, prepare_id, base: base.state, merges, operations, erases: Vec::new() })
     }
 
     fn operations(&mut self, model: &Model, base: &Entry) -> Vec<Operation> {
@@ -197,7 +237,18 @@ impl Generator {
                 if self.rng.chance(deletes) { Change::Delete } else { Change::Put(self.value(&model.params).into()) };
             changes.insert(key, change);
         }
+        if self.rng.chance(400) {
+            changes.insert(erasable_key(self.erasable), Change::Put(self.marked(&model.params).into()));
+            self.erasable += 1;
+        }
         changes.into_iter().map(|(key, change)| Operation { key: key.into(), change }).collect()
+    }
+
+    /// A value that is found in the raw bytes of files: it begins with random bytes.
+    fn marked(&mut self, params: &Params) -> Vec<u8> {
+        let mut value: Vec<u8> = (0..8).flat_map(|_| self.rng.next_u64().to_le_bytes()).collect();
+        value.resize((params.inline_bytes as usize + 1).max(64) + pick(&mut self.rng, 200), b'm');
+        value
     }
 
     fn value(&mut self, params: &Params) -> Vec<u8> {
