@@ -127,7 +127,7 @@ impl Client {
     async fn check_append(&self, asking: &Asking, request: &Request, told: &Appended) -> Result<Checkpoint, Error> {
         let file = decoded(&told.receipt)?;
         let question = Question::about(Subject::Request(sha256(&request.signed)));
-        let claim = self.trust_ledgers(asking, &file, &question, false).await?;
+        let claim = self.trust_claim(asking, &file, &question, false).await?;
         let Claim::Journals(claim) = claim else { return Err(Error::Untrusted("the receipt is of another kind")) };
         let sent = request.items.iter().map(|item| item.envelope.commitment());
         let signed = Signed::decode(&request.signed).map_err(|_| Error::Malformed("request that was sent"))?;
@@ -152,6 +152,7 @@ impl Client {
         &self,
         mut request: v1::DescribeLedgerRequest,
     ) -> Result<v1::DescribeLedgerResponse, Error> {
+        self.settle_time(&mut request.read).await?;
         let read = request.read.get_or_insert_default();
         read.want_proof |= self.trust.is_some();
         let at = read.at;
@@ -181,7 +182,7 @@ impl Client {
         let (head, founding) = (head_key(id), founding_key(id));
         let file = decoded(&told.proof)?;
         let asked = [Some(&head), Some(&founding), name.as_ref()].into_iter().flatten().map(Vec::as_slice).collect();
-        let claim = self.trust_ledgers(asking, &file, &Question::about(Subject::Keys(asked)), at.is_none()).await?;
+        let claim = self.trust_claim(asking, &file, &Question::about(Subject::Keys(asked)), at.is_none()).await?;
         let stamp = claim_stamp(&claim).ok_or(Error::Untrusted("the proof is of another kind"))?;
         let same_stamp = |other: &v1::Stamp| stamp == Stamp::new(other.epoch, other.version);
         if !told.read_at.as_ref().is_some_and(same_stamp) || at.is_some_and(|at| at.version != stamp.version.0) {
@@ -211,7 +212,7 @@ impl Client {
         if let Some(asking) = asking {
             let (key, file) = (member_key(ledger, member_id(name)), decoded(&answer.proof)?);
             let question = Question::about(Subject::Keys(vec![&key]));
-            let claim = self.trust_ledgers(&asking, &file, &question, true).await?;
+            let claim = self.trust_claim(&asking, &file, &question, true).await?;
             if proven_value(&claim, &key)?.unwrap_or_default() != &answer.record[..] {
                 return Err(Error::Untrusted("the answer and its proof disagree"));
             }
@@ -257,7 +258,7 @@ impl Client {
             let file = decoded(&answer.proof)?;
             let end = answer.size.min(from.saturating_add(u64::from(limit)));
             let subject = Subject::Journals { ledger, numbers: (from..end).collect(), known };
-            let claim = self.trust_ledgers(&asking, &file, &Question::about(subject), false).await?;
+            let claim = self.trust_claim(&asking, &file, &Question::about(subject), false).await?;
             let Claim::Journals(claim) = claim else { return Err(Error::Untrusted("the proof is of another kind")) };
             let agrees = claim.size == answer.size && claim.root.as_bytes()[..] == answer.root[..];
             if !agrees || !same(&journals, &claim.journals, wanted) {
@@ -300,7 +301,7 @@ impl Client {
         if let Some(asking) = asking {
             let file = decoded(&answer.proof)?;
             let subject = Subject::Lineage { ledger, clue: clue_hash(ledger, clue), newest: newest.map(u64::from) };
-            let claim = self.trust_ledgers(&asking, &file, &Question::about(subject), true).await?;
+            let claim = self.trust_claim(&asking, &file, &Question::about(subject), true).await?;
             let Claim::Lineage(claim) = claim else { return Err(Error::Untrusted("the proof is of another kind")) };
             if claim.count != answer.count || !same(&journals, &claim.journals, wanted) {
                 return Err(Error::Untrusted("the answer and its proof disagree"));
