@@ -187,7 +187,7 @@ impl Root {
     /// [`Error::BeforeGenesis`]; [`Error::Corrupted`] if a file is damaged.
     pub fn version_at(&self, time_ms: u64) -> Result<AtTime, Error> {
         let ledger = self.ledger()?;
-        let genesis_ms = self.time_of(ledger, Version(0))?;
+        let genesis_ms = decode(&ledger.genesis_bytes, Sequence(0))?.timestamp_ms;
         if time_ms < genesis_ms {
             return Err(Error::BeforeGenesis { time_ms, genesis_ms });
         }

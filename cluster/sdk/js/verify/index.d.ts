@@ -49,6 +49,7 @@ export type Step =
   | "request"
   | "envelope"
   | "lineage"
+  | "time"
   | "standing"
   | "cosignatures"
   | "question";
