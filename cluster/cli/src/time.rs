@@ -60,11 +60,21 @@ mod tests {
             ("2025-11-28T18:41:07.2509+05:30", 1_764_335_467_250),
         ] {
             assert_eq!(parse(text), Ok(ms), "{text}");
-            assert_eq!(parse(&in_zone(ms, &TimeZone::UTC)).ok().filter(|_| ms < 1 << 50), Some(ms).filter(|_| ms < 1 << 50));
+            assert_eq!(
+                parse(&in_zone(ms, &TimeZone::UTC)).ok().filter(|_| ms < 1 << 50),
+                Some(ms).filter(|_| ms < 1 << 50)
+            );
         }
-        for text in
-            ["", "-1", "18446744073709551616", "2025-11-28", "2025-11-28T13:11:07", "1969-12-31T23:59:59Z", "yesterday", "1e3"]
-        {
+        for text in [
+            "",
+            "-1",
+            "18446744073709551616",
+            "2025-11-28",
+            "2025-11-28T13:11:07",
+            "1969-12-31T23:59:59Z",
+            "yesterday",
+            "1e3",
+        ] {
             let error = parse(text).expect_err(text);
             assert!(error.contains("with a zone") && error.contains("ms since 1970"), "{error}");
         }

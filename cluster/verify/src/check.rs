@@ -21,8 +21,8 @@ use coppice_types::{Digest, Stamp};
 
 pub use self::{
     claim::{
-        Answer, Claim, Journal, JournalsClaim, LineageClaim, QueryClaim, ReceiptClaim, Record, StandingClaim, TimeClaim,
-        Verified,
+        Answer, Claim, Journal, JournalsClaim, LineageClaim, QueryClaim, ReceiptClaim, Record, StandingClaim,
+        TimeClaim, Verified,
     },
     failure::{Cause, Failure, Step},
     log::ProvenLog,

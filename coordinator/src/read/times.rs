@@ -127,9 +127,8 @@ impl Reads {
         if next.is_none() && version.header.stamp.version != newest.stamp.version {
             return Err(status::refuse(Reason::RolledBack, "the version after it was rolled back"));
         }
-        let proof = async |told: &Told| {
-            HeaderProof::of(&self.log, prefix.clone(), &told.bytes, told.header.sequence.0).await
-        };
+        let proof =
+            async |told: &Told| HeaderProof::of(&self.log, prefix.clone(), &told.bytes, told.header.sequence.0).await;
         let next_proof = match &next {
             Some(next) => Some(proof(next).await?),
             None => None,

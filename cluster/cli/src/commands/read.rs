@@ -284,9 +284,9 @@ pub async fn time(client: &Client, args: &args::Time, output: Output) -> Result<
     let mut object = Map::from_iter([("time_ms".to_owned(), json!(time_ms))]);
     put_stamp(&mut object, at);
     object.insert("timestamp_ms".to_owned(), json!(told.timestamp_ms));
-    let next_json = next.map(|(next, timestamp_ms)| {
-        json!({ "epoch": next.epoch, "version": next.version, "timestamp_ms": timestamp_ms })
-    });
+    let next_json = next.map(
+        |(next, timestamp_ms)| json!({ "epoch": next.epoch, "version": next.version, "timestamp_ms": timestamp_ms }),
+    );
     object.insert("next".to_owned(), json!(next_json));
     object.insert("final".to_owned(), json!(told.is_final));
     output.result(&Value::Object(object), || {

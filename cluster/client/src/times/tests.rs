@@ -113,7 +113,8 @@ async fn a_lie_about_a_time_is_not_believed() {
             lie(&ledger, &mut answer);
             Ok(answer)
         });
-        for result in [client.time(ask(START + 2500)).await.map(drop), client.get(at_time(START + 2500)).await.map(drop)]
+        for result in
+            [client.time(ask(START + 2500)).await.map(drop), client.get(at_time(START + 2500)).await.map(drop)]
         {
             let error = result.expect_err(what);
             assert!(matches!(error, Error::Unproven(_) | Error::Untrusted(_)), "{what}: {error:?}");

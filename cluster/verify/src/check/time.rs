@@ -13,11 +13,7 @@ use crate::{
 
 pub(super) fn check(log: &Log, proof: &TimeProof<'_>) -> Result<TimeClaim, Failure> {
     let header = log.header(&proof.header)?;
-    ensure(
-        matches!(header.body, Body::Commit | Body::Genesis(_)),
-        Step::Header,
-        "neither a commit nor genesis",
-    )?;
+    ensure(matches!(header.body, Body::Commit | Body::Genesis(_)), Step::Header, "neither a commit nor genesis")?;
     let next = proof.next.as_ref().map(|part| log.header(part)).transpose()?;
     let commits = next.as_ref().is_none_or(|next| matches!(next.body, Body::Commit));
     ensure(commits, Step::Header, "the next header is not a commit")?;

@@ -18,7 +18,8 @@ use crate::{
     merkle,
     note::SignerKey,
     proof::{
-        EpochPart, HeaderPart, LogPart, Proof, ProofFile, Query, QueryProof, ReceiptProof, ShardPart, StandingProof, TimeProof,
+        EpochPart, HeaderPart, LogPart, Proof, ProofFile, Query, QueryProof, ReceiptProof, ShardPart, StandingProof,
+        TimeProof,
     },
     shard_map::{ShardMap, StateLeaf, state_root},
 };
