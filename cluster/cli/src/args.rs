@@ -326,8 +326,8 @@ pub struct Verify {
     /// commit --receipt --json` prints it.
     #[arg(long, value_name = "HASH")]
     pub expect_batch: Option<String>,
-    /// Fail unless the proof is of the newest version at this time: RFC 3339 with a zone, or ms since
-    /// 1970.
+    /// Fail unless the proof is of the newest version at this time: RFC 3339 with a zone, or ms
+    /// since 1970.
     #[arg(long, value_name = "TIME", value_parser = crate::time::parse, conflicts_with_all = ["expect_key", "expect_range", "expect_batch"])]
     pub expect_time: Option<u64>,
     /// Fail unless the proof is of this version.

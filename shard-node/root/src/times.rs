@@ -114,8 +114,8 @@ impl Times {
         });
     }
 
-    /// Forgets the versions above `head`, after a rollback. Then `head` is to be pushed again, if it
-    /// was covered: versions of its time may be gone.
+    /// Forgets the versions above `head`, after a rollback. If any was covered, `head` is to be
+    /// pushed again: versions of its time may be gone.
     pub(crate) fn truncate(&mut self, head: Version) {
         if self.next <= head.0 + 1 {
             return;
@@ -258,7 +258,8 @@ mod tests {
         ) {
             let mut times = times;
             let mut index = index(&times);
-            let asked = |times: &[u64]| times.iter().flat_map(|at| [*at, at + 1, (at - 1).max(times[0])]).collect::<Vec<_>>();
+            let around = |at: &u64, first: u64| [*at, at + 1, (at - 1).max(first)];
+            let asked = |times: &[u64]| times.iter().flat_map(|at| around(at, times[0])).collect::<Vec<_>>();
             check(&times, &index, asked(&times).into_iter());
             // A rollback, half a catch-up, and the rest of it.
             let head = (times.len() as f64 * to) as usize;
