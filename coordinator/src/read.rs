@@ -8,3 +8,4 @@ mod journals;
 mod pages;
 mod room;
 mod scans;
+mod times;

@@ -17,7 +17,7 @@ pub use ledger::{
 use line::CONNECTION;
 pub use line::command;
 pub use named::Named;
-pub use reads::{At, Checkpoint, Diff, Get, Header, History, Log, LogAction, LogCheck, Merge, Range, Watch};
+pub use reads::{At, Checkpoint, Diff, Get, Header, History, Log, LogAction, LogCheck, Merge, Range, Time, Watch};
 pub use serve::Serve;
 
 const FORMS: &str = "Keys and values are text, or hex with `0x` in front, or the content of a file with `@` (`@-`: standard input); \
@@ -111,6 +111,8 @@ pub enum Command {
     Head,
     /// Show the header of a version, or of an entry of the root log.
     Header(Header),
+    /// Show the newest version at a time, by the ledger's clock.
+    Time(Time),
     /// Print the newest signed checkpoint.
     Checkpoint(Checkpoint),
     /// List the headers of the root log.
@@ -327,6 +329,10 @@ pub struct Verify {
     /// commit --receipt --json` prints it.
     #[arg(long, value_name = "HASH")]
     pub expect_batch: Option<String>,
+    /// Fail unless the proof is of the newest version at this time: RFC 3339 with a zone, or ms
+    /// since 1970.
+    #[arg(long, value_name = "TIME", value_parser = crate::time::parse, conflicts_with_all = ["expect_key", "expect_range", "expect_batch"])]
+    pub expect_time: Option<u64>,
     /// Fail unless the proof is of this version.
     #[arg(long, value_name = "VERSION")]
     pub expect_version: Option<u64>,

@@ -43,6 +43,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Merge(args) => merge::merge(&client()?, args, arguments.common.trust.is_some(), output).await,
         Command::Head => log::head(&client()?, output).await,
         Command::Header(args) => log::header(&client()?, args, output).await,
+        Command::Time(args) => read::time(&client()?, args, output).await,
         Command::Checkpoint(args) => log::checkpoint(&client()?, args, output).await,
         Command::Log(args) => match &args.action {
             Some(args::LogAction::Check(check)) => {

@@ -182,6 +182,10 @@ impl v1::ledger_server::Ledger for Liar {
         Ok(Response::new(v1::GetCheckpointResponse { standing: vec![7; 1 << 20].into(), ..Default::default() }))
     }
 
+    async fn time(&self, _: Request<v1::TimeRequest>) -> Answer<v1::TimeResponse> {
+        Ok(Response::new(v1::TimeResponse { is_final: true, proof: vec![7; 1 << 20].into(), ..Default::default() }))
+    }
+
     async fn journal(&self, _: Request<v1::JournalRequest>) -> Flow<v1::JournalResponse> {
         endless(|_| v1::JournalResponse::default())
     }
@@ -311,6 +315,9 @@ async fn each_command_ends_in_time_and_memory_and_says_what_was_wrong_with_the_a
         ("silence", vec!["diff", "1", "2"], "sent nothing"),
         ("silence", vec!["log"], "sent nothing"),
         ("silence", vec!["head"], "no answer"),
+        ("nonsense", vec!["time", "--at", "1"], "no version"),
+        ("nonsense", vec!["time", "--at", "1", "--trust", &key], "proof"),
+        ("nonsense", vec!["get", "k", "--at-time", "1", "--trust", &key], "proof"),
         ("silence", vec!["ledger", "list"], "sent nothing"),
         ("repeated", vec!["ledger", "list"], "names that do not ascend"),
         ("many parts", vec!["ledger", "get", "grain", "1"], "more parts"),

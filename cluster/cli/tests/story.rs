@@ -97,10 +97,51 @@ fn prune_rollback_and_new_commits_are_in_the_open() {
     story.refused(31, "NOT_YET");
     check_log(&story.dev);
     check_proofs(&story);
+    check_times(&story);
     let data = story.work.path().join("data");
     story.dev.stop();
     common::assert_sound(&data);
     check_after_restart(&data, &shape);
+}
+
+/// Every time has its newest version that stands, pruned or not. Reads at a time are of it.
+fn check_times(story: &Story) {
+    let log = story.dev.run(&["log", "--json"]).expect(0).lines();
+    let number = |header: &Value, field: &str| header[field].as_u64().expect("a number");
+    let stands = |header: &&Value| {
+        let version = number(header, "version");
+        let commit = header["kind"] == "commit" && (number(header, "epoch") == 1 || version <= 20);
+        commit || header["kind"] == "genesis"
+    };
+    let standing: Vec<(u64, u64)> =
+        log.iter().filter(stands).map(|header| (number(header, "version"), number(header, "timestamp_ms"))).collect();
+    assert_eq!(standing.len(), 31);
+    let (key, file) = (story.dev.vkey(), story.file("time"));
+    for version in [0, 5, 15, 20, 21, 29, 30] {
+        let at = standing[version].1;
+        let naive = standing.iter().rev().find(|(_, time_ms)| *time_ms <= at).expect("genesis is as old").0;
+        let text = at.to_string();
+        let told = story.dev.run(&["time", "--at", &text, "--proof", &file, "--json"]).expect(0).json();
+        assert_eq!((&told["version"], &told["final"]), (&json!(naive), &json!(naive < 30)), "{told}");
+        assert_eq!(told["next"].is_null(), naive == 30, "{told}");
+        let verify = |expected: &str| {
+            common::run(common::coppice().args(["verify", &file, "--key", &key, "--expect-time", expected, "--json"]))
+        };
+        let proven = verify(&text).expect(0).json();
+        assert_eq!((&proven["kind"], &proven["version"]), (&json!("time"), &told["version"]));
+        assert_eq!((&proven["next"], &proven["final"]), (&told["next"], &told["final"]));
+        assert_eq!(verify(&(at + 1).to_string()).expect(1).json()["failed_step"], "question");
+        for trust in [&[][..], &["--trust", &key]] {
+            let got = story.dev.run(&[&["get", "k", "--at-time", &text, "--json"], trust].concat());
+            match naive {
+                30 => assert_eq!(got.expect(3).error()["reason"], "NOT_YET"),
+                0..10 => assert_eq!(got.expect(3).error()["reason"], "PRUNED"),
+                _ => assert_eq!(got.expect(0).json()["version"], naive),
+            }
+        }
+    }
+    let old = story.dev.run(&["time", "--at", "2001-01-01T00:00:00Z", "--json"]).expect(1).error();
+    assert_eq!(old["reason"], "NOT_FOUND");
 }
 
 fn check_log(dev: &Dev) {

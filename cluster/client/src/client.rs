@@ -213,6 +213,7 @@ impl Client {
     /// If a key is trusted, also [`Error::Unproven`] or [`Error::Untrusted`] if the proof does not
     /// show the answer.
     pub async fn get(&self, mut request: v1::GetRequest) -> Result<v1::GetResponse, Error> {
+        self.settle_time(&mut request.read).await?;
         let (options, seen) = self.want_proof(&mut request.read);
         let trusted = self.keys();
         let key = request.key.clone();
@@ -233,6 +234,7 @@ impl Client {
     /// # Errors
     /// Like [`Client::get`].
     pub async fn batch_get(&self, mut request: v1::BatchGetRequest) -> Result<v1::BatchGetResponse, Error> {
+        self.settle_time(&mut request.read).await?;
         let (options, seen) = self.want_proof(&mut request.read);
         let trusted = self.keys();
         let keys = request.keys.clone();
@@ -285,9 +287,9 @@ impl Client {
         self.trust.as_ref().map(|trust| Asking { keys: trust.keys(), seen: trust.seen() })
     }
 
-    /// Verifies an answer about ledgers of members, which must answer the question. An answer about
-    /// head must be of the newest version under its checkpoint.
-    pub(crate) async fn trust_ledgers<'a>(
+    /// Verifies an answer about ledgers of members or about a time, which must answer the question.
+    /// An answer about head must be of the newest version under its checkpoint.
+    pub(crate) async fn trust_claim<'a>(
         &self,
         asking: &Asking,
         file: &ProofFile<'a>,
@@ -299,6 +301,10 @@ impl Client {
         let (claim, seen) = trust.check(asking, newer.as_deref(), file, question, of_head)?;
         self.follow(trust, seen).await?;
         Ok(claim)
+    }
+
+    pub(crate) async fn call_time(&self, request: v1::TimeRequest) -> Result<v1::TimeResponse, Error> {
+        ask!(self, Repeat::Safe, time, request)
     }
 
     pub(crate) async fn call_append(&self, request: v1::AppendRequest) -> Result<v1::AppendResponse, Error> {
@@ -340,8 +346,9 @@ impl Client {
     /// Streams the ledgers of members in the order of their names. They are not verified.
     pub async fn list_ledgers(
         &self,
-        request: v1::ListLedgersRequest,
+        mut request: v1::ListLedgersRequest,
     ) -> Result<Stream<v1::ListLedgersResponse>, Error> {
+        self.settle_time(&mut request.read).await?;
         let rule = rules::ledgers(&request);
         Ok(self.stream(ask!(self, Repeat::Safe, list_ledgers, request)?, rule))
     }
@@ -350,8 +357,9 @@ impl Client {
     /// [`Client::ledger_member`] does that for one.
     pub async fn list_members(
         &self,
-        request: v1::ListMembersRequest,
+        mut request: v1::ListMembersRequest,
     ) -> Result<Stream<v1::ListMembersResponse>, Error> {
+        self.settle_time(&mut request.read).await?;
         let rule = rules::members(&request);
         Ok(self.stream(ask!(self, Repeat::Safe, list_members, request)?, rule))
     }
@@ -379,7 +387,8 @@ impl Client {
 
     /// Streams the records of a range, in key order. They are not verified: use
     /// [`Client::range_all`] for that.
-    pub async fn range(&self, request: v1::RangeRequest) -> Result<Stream<v1::RangeResponse>, Error> {
+    pub async fn range(&self, mut request: v1::RangeRequest) -> Result<Stream<v1::RangeResponse>, Error> {
+        self.settle_time(&mut request.read).await?;
         let rule = rules::range(&request);
         Ok(self.stream(ask!(self, Repeat::Safe, range, request)?, rule))
     }
@@ -391,6 +400,7 @@ impl Client {
     /// Like [`Client::get`]. Also if the stream breaks off, or if the range has more than
     /// [`RANGE_BYTES_MAX`]: read it in parts then.
     pub async fn range_all(&self, mut request: v1::RangeRequest) -> Result<(Vec<v1::Record>, v1::RangeEnd), Error> {
+        self.settle_time(&mut request.read).await?;
         let (options, seen) = self.want_proof(&mut request.read);
         let trusted = self.keys();
         let mut stream = self.range(request.clone()).await?;
@@ -416,7 +426,8 @@ impl Client {
     }
 
     /// Streams the changes of a key, newest first. They are not verified.
-    pub async fn history(&self, request: v1::HistoryRequest) -> Result<Stream<v1::HistoryResponse>, Error> {
+    pub async fn history(&self, mut request: v1::HistoryRequest) -> Result<Stream<v1::HistoryResponse>, Error> {
+        self.settle_time(&mut request.read).await?;
         let rule = rules::history(&request);
         Ok(self.stream(ask!(self, Repeat::Safe, history, request)?, rule))
     }

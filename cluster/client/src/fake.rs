@@ -72,6 +72,7 @@ pub(crate) struct Fake {
     pub get_header: Unary<v1::GetHeaderRequest, v1::GetHeaderResponse>,
     pub watch_heads: Flow<v1::WatchHeadsRequest, v1::WatchHeadsResponse>,
     pub get_checkpoint: Unary<v1::GetCheckpointRequest, v1::GetCheckpointResponse>,
+    pub time: Unary<v1::TimeRequest, v1::TimeResponse>,
     pub pin: Unary<v1::PinRequest, v1::PinResponse>,
     pub status: Unary<v1::StatusRequest, v1::StatusResponse>,
     pub append: Unary<v1::AppendRequest, v1::AppendResponse>,
@@ -150,6 +151,10 @@ impl v1::ledger_server::Ledger for Fake {
 
     async fn get_checkpoint(&self, request: Request<v1::GetCheckpointRequest>) -> Answer<v1::GetCheckpointResponse> {
         self.get_checkpoint.answer(request)
+    }
+
+    async fn time(&self, request: Request<v1::TimeRequest>) -> Answer<v1::TimeResponse> {
+        self.time.answer(request)
     }
 
     async fn pin(&self, request: Request<v1::PinRequest>) -> Answer<v1::PinResponse> {

@@ -154,7 +154,7 @@ impl Client {
     async fn check_append(&self, asking: &Asking, request: &Request, told: &Appended) -> Result<Checkpoint, Error> {
         let file = decoded(&told.receipt)?;
         let question = Question::about(Subject::Request(sha256(&request.signed)));
-        let claim = self.trust_ledgers(asking, &file, &question, false).await?;
+        let claim = self.trust_claim(asking, &file, &question, false).await?;
         let Claim::Journals(claim) = claim else { return Err(Error::Untrusted("the receipt is of another kind")) };
         let sent = request.items.iter().map(|item| item.envelope.commitment());
         let signed = Signed::decode(&request.signed).map_err(|_| Error::Malformed("request that was sent"))?;
@@ -179,6 +179,7 @@ impl Client {
         &self,
         mut request: v1::DescribeLedgerRequest,
     ) -> Result<v1::DescribeLedgerResponse, Error> {
+        self.settle_time(&mut request.read).await?;
         let read = request.read.get_or_insert_default();
         read.want_proof |= self.trust.is_some();
         let at = read.at;
@@ -208,7 +209,7 @@ impl Client {
         let (head, founding) = (head_key(id), founding_key(id));
         let file = decoded(&told.proof)?;
         let asked = [Some(&head), Some(&founding), name.as_ref()].into_iter().flatten().map(Vec::as_slice).collect();
-        let claim = self.trust_ledgers(asking, &file, &Question::about(Subject::Keys(asked)), at.is_none()).await?;
+        let claim = self.trust_claim(asking, &file, &Question::about(Subject::Keys(asked)), at.is_none()).await?;
         let stamp = claim_stamp(&claim).ok_or(Error::Untrusted("the proof is of another kind"))?;
         let same_stamp = |other: &v1::Stamp| stamp == Stamp::new(other.epoch, other.version);
         if !told.read_at.as_ref().is_some_and(same_stamp) || at.is_some_and(|at| at.version != stamp.version.0) {
@@ -284,7 +285,7 @@ impl Client {
             let file = decoded(&answer.proof)?;
             let end = answer.size.min(from.saturating_add(u64::from(limit)));
             let subject = Subject::Journals { ledger, numbers: (from..end).collect(), known };
-            let claim = self.trust_ledgers(&asking, &file, &Question::about(subject), false).await?;
+            let claim = self.trust_claim(&asking, &file, &Question::about(subject), false).await?;
             let Claim::Journals(claim) = claim else { return Err(Error::Untrusted("the proof is of another kind")) };
             let agrees = claim.size == answer.size && claim.root.as_bytes()[..] == answer.root[..];
             if !agrees || !same(&journals, &claim.journals, wanted) {
@@ -329,7 +330,7 @@ impl Client {
         if let Some(asking) = asking {
             let file = decoded(&answer.proof)?;
             let subject = Subject::Lineage { ledger, clue: clue_hash(ledger, clue), newest: newest.map(u64::from) };
-            let claim = self.trust_ledgers(&asking, &file, &Question::about(subject), true).await?;
+            let claim = self.trust_claim(&asking, &file, &Question::about(subject), true).await?;
             let Claim::Lineage(claim) = claim else { return Err(Error::Untrusted("the proof is of another kind")) };
             if claim.count != answer.count || !same(&journals, &claim.journals, wanted) {
                 return Err(Error::Untrusted("the answer and its proof disagree"));

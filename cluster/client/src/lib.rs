@@ -53,6 +53,7 @@ mod routes;
 mod rules;
 mod session;
 mod stream;
+mod times;
 mod tls;
 mod trust;
 

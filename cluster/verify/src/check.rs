@@ -12,6 +12,7 @@ mod ledgers;
 mod log;
 pub(crate) mod query;
 mod question;
+mod time;
 mod tree;
 
 use alloc::boxed::Box;
@@ -20,7 +21,8 @@ use coppice_types::{Digest, Stamp};
 
 pub use self::{
     claim::{
-        Answer, Claim, Journal, JournalsClaim, LineageClaim, QueryClaim, ReceiptClaim, Record, StandingClaim, Verified,
+        Answer, Claim, Journal, JournalsClaim, LineageClaim, QueryClaim, ReceiptClaim, Record, StandingClaim,
+        TimeClaim, Verified,
     },
     failure::{Cause, Failure, Step},
     log::ProvenLog,
@@ -127,6 +129,7 @@ fn check_in<'a>(file: &ProofFile<'a>, log: Log) -> Result<Verified<'a>, Failure>
         Proof::Receipt(proof) => Claim::Receipt(check_receipt(&log, proof)?),
         Proof::Standing(proof) => Claim::Standing(check_standing(&log, proof)?),
         Proof::Journals(proof) => Claim::Journals(ledgers::check_journals(&log, proof)?),
+        Proof::Time(proof) => Claim::Time(time::check(&log, proof)?),
         Proof::Lineage(proof) => Claim::Lineage(ledgers::check_lineage(&log, proof)?),
     };
     let Log { cluster, checkpoint, keys, newest } = log;
@@ -269,6 +272,10 @@ fn check_newer(old: &Verified<'_>, newer: Newer<'_>) -> Result<Checkpoint, Failu
     if let Some(header) = old.header() {
         ensure(claim.epochs.stands(header.stamp), Step::Standing, "the version was rolled back")?;
         log.check_not_above(header.stamp, Step::Standing)?;
+    }
+    if let Claim::Time(claim) = &old.claim {
+        let settled = claim.is_final() || log.checkpoint.size == old.checkpoint.size;
+        ensure(settled, Step::Standing, "a version after the proof's checkpoint may have the time, too")?;
     }
     Ok(log.checkpoint)
 }

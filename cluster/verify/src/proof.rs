@@ -6,6 +6,7 @@
 
 mod digests;
 mod ledgers;
+mod time;
 mod tree;
 
 use alloc::{borrow::Cow, vec::Vec};
@@ -18,6 +19,7 @@ use coppice_types::{
 
 use self::digests::{read_digests, write_digests};
 pub use self::ledgers::{JournalPart, JournalsProof, KnownPart, LineageProof, RequestPart};
+pub use self::time::TimeProof;
 pub use self::tree::{Entry, LEVEL_MAX, NodePart, Subtree, TREES_MAX, Tree, TreeList};
 use crate::{
     epochs::{Epochs, Pair},
@@ -36,8 +38,8 @@ pub const BOUND_BYTES_MAX: usize = KEY_BYTES_MAX + 1;
 
 /// Format of the proofs of kinds 0 to 2. Formats 1 and 2 belonged to protocol version 1.
 const FORMAT: u8 = 3;
-/// Format of the proofs of ledgers, which only protocol version 3 has.
-const FORMAT_OF_LEDGERS: u8 = 4;
+/// Format of the kinds that came later, which readers of format 3 alone do not know.
+const FORMAT_LATER: u8 = 4;
 const CHECKSUM_BYTES: usize = 8;
 
 /// A proof file.
@@ -60,6 +62,8 @@ pub enum Proof<'a> {
     Standing(StandingProof<'a>),
     /// Kind 3: shows journals of a ledger.
     Journals(JournalsProof<'a>),
+    /// Kind 4: shows which version stood at a time.
+    Time(TimeProof<'a>),
     /// Kind 5: shows all journals with a clue, or the newest of them.
     Lineage(LineageProof<'a>),
 }
@@ -242,6 +246,7 @@ impl<'a> ProofFile<'a> {
             Proof::Receipt(proof) => proof.encode(&mut out),
             Proof::Standing(proof) => proof.encode(&mut out)?,
             Proof::Journals(proof) => proof.encode(&mut out)?,
+            Proof::Time(proof) => proof.encode(&mut out),
             Proof::Lineage(proof) => proof.encode(&mut out)?,
         }
         let mut bytes = out.into_bytes();
@@ -265,7 +270,7 @@ impl<'a> ProofFile<'a> {
             return Err(Error::Malformed("proof file: first bytes"));
         }
         let format = input.u8()?;
-        if format != FORMAT && format != FORMAT_OF_LEDGERS {
+        if format != FORMAT && format != FORMAT_LATER {
             return Err(Error::Malformed(
                 "proof file format: this build reads only formats 3 and 4, of protocol versions 2 and 3",
             ));
@@ -279,8 +284,9 @@ impl<'a> ProofFile<'a> {
             (FORMAT, 0) => Proof::Query(QueryProof::decode(&mut input)?),
             (FORMAT, 1) => Proof::Receipt(ReceiptProof::decode(&mut input)?),
             (FORMAT, 2) => Proof::Standing(StandingProof::decode(&mut input)?),
-            (FORMAT_OF_LEDGERS, 3) => Proof::Journals(JournalsProof::decode(&mut input)?),
-            (FORMAT_OF_LEDGERS, 5) => Proof::Lineage(LineageProof::decode(&mut input)?),
+            (FORMAT_LATER, 3) => Proof::Journals(JournalsProof::decode(&mut input)?),
+            (FORMAT_LATER, 4) => Proof::Time(TimeProof::decode(&mut input)?),
+            (FORMAT_LATER, 5) => Proof::Lineage(LineageProof::decode(&mut input)?),
             _ => return Err(Error::Malformed("proof file kind")),
         };
         input.finish()?;
@@ -295,6 +301,7 @@ impl<'a> Proof<'a> {
             Self::Receipt(_) => 1,
             Self::Standing(_) => 2,
             Self::Journals(_) => 3,
+            Self::Time(_) => 4,
             Self::Lineage(_) => 5,
         }
     }
@@ -302,7 +309,7 @@ impl<'a> Proof<'a> {
     fn format(&self) -> u8 {
         match self {
             Self::Query(_) | Self::Receipt(_) | Self::Standing(_) => FORMAT,
-            Self::Journals(_) | Self::Lineage(_) => FORMAT_OF_LEDGERS,
+            Self::Journals(_) | Self::Time(_) | Self::Lineage(_) => FORMAT_LATER,
         }
     }
 
@@ -314,6 +321,7 @@ impl<'a> Proof<'a> {
             Self::Receipt(proof) => &proof.log,
             Self::Standing(proof) => &proof.log,
             Self::Journals(proof) => &proof.log,
+            Self::Time(proof) => &proof.log,
             Self::Lineage(proof) => &proof.query.log,
         }
     }

@@ -12,7 +12,7 @@ use coppice_types::{Digest, Stamp};
 
 use self::json::Object;
 use crate::{
-    check::{Answer, Claim, Failure, Journal, JournalsClaim, LineageClaim, ReceiptClaim, Record, Verified},
+    check::{Answer, Claim, Failure, Journal, JournalsClaim, LineageClaim, ReceiptClaim, Record, TimeClaim, Verified},
     checkpoint::Checkpoint,
     journal::Entry,
     policy::Examined,
@@ -49,6 +49,7 @@ pub fn proven(verified: &Verified<'_>, examined: Option<&Examined>, encoding: Op
                 });
             }
             Claim::Journals(claim) => put_journals(object, claim),
+            Claim::Time(claim) => put_time(object, claim),
             Claim::Lineage(claim) => put_lineage(object, claim),
         }
         put_log(object, verified);
@@ -164,6 +165,17 @@ fn put_receipt(object: &mut Object<'_>, claim: &ReceiptClaim) {
     object.list("shards", &claim.batch.shards, |object, (shard, hash)| {
         object.number("shard", shard.0);
         object.text("operations_hash", hash);
+    });
+}
+
+/// The version and its own time follow, as for every kind.
+fn put_time(object: &mut Object<'_>, claim: &TimeClaim) {
+    object.text("kind", "time");
+    object.number("time_ms", claim.time_ms);
+    object.flag("final", claim.is_final());
+    object.optional("next", claim.next, |object, (stamp, timestamp_ms)| {
+        put_stamp(object, stamp);
+        object.number("timestamp_ms", timestamp_ms);
     });
 }
 

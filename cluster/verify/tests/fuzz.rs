@@ -33,6 +33,8 @@ fn seeds(sample: &Sample) -> Vec<Vec<u8>> {
         ledger.prove_range(Stamp::default(), b"", None, true),
         ledger.receipt(targets.stamp, 0),
         ledger.standing(7, ledger.headers.len() as u64),
+        ledger.prove_time(1_700_000_009_500),
+        ledger.prove_time(u64::MAX),
     ];
     let mut seeds: Vec<Vec<u8>> = files.iter().map(|file| file.encode().expect("it fits")).collect();
     for file in &files {

@@ -1344,8 +1344,35 @@ def check_standing(r, log):
     return None, {"kind": "standing", "old size": old, "old root": root.hex(), "pairs": [list(p) for p in pairs]}
 
 
+def check_time(r, log):
+    part, epoch, time = (r.str16(), r.hashes()), read_epoch(r), r.u64()
+    after = (r.str16(), r.hashes()) if r.flag() else None
+    r.end()
+    log.check()
+    header = log.header(part, "header")
+    need(header.kind in (0, 1), "header", "neither a commit nor genesis")
+    following = log.header(after, "header") if after else None
+    need(following is None or following.kind == 1, "header", "the next header is not a commit")
+    check_epoch(epoch, log.newest, header.stamp)
+    need(header.time <= time, "time", "the version is later than the time")
+    if following is None:
+        need(header.stamp[1] == log.newest.stamp[1], "time", "the next version is not shown")
+    else:
+        _, pair, later, _ = epoch
+        begins = later if later and later[1] == header.stamp[1] else pair
+        need(following.stamp[1] == header.stamp[1] + 1, "time", "not the version after it")
+        need(following.stamp[0] == begins[0], "time", "the next version was rolled back")
+        need(following.sequence > header.sequence, "time", "the next version lies before it in the log")
+        need(following.stamp[1] <= log.newest.stamp[1], "time", "the next version is above the newest header's")
+        need(following.time > time, "time", "the next version is not later than the time")
+    need((following or header).time <= log.newest.time, "time", "times that decrease along the log")
+    claim = {"kind": "time", "version": list(header.stamp), "time": time, "committed": header.time}
+    claim["next"] = [list(following.stamp), following.time] if following else None
+    return header.stamp, claim | {"final": log.newest.time > time}
+
+
 # The kinds of proof files by their format.
-KINDS = {3: (0, 1, 2), 4: (3, 5)}
+KINDS = {3: (0, 1, 2), 4: (3, 4, 5)}
 
 
 def open_file(data):
@@ -1366,7 +1393,7 @@ def verify(data, keys, joined=False):
     """Verifies a proof file and returns (log, stamp, claim)."""
     r, kind, cluster = open_file(data)
     log = Log(r, cluster, keys, joined)
-    checks = {0: check_query, 1: check_receipt, 2: check_standing, 3: check_journals, 5: check_lineage}
+    checks = (check_query, check_receipt, check_standing, check_journals, check_time, check_lineage)
     stamp, claim = checks[kind](r, log)
     return log, stamp, claim
 
@@ -1387,6 +1414,8 @@ def verify_both(data, newer, key):
     log, stamp, claim = verify(data, keys, later is not None)
     if newer is not None:
         check_newer(log, stamp, newer, later)
+        larger = later is not None and later[0].size > log.size
+        need(not larger or claim.get("final", True), "standing", "a later version may have the time, too")
     return log, stamp, claim
 
 
@@ -2763,6 +2792,19 @@ def run_lies():
     return len(cases)
 
 
+def run_times():
+    vectors = load("times.json")
+    key = parse_key(vectors["vkey"])
+    for case in vectors["cases"]:
+        newer, step, claim = None if case["newer"] is None else bytes.fromhex(case["newer"]), None, None
+        try:
+            _, _, claim = verify_both(bytes.fromhex(case["file"]), newer, key)
+        except Failed as failed:
+            step = failed.step
+        assert (step, claim) == (case["failed step"], case["claim"]), (case["name"], step)
+    return len(vectors["cases"])
+
+
 def run_packing():
     vectors = load("packing.json")
     keys = [b"p" * 300 + b"%04d" % (7 * i) + b"q" * 100 for i in range(400)]
@@ -2902,6 +2944,11 @@ def say(log, claim):
                 yield f"{key} has a value of {found['length']} bytes, changed last at {found['stamp']}: {value}"
     elif claim["kind"] in ("journals", "lineage"):
         yield from say_journals(claim)
+    elif claim["kind"] == "time":
+        yield f"the newest version at {claim['time']} ms since 1970 was committed at {claim['committed']}"
+        if claim["next"]:
+            yield f"the one after it, {claim['next'][0]}, at {claim['next'][1]}"
+        yield "no later commit changes that" if claim["final"] else "it is head: a later version may have that time, too"
     elif claim["kind"] == "receipt":
         yield f"batch {claim['index']} of the version's journal was committed: {claim['entry']}"
     else:
@@ -2971,7 +3018,7 @@ def command(arguments):
 
 def run_all():
     lists = (run_hashes, run_list_proofs, run_rules, run_packing, run_replay)
-    files = (run_log, run_notes, run_proofs, run_rotation, run_cases, run_lies, run_audits, run_ledgers)
+    files = (run_log, run_notes, run_proofs, run_rotation, run_cases, run_lies, run_times, run_audits, run_ledgers)
     for run in lists + files:
         print(run.__name__[4:].replace("_", " ") + ":", run(), "agree")
     return 0

@@ -406,6 +406,10 @@ impl Ledger for Api {
         Ok(Response::new(v1::GetCheckpointResponse { checkpoint, standing }))
     }
 
+    async fn time(&self, request: Request<v1::TimeRequest>) -> Answer<v1::TimeResponse> {
+        Ok(Response::new(self.reads.time(request.into_inner()).await?))
+    }
+
     async fn prune(&self, request: Request<v1::PruneRequest>) -> Answer<v1::AdminResponse> {
         let (caller, log) = Caller::from(&request);
         let v1::PruneRequest { before, reason, principal, .. } = request.get_ref();

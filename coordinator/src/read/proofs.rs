@@ -8,10 +8,12 @@ use coppice_proto::{status, v1};
 use coppice_types::{ClusterId, Digest, LedgerId, Reason};
 use coppice_verify::{
     checkpoint::Checkpoint,
-    hash, merkle,
+    hash,
+    header::Header,
+    merkle,
     proof::{
         EpochPart, HeaderPart, JournalPart, JournalsProof, KnownPart, LineageProof, LogPart, Proof, ProofFile, Query,
-        QueryProof, ReceiptProof, ShardPart, StandingProof, TreeList,
+        QueryProof, ReceiptProof, ShardPart, StandingProof, TimeProof, TreeList,
     },
     shard_map::StateLeaf,
 };
@@ -29,7 +31,7 @@ use crate::{
 };
 
 /// A committed prefix of the log with a checkpoint over it. Proofs are built on it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SignedPrefix {
     /// The root group's state, which says which versions stand.
     view: Arc<View>,
@@ -59,6 +61,26 @@ impl SignedPrefix {
     #[must_use]
     pub fn checkpoint(&self) -> Bytes {
         self.checkpoint.clone()
+    }
+
+    /// Entries of the prefix.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The root group's state, which may be newer than the prefix.
+    #[must_use]
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The last header of the prefix.
+    ///
+    /// # Errors
+    /// `INTERNAL` if it does not decode.
+    pub fn newest_header(&self) -> Result<Header, Status> {
+        wire::header_in(&self.newest)
     }
 
     /// Waits for a cosigned prefix that has at least `size_min` entries and includes every
@@ -322,6 +344,17 @@ pub fn lineage_file(
         }
         _ => Err(wire::broken("proof of a range")),
     }
+}
+
+/// Makes the proof file of the version of a time. `next` is the proof of the version after it, in
+/// the same prefix; `None` if the version is head.
+///
+/// # Errors
+/// `LIMIT_EXCEEDED` if the file would be too large.
+pub fn time_file(proven: HeaderProof, next: Option<HeaderProof>, time_ms: u64) -> Result<Bytes, Status> {
+    let HeaderProof { view, log, header, epoch } = proven;
+    let next = next.map(|next| next.header);
+    encode(view.tail.header.cluster, Proof::Time(TimeProof { log, header, epoch, time_ms, next }))
 }
 
 fn tree_of(journal: &[Vec<u8>]) -> merkle::ListTree {

@@ -17,6 +17,7 @@ use tonic::Status;
 use super::{
     proofs::{self, HeaderProof, ShardProof, SignedPrefix},
     room::{Room, Taken},
+    times::moved,
 };
 use crate::{
     groups::{
@@ -79,7 +80,7 @@ pub struct Reads {
     pub(super) log: Arc<RootLog>,
     pub(super) shards: Shards,
     /// Shows which checkpoints are cosigned.
-    shown: Arc<Shown>,
+    pub(super) shown: Arc<Shown>,
     room: Arc<Room>,
     metrics: Arc<Metrics>,
     pub(super) read_timeout: Duration,
@@ -114,7 +115,14 @@ impl Reads {
     }
 
     pub(super) async fn locate(&self, read: &v1::ReadOptions, stale_ok: bool) -> Result<Located, Status> {
-        let view = self.view(stale_ok).await?;
+        let timed = match read.at_time_ms {
+            Some(time_ms) => Some(self.at_time(read, time_ms).await?),
+            None => None,
+        };
+        let (view, at) = match timed {
+            Some((view, stamp)) => (view, Some(stamp)),
+            None => (self.view(stale_ok).await?, read.at.map(convert::from_stamp)),
+        };
         // The checkpoint of a proof is signed before anything is read, and signing may replace the
         // view by a newer one. So the version that is head in the view is also the newest in the
         // log under the checkpoint.
@@ -124,7 +132,8 @@ impl Reads {
         } else {
             (view, None)
         };
-        let located = self.locate_in(view, read.at.map(convert::from_stamp), read.any_epoch).await?;
+        let located = self.locate_in(view, at, read.any_epoch).await;
+        let located = if read.at_time_ms.is_some() { located.map_err(moved)? } else { located? };
         Ok(Located { checkpoint, ..located })
     }
 

@@ -142,6 +142,7 @@ const PROVEN: v1::ReadOptions = v1::ReadOptions {
     stale_ok: false,
     values_in_proof: false,
     cosigned: false,
+    at_time_ms: None,
 };
 
 /// Verifies a proof file, which must be about this subject. Returns what it shows.

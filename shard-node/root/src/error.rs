@@ -57,6 +57,14 @@ pub enum Error {
         version: Version,
         head: Stamp,
     },
+    /// The time is before genesis.
+    #[error("no version is as old as {time_ms} ms since 1970: the ledger began at {genesis_ms}")]
+    BeforeGenesis {
+        /// The time asked for.
+        time_ms: u64,
+        /// The time of genesis.
+        genesis_ms: u64,
+    },
     /// The version is below the pruned boundary.
     #[error("version {version} is below the pruned boundary {boundary}")]
     Pruned {
@@ -121,7 +129,9 @@ impl Error {
             Self::NotYet { .. } => Reason::NotYet,
             Self::Pruned { .. } => Reason::Pruned,
             Self::RolledBack { .. } => Reason::RolledBack,
-            Self::NoEntry { .. } | Self::NoTile { .. } | Self::Snapshot { .. } => Reason::NotFound,
+            Self::NoEntry { .. } | Self::NoTile { .. } | Self::Snapshot { .. } | Self::BeforeGenesis { .. } => {
+                Reason::NotFound
+            }
         }
     }
 

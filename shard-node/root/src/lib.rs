@@ -17,6 +17,7 @@
 //!   sealed  superblock  chunk           files that are written once, and their names
 //!   journal  store                      the journal, the directory
 //!   ledgers  pins  sessions  timeline  tiles    parts of the state that touch no file
+//!   times                                       the index of header times, which is derived
 //!   command  error  types  codec  cache
 //! ```
 //!
@@ -40,6 +41,7 @@ mod pins;
 mod sessions;
 mod tiles;
 mod timeline;
+mod times;
 mod types;
 
 // Files, and parts of the state that are made of them.
@@ -75,7 +77,7 @@ pub use ledgers::LEDGERS_MAX;
 pub use machine::{Options, Outcome, Root};
 pub use manifest::{Manifest, SnapshotFile};
 pub use pins::{PIN_TTL_MS_MAX, Pin, VERSION_PINS_MAX};
-pub use read::{HEADERS_PER_READ_MAX, View};
+pub use read::{AtTime, HEADERS_PER_READ_MAX, View};
 pub use sessions::{SESSION_IDLE_MS_MAX, SESSION_IDLE_MS_MIN, SESSIONS_MAX, Session};
 pub use transfer::{PINS_MAX, SnapshotReceiver};
 pub use types::{

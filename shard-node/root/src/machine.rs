@@ -13,6 +13,7 @@ use crate::{
     state::State,
     store::{Lock, Store},
     superblock::Superblock,
+    times::Times,
 };
 
 /// Limit on the number of sealed chunks' indexes that are kept in memory.
@@ -41,6 +42,8 @@ pub struct Root {
     /// Raft index of the newest entry applied.
     pub(crate) applied: u64,
     pub(crate) chunks: Cache<u64, Chunk>,
+    /// The index of times. It may lag behind the state.
+    pub(crate) times: Times,
     pub(crate) durable: Durable,
 }
 
@@ -105,6 +108,7 @@ impl Root {
             state,
             applied: 0,
             chunks: Cache::new(CHUNKS_CACHED_MAX),
+            times: Times::default(),
             durable: Durable {
                 options,
                 superblock: Superblock::new(),
@@ -139,6 +143,7 @@ impl Root {
             assert!(self.log_size() - log_size <= 1, "a command appends one header at most");
         }
         self.applied = index;
+        self.index_times();
         Ok(outcome)
     }
 

@@ -13,6 +13,7 @@ use crate::{
     sessions::Session,
     state::{Ledger, state_root},
     timeline::{Admin, Unreadable},
+    times::newest_at,
     types::{AdminEntry, EpochPair, KeyTurn, Operation, ShardBoundary, ShardMap, StateLeaf, VersionState},
 };
 
@@ -50,6 +51,18 @@ pub struct View {
     pub keys: Vec<KeyTurn>,
     /// The newest version that appended to a ledger of members; 0 before the first.
     pub ledger_floor: Version,
+}
+
+/// The newest version at a time: canonical bytes and places of its header, and of that of the
+/// version after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AtTime {
+    /// The version's name.
+    pub stamp: Stamp,
+    /// Header of the version.
+    pub header: (Sequence, Vec<u8>),
+    /// Header of the version after it; `None` if the version is head.
+    pub next: Option<(Sequence, Vec<u8>)>,
 }
 
 impl Root {
@@ -165,6 +178,64 @@ impl Root {
         let found =
             ledger.timeline.find_header(version, epoch).map_err(|why| unreadable(ledger, version, epoch, why))?;
         Ok((found.sequence, ledger.log.entry(found.sequence.0, &self.store)?))
+    }
+
+    /// The newest version that stands and whose header is not later than a time, even if it was
+    /// pruned.
+    ///
+    /// # Errors
+    /// [`Error::BeforeGenesis`]; [`Error::Corrupted`] if a file is damaged.
+    pub fn version_at(&self, time_ms: u64) -> Result<AtTime, Error> {
+        let ledger = self.ledger()?;
+        let genesis_ms = decode(&ledger.genesis_bytes, Sequence(0))?.timestamp_ms;
+        if time_ms < genesis_ms {
+            return Err(Error::BeforeGenesis { time_ms, genesis_ms });
+        }
+        let head = ledger.timeline.head().version;
+        let guess = self.times.guess(time_ms);
+        let version = Version(newest_at(time_ms, head.0, guess, |version| self.time_of(ledger, Version(version)))?);
+        let header = self.version_header(version, None)?;
+        let next = if version < head { Some(self.version_header(version.next(), None)?) } else { None };
+        Ok(AtTime { stamp: decode(&header.1, header.0)?.stamp, header, next })
+    }
+
+    /// The first version that the index of times does not cover.
+    #[must_use]
+    pub fn times_indexed(&self) -> Version {
+        self.times.next()
+    }
+
+    /// Time of the header of a standing version, in ms since 1970.
+    fn time_of(&self, ledger: &Ledger, version: Version) -> Result<u64, Error> {
+        let (sequence, _) = ledger.timeline.row(version);
+        let header = decode(&ledger.log.entry(sequence.0, &self.store)?, sequence)?;
+        if header.stamp.version == version {
+            return Ok(header.timestamp_ms);
+        }
+        Err(Error::corrupted("log", format!("header {sequence} is not that of version {version}")))
+    }
+
+    /// Lets the index of times follow the state: forgets what was rolled back, and covers at most
+    /// the versions of one bundle. If their headers can't be read, a later call tries again;
+    /// searches do without the index until then.
+    pub(crate) fn index_times(&mut self) {
+        let Some(ledger) = &self.state.ledger else { return };
+        let head = ledger.timeline.head().version;
+        self.times.truncate(head);
+        if self.times.next() > head || self.times.is_full() {
+            return;
+        }
+        let (sequence, count) = ledger.timeline.row(self.times.next());
+        if sequence == ledger.newest.sequence {
+            self.times.push(ledger.newest.timestamp_ms);
+            return;
+        }
+        let count = usize::try_from(count).map_or(HEADERS_PER_READ_MAX, |count| count.min(HEADERS_PER_READ_MAX));
+        let Ok(headers) = ledger.log.entries(sequence.0, count, &self.store) else { return };
+        for header in headers {
+            let Ok(header) = Header::decode(&header) else { return };
+            self.times.push(header.timestamp_ms);
+        }
     }
 
     /// Canonical bytes of one header.

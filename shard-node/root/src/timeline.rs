@@ -129,6 +129,14 @@ impl Timeline {
         Found { sequence, stamp: Stamp { epoch: run.epoch, version } }
     }
 
+    /// Place of a standing version's header, and how many standing versions from there on have
+    /// headers that follow each other in the log.
+    pub(crate) fn row(&self, version: Version) -> (Sequence, u64) {
+        let at = self.runs.partition_point(|run| run.first <= version);
+        let end = self.runs.get(at).map_or(self.head.version.0 + 1, |run| run.first.0);
+        (self.locate(version).sequence, end - version.0)
+    }
+
     /// The run that a standing version lies in.
     fn run_of(&self, version: Version) -> Run {
         let at = self.runs.partition_point(|run| run.first <= version);

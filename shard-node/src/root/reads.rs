@@ -127,6 +127,11 @@ impl RootMachine {
                 let level = u8::try_from(read.level).map_err(missing)?;
                 answer.tile = self.root.tile(level, read.number, read.width as usize).map_err(refused)?.into();
             }
+            Some(Read::Time(read)) => {
+                let found = self.root.version_at(read.time_ms).map_err(refused)?;
+                (answer.header_sequence, answer.header) = (found.header.0.0, found.header.1.into());
+                answer.next_header = found.next.map_or_else(Bytes::new, |(_, header)| header.into());
+            }
             Some(Read::AdminAfter(number)) => {
                 let operations = self.root.admin_after(*number, ADMIN_MAX).map_err(refused)?;
                 answer.admin = operations.iter().flat_map(to_admin).collect();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::named::Named;
+use crate::time;
 
 /// The version to read.
 #[derive(Clone, Copy, Debug, Args)]
@@ -15,6 +16,23 @@ pub struct At {
     /// The epoch of --version [default: the one in which it stands].
     #[arg(long, value_name = "EPOCH", requires = "version")]
     pub epoch: Option<u64>,
+    /// The time to read at: the newest version that is not later by the ledger's clock. RFC 3339
+    /// with a zone, or ms since 1970. Refused while a later version might have the time, too.
+    #[arg(long, value_name = "TIME", value_parser = time::parse, conflicts_with_all = ["version", "epoch"])]
+    pub at_time: Option<u64>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Time {
+    /// The time, by the ledger's clock: RFC 3339 with a zone, or ms since 1970.
+    #[arg(long, value_name = "TIME", value_parser = time::parse)]
+    pub at: u64,
+    /// Write a proof of the answer; `-` for standard output.
+    #[arg(long, value_name = "FILE")]
+    pub proof: Option<PathBuf>,
+    /// Wait for a proof under a checkpoint that witnesses have cosigned, which may take a moment.
+    #[arg(long, requires = "proof")]
+    pub cosigned: bool,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -11,12 +11,13 @@ use coppice_types::{Stamp, escape::escape_lines};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    args::{At, Diff, Encoding, Get, History, Named, Range},
+    args::{self, At, Diff, Encoding, Get, History, Named, Range},
     bytes,
     failure::{Code, Failure},
     input,
     output::{Output, Table, file, raw, tell_line},
     text,
+    time::moment,
 };
 
 pub async fn get(client: &Client, args: &Get, output: Output) -> Result<(), Failure> {
@@ -267,8 +268,43 @@ fn read_options(at: &At, want_proof: bool, cosigned: bool) -> Result<v1::ReadOpt
         }
         (named, epoch) => named.map(|named| Named { epoch: named.epoch.or(epoch), ..named }),
     };
-    let any_epoch = named.is_none_or(|named| named.epoch.is_none());
-    Ok(v1::ReadOptions { at: named.map(stamp_of), any_epoch, want_proof, cosigned, ..v1::ReadOptions::default() })
+    let any_epoch = at.at_time.is_none() && named.is_none_or(|named| named.epoch.is_none());
+    let (at_time_ms, at) = (at.at_time, named.map(stamp_of));
+    Ok(v1::ReadOptions { at, any_epoch, want_proof, cosigned, at_time_ms, ..v1::ReadOptions::default() })
+}
+
+/// Shows which version was the newest at a time.
+pub async fn time(client: &Client, args: &args::Time, output: Output) -> Result<(), Failure> {
+    let output = output.beside(args.proof.as_deref());
+    let (time_ms, want_proof) = (args.at, args.proof.is_some());
+    let told = client.time(v1::TimeRequest { time_ms, want_proof, cosigned: args.cosigned }).await?;
+    let at = told.stamp.ok_or(Error::Malformed("no version"))?;
+    save(args.proof.as_deref(), &told.proof)?;
+    let next = told.next.map(|next| (next, told.next_timestamp_ms));
+    let mut object = Map::from_iter([("time_ms".to_owned(), json!(time_ms))]);
+    put_stamp(&mut object, at);
+    object.insert("timestamp_ms".to_owned(), json!(told.timestamp_ms));
+    let next_json = next.map(
+        |(next, timestamp_ms)| json!({ "epoch": next.epoch, "version": next.version, "timestamp_ms": timestamp_ms }),
+    );
+    object.insert("next".to_owned(), json!(next_json));
+    object.insert("final".to_owned(), json!(told.is_final));
+    output.result(&Value::Object(object), || {
+        let clock = |ms: u64| format!("{} ({ms} ms since 1970)", moment(ms));
+        let next = next.map_or_else(
+            || "none: the version is head".to_owned(),
+            |(next, ms)| format!("version {}, committed {}", version(next), clock(ms)),
+        );
+        let is_final = match told.is_final {
+            true => "yes: no later commit has a time up to then",
+            false => "no: a later version may have a time up to then, too",
+        };
+        format!(
+            "version    {}\ncommitted  {} by the ledger's clock\nnext       {next}\nfinal      {is_final}",
+            version(at),
+            clock(told.timestamp_ms)
+        )
+    })
 }
 
 /// A version as a message. Without an epoch, the request must say `any_epoch`.

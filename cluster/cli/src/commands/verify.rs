@@ -6,7 +6,7 @@ use std::path::Path;
 
 use coppice_types::{Digest, Version};
 use coppice_verify::{
-    check::{self, Answer, Claim, Question, Record, Subject, Verified},
+    check::{self, Answer, Claim, Question, Record, Subject, TimeClaim, Verified},
     note::VerifierKey,
     policy::{Examined, Policy},
     report,
@@ -62,6 +62,7 @@ struct Expectation {
     keys: Vec<Vec<u8>>,
     range: Option<(Vec<u8>, Vec<u8>)>,
     batch: Option<Digest>,
+    time_ms: Option<u64>,
     version: Option<Version>,
 }
 
@@ -73,16 +74,18 @@ impl Expectation {
             _ => None,
         };
         let batch = args.expect_batch.as_deref().map(parse_hash).transpose()?;
-        Ok(Self { keys, range, batch, version: args.expect_version.map(Version) })
+        let time_ms = args.expect_time;
+        Ok(Self { keys, range, batch, time_ms, version: args.expect_version.map(Version) })
     }
 
     fn question(&self) -> Question<'_> {
-        let subject = match (&self.range, self.batch) {
-            (Some((low, high)), _) => {
+        let subject = match (&self.range, self.batch, self.time_ms) {
+            (Some((low, high)), ..) => {
                 Some(Subject::Range { low, high: Some(high.as_slice()).filter(|high| !high.is_empty()) })
             }
-            (None, Some(batch)) => Some(Subject::Batch(batch)),
-            (None, None) => {
+            (None, Some(batch), _) => Some(Subject::Batch(batch)),
+            (None, None, Some(time_ms)) => Some(Subject::Time(time_ms)),
+            (None, None, None) => {
                 (!self.keys.is_empty()).then(|| Subject::Keys(self.keys.iter().map(Vec::as_slice).collect()))
             }
         };
@@ -175,6 +178,7 @@ fn describe(verified: &Verified<'_>, examined: Option<&Examined>, output: Output
             claim.old_root
         ),
         Claim::Journals(claim) => ledgers::describe_journals(claim),
+        Claim::Time(claim) => describe_time(claim),
         Claim::Lineage(claim) => ledgers::describe_lineage(claim),
     };
     let stands = verified
@@ -198,6 +202,20 @@ fn describe(verified: &Verified<'_>, examined: Option<&Examined>, output: Output
         moment(header.timestamp_ms),
         safe(&verified.checkpoint.origin),
         count(verified.checkpoint.size, "entry")
+    )
+}
+
+fn describe_time(claim: &TimeClaim) -> String {
+    let next = claim.next.map_or_else(
+        || "it was head".to_owned(),
+        |(stamp, ms)| format!("the next one, {stamp}, was committed {}", moment(ms)),
+    );
+    let is_final = if claim.is_final() { "" } else { "; a later version may have a time up to then, too" };
+    format!(
+        "version {} was the newest at {} ({} ms since 1970); {next}{is_final}",
+        claim.header.stamp,
+        moment(claim.time_ms),
+        claim.time_ms
     )
 }
 

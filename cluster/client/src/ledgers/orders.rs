@@ -97,7 +97,7 @@ impl Client {
         let keys: BTreeMap<Vec<u8>, u64> = said.keys().map(|jsn| (mark_key(ledger, *jsn), *jsn)).collect();
         let file = decoded(proof)?;
         let question = Question::about(Subject::Keys(keys.keys().map(Vec::as_slice).collect()));
-        let claim: Claim<'_> = self.trust_ledgers(asking, &file, &question, true).await?;
+        let claim: Claim<'_> = self.trust_claim(asking, &file, &question, true).await?;
         let mut by_order: BTreeMap<u64, Vec<&Leaf>> = BTreeMap::new();
         for (key, jsn) in &keys {
             let (order, leaf) = said[jsn];
@@ -141,7 +141,7 @@ impl Client {
         if let Some(asking) = asking {
             let (key, file) = (member_key(ledger, id), decoded(&answer.proof)?);
             let question = Question::about(Subject::Keys(vec![&key]));
-            let claim = self.trust_ledgers(&asking, &file, &question, true).await?;
+            let claim = self.trust_claim(&asking, &file, &question, true).await?;
             if proven_value(&claim, &key)?.unwrap_or_default() != &answer.record[..] {
                 return Err(Error::Untrusted("the answer and its proof disagree"));
             }

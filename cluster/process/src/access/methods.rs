@@ -30,7 +30,7 @@ const BY_COORDINATORS: Roles = Roles::of(&[Coordinator]);
 /// Requests of nodes and coordinators to nodes.
 const INSIDE: Roles = Roles::of(&[Node, Coordinator]);
 
-const METHODS: [(&str, Roles); 51] = [
+const METHODS: [(&str, Roles); 52] = [
     ("/coppice.v1.Ledger/Commit", WRITE),
     ("/coppice.v1.Ledger/CommitStream", WRITE),
     ("/coppice.v1.Ledger/Stage", WRITE),
@@ -55,6 +55,7 @@ const METHODS: [(&str, Roles); 51] = [
     ("/coppice.v1.Ledger/GetHeader", LOG),
     ("/coppice.v1.Ledger/WatchHeads", LOG),
     ("/coppice.v1.Ledger/GetCheckpoint", LOG),
+    ("/coppice.v1.Ledger/Time", LOG),
     ("/coppice.v1.Ledger/Status", LOG),
     ("/coppice.v1.Ledger/ListPins", LOG),
     ("/coppice.v1.Ledger/Prune", OPERATE),

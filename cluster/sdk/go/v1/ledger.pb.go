@@ -1015,7 +1015,11 @@ type ReadOptions struct {
 	ValuesInProof bool `protobuf:"varint,21,opt,name=values_in_proof,json=valuesInProof,proto3" json:"values_in_proof,omitempty"`
 	// Asks for a proof under a checkpoint that witnesses have cosigned. The answer waits until such a
 	// checkpoint covers the version.
-	Cosigned      bool `protobuf:"varint,20,opt,name=cosigned,proto3" json:"cosigned,omitempty"`
+	Cosigned bool `protobuf:"varint,20,opt,name=cosigned,proto3" json:"cosigned,omitempty"`
+	// Reads the newest version that is not later than this time, in ms since 1970 by the ledger's
+	// clock. It excludes `at` and `any_epoch`, and `stale_ok` has no effect. A time is refused with
+	// NOT_YET as long as a later version might have it, and with NOT_FOUND before genesis.
+	AtTimeMs      *uint64 `protobuf:"varint,22,opt,name=at_time_ms,json=atTimeMs,proto3,oneof" json:"at_time_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1090,6 +1094,13 @@ func (x *ReadOptions) GetCosigned() bool {
 		return x.Cosigned
 	}
 	return false
+}
+
+func (x *ReadOptions) GetAtTimeMs() uint64 {
+	if x != nil && x.AtTimeMs != nil {
+		return *x.AtTimeMs
+	}
+	return 0
 }
 
 type Record struct {
@@ -2371,6 +2382,157 @@ func (x *GetCheckpointResponse) GetStanding() []byte {
 	return nil
 }
 
+type TimeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In ms since 1970, by the ledger's clock.
+	TimeMs    uint64 `protobuf:"varint,1,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"`
+	WantProof bool   `protobuf:"varint,2,opt,name=want_proof,json=wantProof,proto3" json:"want_proof,omitempty"`
+	// Asks for a proof under a checkpoint that witnesses have cosigned.
+	Cosigned      bool `protobuf:"varint,20,opt,name=cosigned,proto3" json:"cosigned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TimeRequest) Reset() {
+	*x = TimeRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TimeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TimeRequest) ProtoMessage() {}
+
+func (x *TimeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TimeRequest.ProtoReflect.Descriptor instead.
+func (*TimeRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *TimeRequest) GetTimeMs() uint64 {
+	if x != nil {
+		return x.TimeMs
+	}
+	return 0
+}
+
+func (x *TimeRequest) GetWantProof() bool {
+	if x != nil {
+		return x.WantProof
+	}
+	return false
+}
+
+func (x *TimeRequest) GetCosigned() bool {
+	if x != nil {
+		return x.Cosigned
+	}
+	return false
+}
+
+// Of the log under the proof's checkpoint, if a proof was asked for.
+type TimeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The version, with the epoch in which it was committed.
+	Stamp       *Stamp `protobuf:"bytes,1,opt,name=stamp,proto3" json:"stamp,omitempty"`
+	TimestampMs uint64 `protobuf:"varint,2,opt,name=timestamp_ms,json=timestampMs,proto3" json:"timestamp_ms,omitempty"`
+	// The version after it, which is later than the time. Not set if the version is head.
+	Next            *Stamp `protobuf:"bytes,3,opt,name=next,proto3" json:"next,omitempty"`
+	NextTimestampMs uint64 `protobuf:"varint,4,opt,name=next_timestamp_ms,json=nextTimestampMs,proto3" json:"next_timestamp_ms,omitempty"`
+	// A header of the log is later than the time, so no later commit changes the answer. If not, a
+	// later version may have the time, too.
+	IsFinal       bool   `protobuf:"varint,5,opt,name=is_final,json=isFinal,proto3" json:"is_final,omitempty"`
+	Proof         []byte `protobuf:"bytes,6,opt,name=proof,proto3" json:"proof,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TimeResponse) Reset() {
+	*x = TimeResponse{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TimeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TimeResponse) ProtoMessage() {}
+
+func (x *TimeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TimeResponse.ProtoReflect.Descriptor instead.
+func (*TimeResponse) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *TimeResponse) GetStamp() *Stamp {
+	if x != nil {
+		return x.Stamp
+	}
+	return nil
+}
+
+func (x *TimeResponse) GetTimestampMs() uint64 {
+	if x != nil {
+		return x.TimestampMs
+	}
+	return 0
+}
+
+func (x *TimeResponse) GetNext() *Stamp {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+func (x *TimeResponse) GetNextTimestampMs() uint64 {
+	if x != nil {
+		return x.NextTimestampMs
+	}
+	return 0
+}
+
+func (x *TimeResponse) GetIsFinal() bool {
+	if x != nil {
+		return x.IsFinal
+	}
+	return false
+}
+
+func (x *TimeResponse) GetProof() []byte {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
 // Requests that remove data or change a key say what to do, why, and for whom. A missing field is
 // refused with INVALID_ARGUMENT, so that an empty message is never an order.
 //
@@ -2392,7 +2554,7 @@ type PruneRequest struct {
 
 func (x *PruneRequest) Reset() {
 	*x = PruneRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[37]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2404,7 +2566,7 @@ func (x *PruneRequest) String() string {
 func (*PruneRequest) ProtoMessage() {}
 
 func (x *PruneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[37]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2417,7 +2579,7 @@ func (x *PruneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneRequest.ProtoReflect.Descriptor instead.
 func (*PruneRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{37}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PruneRequest) GetBefore() uint64 {
@@ -2461,7 +2623,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[38]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2473,7 +2635,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[38]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2486,7 +2648,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{38}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RollbackRequest) GetTo() uint64 {
@@ -2531,7 +2693,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[39]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2543,7 +2705,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[39]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2556,7 +2718,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{39}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RotateKeyRequest) GetVkey() string {
@@ -2600,7 +2762,7 @@ type AdminResponse struct {
 
 func (x *AdminResponse) Reset() {
 	*x = AdminResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[40]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2612,7 +2774,7 @@ func (x *AdminResponse) String() string {
 func (*AdminResponse) ProtoMessage() {}
 
 func (x *AdminResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[40]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2625,7 +2787,7 @@ func (x *AdminResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminResponse.ProtoReflect.Descriptor instead.
 func (*AdminResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{40}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AdminResponse) GetHeader() []byte {
@@ -2669,7 +2831,7 @@ type VersionPin struct {
 
 func (x *VersionPin) Reset() {
 	*x = VersionPin{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[41]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2681,7 +2843,7 @@ func (x *VersionPin) String() string {
 func (*VersionPin) ProtoMessage() {}
 
 func (x *VersionPin) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[41]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2694,7 +2856,7 @@ func (x *VersionPin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionPin.ProtoReflect.Descriptor instead.
 func (*VersionPin) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{41}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *VersionPin) GetId() []byte {
@@ -2732,7 +2894,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2744,7 +2906,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2757,7 +2919,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{42}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PinRequest) GetPinId() []byte {
@@ -2790,7 +2952,7 @@ type PinResponse struct {
 
 func (x *PinResponse) Reset() {
 	*x = PinResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2802,7 +2964,7 @@ func (x *PinResponse) String() string {
 func (*PinResponse) ProtoMessage() {}
 
 func (x *PinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2815,7 +2977,7 @@ func (x *PinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinResponse.ProtoReflect.Descriptor instead.
 func (*PinResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{43}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PinResponse) GetPin() *VersionPin {
@@ -2834,7 +2996,7 @@ type UnpinRequest struct {
 
 func (x *UnpinRequest) Reset() {
 	*x = UnpinRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2846,7 +3008,7 @@ func (x *UnpinRequest) String() string {
 func (*UnpinRequest) ProtoMessage() {}
 
 func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2859,7 +3021,7 @@ func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinRequest.ProtoReflect.Descriptor instead.
 func (*UnpinRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{44}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *UnpinRequest) GetPinId() []byte {
@@ -2878,7 +3040,7 @@ type UnpinResponse struct {
 
 func (x *UnpinResponse) Reset() {
 	*x = UnpinResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2890,7 +3052,7 @@ func (x *UnpinResponse) String() string {
 func (*UnpinResponse) ProtoMessage() {}
 
 func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2903,7 +3065,7 @@ func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinResponse.ProtoReflect.Descriptor instead.
 func (*UnpinResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{45}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *UnpinResponse) GetFound() bool {
@@ -2921,7 +3083,7 @@ type ListPinsRequest struct {
 
 func (x *ListPinsRequest) Reset() {
 	*x = ListPinsRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2933,7 +3095,7 @@ func (x *ListPinsRequest) String() string {
 func (*ListPinsRequest) ProtoMessage() {}
 
 func (x *ListPinsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2946,7 +3108,7 @@ func (x *ListPinsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPinsRequest.ProtoReflect.Descriptor instead.
 func (*ListPinsRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{46}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{48}
 }
 
 type ListPinsResponse struct {
@@ -2958,7 +3120,7 @@ type ListPinsResponse struct {
 
 func (x *ListPinsResponse) Reset() {
 	*x = ListPinsResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2970,7 +3132,7 @@ func (x *ListPinsResponse) String() string {
 func (*ListPinsResponse) ProtoMessage() {}
 
 func (x *ListPinsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2983,7 +3145,7 @@ func (x *ListPinsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPinsResponse.ProtoReflect.Descriptor instead.
 func (*ListPinsResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{47}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ListPinsResponse) GetPins() []*VersionPin {
@@ -3004,7 +3166,7 @@ type JournalRequest struct {
 
 func (x *JournalRequest) Reset() {
 	*x = JournalRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3016,7 +3178,7 @@ func (x *JournalRequest) String() string {
 func (*JournalRequest) ProtoMessage() {}
 
 func (x *JournalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3029,7 +3191,7 @@ func (x *JournalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalRequest.ProtoReflect.Descriptor instead.
 func (*JournalRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{48}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *JournalRequest) GetFromVersion() uint64 {
@@ -3063,7 +3225,7 @@ type JournalResponse struct {
 
 func (x *JournalResponse) Reset() {
 	*x = JournalResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3075,7 +3237,7 @@ func (x *JournalResponse) String() string {
 func (*JournalResponse) ProtoMessage() {}
 
 func (x *JournalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3088,7 +3250,7 @@ func (x *JournalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalResponse.ProtoReflect.Descriptor instead.
 func (*JournalResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{49}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *JournalResponse) GetHeader() []byte {
@@ -3130,7 +3292,7 @@ type TransferLeaderRequest struct {
 
 func (x *TransferLeaderRequest) Reset() {
 	*x = TransferLeaderRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3142,7 +3304,7 @@ func (x *TransferLeaderRequest) String() string {
 func (*TransferLeaderRequest) ProtoMessage() {}
 
 func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3155,7 +3317,7 @@ func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeaderRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{50}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *TransferLeaderRequest) GetGroup() string {
@@ -3180,7 +3342,7 @@ type TransferLeaderResponse struct {
 
 func (x *TransferLeaderResponse) Reset() {
 	*x = TransferLeaderResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3192,7 +3354,7 @@ func (x *TransferLeaderResponse) String() string {
 func (*TransferLeaderResponse) ProtoMessage() {}
 
 func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3205,7 +3367,7 @@ func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeaderResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{51}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{53}
 }
 
 type StatusRequest struct {
@@ -3216,7 +3378,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3228,7 +3390,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3241,7 +3403,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{52}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{54}
 }
 
 type StatusResponse struct {
@@ -3269,7 +3431,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3281,7 +3443,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3294,7 +3456,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{53}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *StatusResponse) GetClusterId() []byte {
@@ -3378,7 +3540,7 @@ type CoordinatorStatus struct {
 
 func (x *CoordinatorStatus) Reset() {
 	*x = CoordinatorStatus{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3390,7 +3552,7 @@ func (x *CoordinatorStatus) String() string {
 func (*CoordinatorStatus) ProtoMessage() {}
 
 func (x *CoordinatorStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3403,7 +3565,7 @@ func (x *CoordinatorStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CoordinatorStatus.ProtoReflect.Descriptor instead.
 func (*CoordinatorStatus) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{54}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *CoordinatorStatus) GetName() string {
@@ -3442,7 +3604,7 @@ type GroupStatus struct {
 
 func (x *GroupStatus) Reset() {
 	*x = GroupStatus{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3454,7 +3616,7 @@ func (x *GroupStatus) String() string {
 func (*GroupStatus) ProtoMessage() {}
 
 func (x *GroupStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3467,7 +3629,7 @@ func (x *GroupStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupStatus.ProtoReflect.Descriptor instead.
 func (*GroupStatus) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{55}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *GroupStatus) GetGroup() string {
@@ -3555,7 +3717,7 @@ type ReplicaStatus struct {
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3567,7 +3729,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3580,7 +3742,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{56}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ReplicaStatus) GetRaftId() uint64 {
@@ -3643,7 +3805,7 @@ type AppendRequest struct {
 
 func (x *AppendRequest) Reset() {
 	*x = AppendRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3655,7 +3817,7 @@ func (x *AppendRequest) String() string {
 func (*AppendRequest) ProtoMessage() {}
 
 func (x *AppendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3668,7 +3830,7 @@ func (x *AppendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendRequest.ProtoReflect.Descriptor instead.
 func (*AppendRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{57}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *AppendRequest) GetSigned() []byte {
@@ -3711,7 +3873,7 @@ type LedgerItem struct {
 
 func (x *LedgerItem) Reset() {
 	*x = LedgerItem{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3723,7 +3885,7 @@ func (x *LedgerItem) String() string {
 func (*LedgerItem) ProtoMessage() {}
 
 func (x *LedgerItem) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3736,7 +3898,7 @@ func (x *LedgerItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerItem.ProtoReflect.Descriptor instead.
 func (*LedgerItem) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{58}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *LedgerItem) GetKind() uint32 {
@@ -3772,7 +3934,7 @@ type AppendResponse struct {
 
 func (x *AppendResponse) Reset() {
 	*x = AppendResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3784,7 +3946,7 @@ func (x *AppendResponse) String() string {
 func (*AppendResponse) ProtoMessage() {}
 
 func (x *AppendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3797,7 +3959,7 @@ func (x *AppendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendResponse.ProtoReflect.Descriptor instead.
 func (*AppendResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{59}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *AppendResponse) GetStamp() *Stamp {
@@ -3856,7 +4018,7 @@ type LedgerName struct {
 
 func (x *LedgerName) Reset() {
 	*x = LedgerName{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3868,7 +4030,7 @@ func (x *LedgerName) String() string {
 func (*LedgerName) ProtoMessage() {}
 
 func (x *LedgerName) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3881,7 +4043,7 @@ func (x *LedgerName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerName.ProtoReflect.Descriptor instead.
 func (*LedgerName) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{60}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *LedgerName) GetWhich() isLedgerName_Which {
@@ -3938,7 +4100,7 @@ type ListLedgersRequest struct {
 
 func (x *ListLedgersRequest) Reset() {
 	*x = ListLedgersRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3950,7 +4112,7 @@ func (x *ListLedgersRequest) String() string {
 func (*ListLedgersRequest) ProtoMessage() {}
 
 func (x *ListLedgersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3963,7 +4125,7 @@ func (x *ListLedgersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLedgersRequest.ProtoReflect.Descriptor instead.
 func (*ListLedgersRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{61}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ListLedgersRequest) GetAfter() string {
@@ -3997,7 +4159,7 @@ type ListLedgersResponse struct {
 
 func (x *ListLedgersResponse) Reset() {
 	*x = ListLedgersResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4009,7 +4171,7 @@ func (x *ListLedgersResponse) String() string {
 func (*ListLedgersResponse) ProtoMessage() {}
 
 func (x *ListLedgersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4022,7 +4184,7 @@ func (x *ListLedgersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLedgersResponse.ProtoReflect.Descriptor instead.
 func (*ListLedgersResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{62}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ListLedgersResponse) GetName() string {
@@ -4050,7 +4212,7 @@ type DescribeLedgerRequest struct {
 
 func (x *DescribeLedgerRequest) Reset() {
 	*x = DescribeLedgerRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4062,7 +4224,7 @@ func (x *DescribeLedgerRequest) String() string {
 func (*DescribeLedgerRequest) ProtoMessage() {}
 
 func (x *DescribeLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4075,7 +4237,7 @@ func (x *DescribeLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeLedgerRequest.ProtoReflect.Descriptor instead.
 func (*DescribeLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{63}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *DescribeLedgerRequest) GetLedger() *LedgerName {
@@ -4111,7 +4273,7 @@ type DescribeLedgerResponse struct {
 
 func (x *DescribeLedgerResponse) Reset() {
 	*x = DescribeLedgerResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4123,7 +4285,7 @@ func (x *DescribeLedgerResponse) String() string {
 func (*DescribeLedgerResponse) ProtoMessage() {}
 
 func (x *DescribeLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4136,7 +4298,7 @@ func (x *DescribeLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeLedgerResponse.ProtoReflect.Descriptor instead.
 func (*DescribeLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{64}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *DescribeLedgerResponse) GetId() []byte {
@@ -4200,7 +4362,7 @@ type ListMembersRequest struct {
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4212,7 +4374,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4225,7 +4387,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{65}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ListMembersRequest) GetLedger() *LedgerName {
@@ -4261,7 +4423,7 @@ type ListMembersResponse struct {
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4273,7 +4435,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4286,7 +4448,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{66}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ListMembersResponse) GetId() []byte {
@@ -4314,7 +4476,7 @@ type GetMemberRequest struct {
 
 func (x *GetMemberRequest) Reset() {
 	*x = GetMemberRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4326,7 +4488,7 @@ func (x *GetMemberRequest) String() string {
 func (*GetMemberRequest) ProtoMessage() {}
 
 func (x *GetMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4339,7 +4501,7 @@ func (x *GetMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMemberRequest.ProtoReflect.Descriptor instead.
 func (*GetMemberRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{67}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *GetMemberRequest) GetLedger() *LedgerName {
@@ -4376,7 +4538,7 @@ type GetMemberResponse struct {
 
 func (x *GetMemberResponse) Reset() {
 	*x = GetMemberResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4388,7 +4550,7 @@ func (x *GetMemberResponse) String() string {
 func (*GetMemberResponse) ProtoMessage() {}
 
 func (x *GetMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4401,7 +4563,7 @@ func (x *GetMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMemberResponse.ProtoReflect.Descriptor instead.
 func (*GetMemberResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{68}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *GetMemberResponse) GetId() []byte {
@@ -4450,7 +4612,7 @@ type GetJournalsRequest struct {
 
 func (x *GetJournalsRequest) Reset() {
 	*x = GetJournalsRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4462,7 +4624,7 @@ func (x *GetJournalsRequest) String() string {
 func (*GetJournalsRequest) ProtoMessage() {}
 
 func (x *GetJournalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4475,7 +4637,7 @@ func (x *GetJournalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJournalsRequest.ProtoReflect.Descriptor instead.
 func (*GetJournalsRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{69}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *GetJournalsRequest) GetLedger() *LedgerName {
@@ -4541,7 +4703,7 @@ type GetJournalsResponse struct {
 
 func (x *GetJournalsResponse) Reset() {
 	*x = GetJournalsResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4553,7 +4715,7 @@ func (x *GetJournalsResponse) String() string {
 func (*GetJournalsResponse) ProtoMessage() {}
 
 func (x *GetJournalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4566,7 +4728,7 @@ func (x *GetJournalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJournalsResponse.ProtoReflect.Descriptor instead.
 func (*GetJournalsResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{70}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *GetJournalsResponse) GetJournals() []*LedgerJournal {
@@ -4617,7 +4779,7 @@ type LedgerJournal struct {
 
 func (x *LedgerJournal) Reset() {
 	*x = LedgerJournal{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4629,7 +4791,7 @@ func (x *LedgerJournal) String() string {
 func (*LedgerJournal) ProtoMessage() {}
 
 func (x *LedgerJournal) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4642,7 +4804,7 @@ func (x *LedgerJournal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerJournal.ProtoReflect.Descriptor instead.
 func (*LedgerJournal) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{71}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *LedgerJournal) GetJsn() uint64 {
@@ -4681,7 +4843,7 @@ type GetLineageRequest struct {
 
 func (x *GetLineageRequest) Reset() {
 	*x = GetLineageRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4693,7 +4855,7 @@ func (x *GetLineageRequest) String() string {
 func (*GetLineageRequest) ProtoMessage() {}
 
 func (x *GetLineageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4706,7 +4868,7 @@ func (x *GetLineageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLineageRequest.ProtoReflect.Descriptor instead.
 func (*GetLineageRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{72}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *GetLineageRequest) GetLedger() *LedgerName {
@@ -4765,7 +4927,7 @@ type GetLineageResponse struct {
 
 func (x *GetLineageResponse) Reset() {
 	*x = GetLineageResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4777,7 +4939,7 @@ func (x *GetLineageResponse) String() string {
 func (*GetLineageResponse) ProtoMessage() {}
 
 func (x *GetLineageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4790,7 +4952,7 @@ func (x *GetLineageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLineageResponse.ProtoReflect.Descriptor instead.
 func (*GetLineageResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{73}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *GetLineageResponse) GetJournals() []*LedgerJournal {
@@ -4895,7 +5057,7 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\x0ehighest_number\x18\x01 \x01(\x04R\rhighestNumber\x12\x1d\n" +
 	"\n" +
 	"batch_hash\x18\x02 \x01(\fR\tbatchHash\x12\x16\n" +
-	"\x06window\x18\x03 \x01(\rR\x06window\"\xcb\x01\n" +
+	"\x06window\x18\x03 \x01(\rR\x06window\"\xfd\x01\n" +
 	"\vReadOptions\x12!\n" +
 	"\x02at\x18\x01 \x01(\v2\x11.coppice.v1.StampR\x02at\x12\x1b\n" +
 	"\tany_epoch\x18\x02 \x01(\bR\banyEpoch\x12\x1d\n" +
@@ -4903,7 +5065,10 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"want_proof\x18\x03 \x01(\bR\twantProof\x12\x19\n" +
 	"\bstale_ok\x18\x04 \x01(\bR\astaleOk\x12&\n" +
 	"\x0fvalues_in_proof\x18\x15 \x01(\bR\rvaluesInProof\x12\x1a\n" +
-	"\bcosigned\x18\x14 \x01(\bR\bcosigned\"|\n" +
+	"\bcosigned\x18\x14 \x01(\bR\bcosigned\x12!\n" +
+	"\n" +
+	"at_time_ms\x18\x16 \x01(\x04H\x00R\batTimeMs\x88\x01\x01B\r\n" +
+	"\v_at_time_ms\"|\n" +
 	"\x06Record\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
 	"\x05found\x18\x02 \x01(\bR\x05found\x12\x14\n" +
@@ -4995,7 +5160,19 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\x01 \x01(\fR\n" +
 	"checkpoint\x12\x1a\n" +
-	"\bstanding\x18\x02 \x01(\fR\bstanding\"\xa4\x01\n" +
+	"\bstanding\x18\x02 \x01(\fR\bstanding\"a\n" +
+	"\vTimeRequest\x12\x17\n" +
+	"\atime_ms\x18\x01 \x01(\x04R\x06timeMs\x12\x1d\n" +
+	"\n" +
+	"want_proof\x18\x02 \x01(\bR\twantProof\x12\x1a\n" +
+	"\bcosigned\x18\x14 \x01(\bR\bcosigned\"\xde\x01\n" +
+	"\fTimeResponse\x12'\n" +
+	"\x05stamp\x18\x01 \x01(\v2\x11.coppice.v1.StampR\x05stamp\x12!\n" +
+	"\ftimestamp_ms\x18\x02 \x01(\x04R\vtimestampMs\x12%\n" +
+	"\x04next\x18\x03 \x01(\v2\x11.coppice.v1.StampR\x04next\x12*\n" +
+	"\x11next_timestamp_ms\x18\x04 \x01(\x04R\x0fnextTimestampMs\x12\x19\n" +
+	"\bis_final\x18\x05 \x01(\bR\aisFinal\x12\x14\n" +
+	"\x05proof\x18\x06 \x01(\fR\x05proof\"\xa4\x01\n" +
 	"\fPruneRequest\x12\x1b\n" +
 	"\x06before\x18\x01 \x01(\x04H\x00R\x06before\x88\x01\x01\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1c\n" +
@@ -5179,7 +5356,7 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\bjournals\x18\x01 \x03(\v2\x19.coppice.v1.LedgerJournalR\bjournals\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x04R\x05count\x12*\n" +
 	"\aread_at\x18\x03 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
-	"\x05proof\x18\x04 \x01(\fR\x05proof2\xad\x11\n" +
+	"\x05proof\x18\x04 \x01(\fR\x05proof2\xe8\x11\n" +
 	"\x06Ledger\x12?\n" +
 	"\x06Commit\x12\x19.coppice.v1.CommitRequest\x1a\x1a.coppice.v1.CommitResponse\x12U\n" +
 	"\fCommitStream\x12\x1f.coppice.v1.CommitStreamRequest\x1a .coppice.v1.CommitStreamResponse(\x010\x01\x12<\n" +
@@ -5196,7 +5373,8 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\tGetHeader\x12\x1c.coppice.v1.GetHeaderRequest\x1a\x1d.coppice.v1.GetHeaderResponse\x12M\n" +
 	"\n" +
 	"WatchHeads\x12\x1d.coppice.v1.WatchHeadsRequest\x1a\x1e.coppice.v1.WatchHeadsResponse0\x01\x12T\n" +
-	"\rGetCheckpoint\x12 .coppice.v1.GetCheckpointRequest\x1a!.coppice.v1.GetCheckpointResponse\x12<\n" +
+	"\rGetCheckpoint\x12 .coppice.v1.GetCheckpointRequest\x1a!.coppice.v1.GetCheckpointResponse\x129\n" +
+	"\x04Time\x12\x17.coppice.v1.TimeRequest\x1a\x18.coppice.v1.TimeResponse\x12<\n" +
 	"\x05Prune\x12\x18.coppice.v1.PruneRequest\x1a\x19.coppice.v1.AdminResponse\x12B\n" +
 	"\bRollback\x12\x1b.coppice.v1.RollbackRequest\x1a\x19.coppice.v1.AdminResponse\x12D\n" +
 	"\tRotateKey\x12\x1c.coppice.v1.RotateKeyRequest\x1a\x19.coppice.v1.AdminResponse\x126\n" +
@@ -5227,7 +5405,7 @@ func file_coppice_v1_ledger_proto_rawDescGZIP() []byte {
 	return file_coppice_v1_ledger_proto_rawDescData
 }
 
-var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 74)
+var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 76)
 var file_coppice_v1_ledger_proto_goTypes = []any{
 	(*Stamp)(nil),                  // 0: coppice.v1.Stamp
 	(*Operation)(nil),              // 1: coppice.v1.Operation
@@ -5266,43 +5444,45 @@ var file_coppice_v1_ledger_proto_goTypes = []any{
 	(*WatchHeadsResponse)(nil),     // 34: coppice.v1.WatchHeadsResponse
 	(*GetCheckpointRequest)(nil),   // 35: coppice.v1.GetCheckpointRequest
 	(*GetCheckpointResponse)(nil),  // 36: coppice.v1.GetCheckpointResponse
-	(*PruneRequest)(nil),           // 37: coppice.v1.PruneRequest
-	(*RollbackRequest)(nil),        // 38: coppice.v1.RollbackRequest
-	(*RotateKeyRequest)(nil),       // 39: coppice.v1.RotateKeyRequest
-	(*AdminResponse)(nil),          // 40: coppice.v1.AdminResponse
-	(*VersionPin)(nil),             // 41: coppice.v1.VersionPin
-	(*PinRequest)(nil),             // 42: coppice.v1.PinRequest
-	(*PinResponse)(nil),            // 43: coppice.v1.PinResponse
-	(*UnpinRequest)(nil),           // 44: coppice.v1.UnpinRequest
-	(*UnpinResponse)(nil),          // 45: coppice.v1.UnpinResponse
-	(*ListPinsRequest)(nil),        // 46: coppice.v1.ListPinsRequest
-	(*ListPinsResponse)(nil),       // 47: coppice.v1.ListPinsResponse
-	(*JournalRequest)(nil),         // 48: coppice.v1.JournalRequest
-	(*JournalResponse)(nil),        // 49: coppice.v1.JournalResponse
-	(*TransferLeaderRequest)(nil),  // 50: coppice.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil), // 51: coppice.v1.TransferLeaderResponse
-	(*StatusRequest)(nil),          // 52: coppice.v1.StatusRequest
-	(*StatusResponse)(nil),         // 53: coppice.v1.StatusResponse
-	(*CoordinatorStatus)(nil),      // 54: coppice.v1.CoordinatorStatus
-	(*GroupStatus)(nil),            // 55: coppice.v1.GroupStatus
-	(*ReplicaStatus)(nil),          // 56: coppice.v1.ReplicaStatus
-	(*AppendRequest)(nil),          // 57: coppice.v1.AppendRequest
-	(*LedgerItem)(nil),             // 58: coppice.v1.LedgerItem
-	(*AppendResponse)(nil),         // 59: coppice.v1.AppendResponse
-	(*LedgerName)(nil),             // 60: coppice.v1.LedgerName
-	(*ListLedgersRequest)(nil),     // 61: coppice.v1.ListLedgersRequest
-	(*ListLedgersResponse)(nil),    // 62: coppice.v1.ListLedgersResponse
-	(*DescribeLedgerRequest)(nil),  // 63: coppice.v1.DescribeLedgerRequest
-	(*DescribeLedgerResponse)(nil), // 64: coppice.v1.DescribeLedgerResponse
-	(*ListMembersRequest)(nil),     // 65: coppice.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),    // 66: coppice.v1.ListMembersResponse
-	(*GetMemberRequest)(nil),       // 67: coppice.v1.GetMemberRequest
-	(*GetMemberResponse)(nil),      // 68: coppice.v1.GetMemberResponse
-	(*GetJournalsRequest)(nil),     // 69: coppice.v1.GetJournalsRequest
-	(*GetJournalsResponse)(nil),    // 70: coppice.v1.GetJournalsResponse
-	(*LedgerJournal)(nil),          // 71: coppice.v1.LedgerJournal
-	(*GetLineageRequest)(nil),      // 72: coppice.v1.GetLineageRequest
-	(*GetLineageResponse)(nil),     // 73: coppice.v1.GetLineageResponse
+	(*TimeRequest)(nil),            // 37: coppice.v1.TimeRequest
+	(*TimeResponse)(nil),           // 38: coppice.v1.TimeResponse
+	(*PruneRequest)(nil),           // 39: coppice.v1.PruneRequest
+	(*RollbackRequest)(nil),        // 40: coppice.v1.RollbackRequest
+	(*RotateKeyRequest)(nil),       // 41: coppice.v1.RotateKeyRequest
+	(*AdminResponse)(nil),          // 42: coppice.v1.AdminResponse
+	(*VersionPin)(nil),             // 43: coppice.v1.VersionPin
+	(*PinRequest)(nil),             // 44: coppice.v1.PinRequest
+	(*PinResponse)(nil),            // 45: coppice.v1.PinResponse
+	(*UnpinRequest)(nil),           // 46: coppice.v1.UnpinRequest
+	(*UnpinResponse)(nil),          // 47: coppice.v1.UnpinResponse
+	(*ListPinsRequest)(nil),        // 48: coppice.v1.ListPinsRequest
+	(*ListPinsResponse)(nil),       // 49: coppice.v1.ListPinsResponse
+	(*JournalRequest)(nil),         // 50: coppice.v1.JournalRequest
+	(*JournalResponse)(nil),        // 51: coppice.v1.JournalResponse
+	(*TransferLeaderRequest)(nil),  // 52: coppice.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil), // 53: coppice.v1.TransferLeaderResponse
+	(*StatusRequest)(nil),          // 54: coppice.v1.StatusRequest
+	(*StatusResponse)(nil),         // 55: coppice.v1.StatusResponse
+	(*CoordinatorStatus)(nil),      // 56: coppice.v1.CoordinatorStatus
+	(*GroupStatus)(nil),            // 57: coppice.v1.GroupStatus
+	(*ReplicaStatus)(nil),          // 58: coppice.v1.ReplicaStatus
+	(*AppendRequest)(nil),          // 59: coppice.v1.AppendRequest
+	(*LedgerItem)(nil),             // 60: coppice.v1.LedgerItem
+	(*AppendResponse)(nil),         // 61: coppice.v1.AppendResponse
+	(*LedgerName)(nil),             // 62: coppice.v1.LedgerName
+	(*ListLedgersRequest)(nil),     // 63: coppice.v1.ListLedgersRequest
+	(*ListLedgersResponse)(nil),    // 64: coppice.v1.ListLedgersResponse
+	(*DescribeLedgerRequest)(nil),  // 65: coppice.v1.DescribeLedgerRequest
+	(*DescribeLedgerResponse)(nil), // 66: coppice.v1.DescribeLedgerResponse
+	(*ListMembersRequest)(nil),     // 67: coppice.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),    // 68: coppice.v1.ListMembersResponse
+	(*GetMemberRequest)(nil),       // 69: coppice.v1.GetMemberRequest
+	(*GetMemberResponse)(nil),      // 70: coppice.v1.GetMemberResponse
+	(*GetJournalsRequest)(nil),     // 71: coppice.v1.GetJournalsRequest
+	(*GetJournalsResponse)(nil),    // 72: coppice.v1.GetJournalsResponse
+	(*LedgerJournal)(nil),          // 73: coppice.v1.LedgerJournal
+	(*GetLineageRequest)(nil),      // 74: coppice.v1.GetLineageRequest
+	(*GetLineageResponse)(nil),     // 75: coppice.v1.GetLineageResponse
 }
 var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	0,  // 0: coppice.v1.Precondition.last_changed:type_name -> coppice.v1.Stamp
@@ -5336,102 +5516,106 @@ var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	16, // 28: coppice.v1.Difference.after:type_name -> coppice.v1.Record
 	0,  // 29: coppice.v1.HeadResponse.stamp:type_name -> coppice.v1.Stamp
 	16, // 30: coppice.v1.WatchHeadsResponse.changes:type_name -> coppice.v1.Record
-	0,  // 31: coppice.v1.PruneRequest.expected_head:type_name -> coppice.v1.Stamp
-	0,  // 32: coppice.v1.RollbackRequest.expected_head:type_name -> coppice.v1.Stamp
-	0,  // 33: coppice.v1.RotateKeyRequest.expected_head:type_name -> coppice.v1.Stamp
-	0,  // 34: coppice.v1.AdminResponse.head:type_name -> coppice.v1.Stamp
-	41, // 35: coppice.v1.PinResponse.pin:type_name -> coppice.v1.VersionPin
-	41, // 36: coppice.v1.ListPinsResponse.pins:type_name -> coppice.v1.VersionPin
-	0,  // 37: coppice.v1.StatusResponse.head:type_name -> coppice.v1.Stamp
-	55, // 38: coppice.v1.StatusResponse.groups:type_name -> coppice.v1.GroupStatus
-	54, // 39: coppice.v1.StatusResponse.coordinators:type_name -> coppice.v1.CoordinatorStatus
-	56, // 40: coppice.v1.GroupStatus.replicas:type_name -> coppice.v1.ReplicaStatus
-	58, // 41: coppice.v1.AppendRequest.items:type_name -> coppice.v1.LedgerItem
-	0,  // 42: coppice.v1.AppendResponse.stamp:type_name -> coppice.v1.Stamp
-	15, // 43: coppice.v1.ListLedgersRequest.read:type_name -> coppice.v1.ReadOptions
-	60, // 44: coppice.v1.DescribeLedgerRequest.ledger:type_name -> coppice.v1.LedgerName
-	15, // 45: coppice.v1.DescribeLedgerRequest.read:type_name -> coppice.v1.ReadOptions
-	0,  // 46: coppice.v1.DescribeLedgerResponse.read_at:type_name -> coppice.v1.Stamp
-	60, // 47: coppice.v1.ListMembersRequest.ledger:type_name -> coppice.v1.LedgerName
-	15, // 48: coppice.v1.ListMembersRequest.read:type_name -> coppice.v1.ReadOptions
-	60, // 49: coppice.v1.GetMemberRequest.ledger:type_name -> coppice.v1.LedgerName
-	15, // 50: coppice.v1.GetMemberRequest.read:type_name -> coppice.v1.ReadOptions
-	0,  // 51: coppice.v1.GetMemberResponse.read_at:type_name -> coppice.v1.Stamp
-	60, // 52: coppice.v1.GetJournalsRequest.ledger:type_name -> coppice.v1.LedgerName
-	15, // 53: coppice.v1.GetJournalsRequest.read:type_name -> coppice.v1.ReadOptions
-	71, // 54: coppice.v1.GetJournalsResponse.journals:type_name -> coppice.v1.LedgerJournal
-	0,  // 55: coppice.v1.GetJournalsResponse.read_at:type_name -> coppice.v1.Stamp
-	60, // 56: coppice.v1.GetLineageRequest.ledger:type_name -> coppice.v1.LedgerName
-	15, // 57: coppice.v1.GetLineageRequest.read:type_name -> coppice.v1.ReadOptions
-	71, // 58: coppice.v1.GetLineageResponse.journals:type_name -> coppice.v1.LedgerJournal
-	0,  // 59: coppice.v1.GetLineageResponse.read_at:type_name -> coppice.v1.Stamp
-	4,  // 60: coppice.v1.Ledger.Commit:input_type -> coppice.v1.CommitRequest
-	6,  // 61: coppice.v1.Ledger.CommitStream:input_type -> coppice.v1.CommitStreamRequest
-	8,  // 62: coppice.v1.Ledger.Stage:input_type -> coppice.v1.StageRequest
-	10, // 63: coppice.v1.Ledger.Finalize:input_type -> coppice.v1.FinalizeRequest
-	11, // 64: coppice.v1.Ledger.Discard:input_type -> coppice.v1.DiscardRequest
-	13, // 65: coppice.v1.Ledger.OpenSession:input_type -> coppice.v1.OpenSessionRequest
-	17, // 66: coppice.v1.Ledger.Get:input_type -> coppice.v1.GetRequest
-	19, // 67: coppice.v1.Ledger.BatchGet:input_type -> coppice.v1.BatchGetRequest
-	21, // 68: coppice.v1.Ledger.Range:input_type -> coppice.v1.RangeRequest
-	24, // 69: coppice.v1.Ledger.History:input_type -> coppice.v1.HistoryRequest
-	26, // 70: coppice.v1.Ledger.Diff:input_type -> coppice.v1.DiffRequest
-	29, // 71: coppice.v1.Ledger.Head:input_type -> coppice.v1.HeadRequest
-	31, // 72: coppice.v1.Ledger.GetHeader:input_type -> coppice.v1.GetHeaderRequest
-	33, // 73: coppice.v1.Ledger.WatchHeads:input_type -> coppice.v1.WatchHeadsRequest
-	35, // 74: coppice.v1.Ledger.GetCheckpoint:input_type -> coppice.v1.GetCheckpointRequest
-	37, // 75: coppice.v1.Ledger.Prune:input_type -> coppice.v1.PruneRequest
-	38, // 76: coppice.v1.Ledger.Rollback:input_type -> coppice.v1.RollbackRequest
-	39, // 77: coppice.v1.Ledger.RotateKey:input_type -> coppice.v1.RotateKeyRequest
-	42, // 78: coppice.v1.Ledger.Pin:input_type -> coppice.v1.PinRequest
-	44, // 79: coppice.v1.Ledger.Unpin:input_type -> coppice.v1.UnpinRequest
-	46, // 80: coppice.v1.Ledger.ListPins:input_type -> coppice.v1.ListPinsRequest
-	52, // 81: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
-	50, // 82: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
-	48, // 83: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
-	57, // 84: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
-	61, // 85: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
-	63, // 86: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
-	65, // 87: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
-	67, // 88: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
-	69, // 89: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
-	72, // 90: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
-	5,  // 91: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
-	7,  // 92: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
-	9,  // 93: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
-	5,  // 94: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
-	12, // 95: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
-	14, // 96: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
-	18, // 97: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
-	20, // 98: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
-	22, // 99: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
-	25, // 100: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
-	27, // 101: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
-	30, // 102: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
-	32, // 103: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
-	34, // 104: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
-	36, // 105: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
-	40, // 106: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
-	40, // 107: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
-	40, // 108: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
-	43, // 109: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
-	45, // 110: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
-	47, // 111: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
-	53, // 112: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
-	51, // 113: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
-	49, // 114: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
-	59, // 115: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
-	62, // 116: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
-	64, // 117: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
-	66, // 118: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
-	68, // 119: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
-	70, // 120: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
-	73, // 121: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
-	91, // [91:122] is the sub-list for method output_type
-	60, // [60:91] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	0,  // 31: coppice.v1.TimeResponse.stamp:type_name -> coppice.v1.Stamp
+	0,  // 32: coppice.v1.TimeResponse.next:type_name -> coppice.v1.Stamp
+	0,  // 33: coppice.v1.PruneRequest.expected_head:type_name -> coppice.v1.Stamp
+	0,  // 34: coppice.v1.RollbackRequest.expected_head:type_name -> coppice.v1.Stamp
+	0,  // 35: coppice.v1.RotateKeyRequest.expected_head:type_name -> coppice.v1.Stamp
+	0,  // 36: coppice.v1.AdminResponse.head:type_name -> coppice.v1.Stamp
+	43, // 37: coppice.v1.PinResponse.pin:type_name -> coppice.v1.VersionPin
+	43, // 38: coppice.v1.ListPinsResponse.pins:type_name -> coppice.v1.VersionPin
+	0,  // 39: coppice.v1.StatusResponse.head:type_name -> coppice.v1.Stamp
+	57, // 40: coppice.v1.StatusResponse.groups:type_name -> coppice.v1.GroupStatus
+	56, // 41: coppice.v1.StatusResponse.coordinators:type_name -> coppice.v1.CoordinatorStatus
+	58, // 42: coppice.v1.GroupStatus.replicas:type_name -> coppice.v1.ReplicaStatus
+	60, // 43: coppice.v1.AppendRequest.items:type_name -> coppice.v1.LedgerItem
+	0,  // 44: coppice.v1.AppendResponse.stamp:type_name -> coppice.v1.Stamp
+	15, // 45: coppice.v1.ListLedgersRequest.read:type_name -> coppice.v1.ReadOptions
+	62, // 46: coppice.v1.DescribeLedgerRequest.ledger:type_name -> coppice.v1.LedgerName
+	15, // 47: coppice.v1.DescribeLedgerRequest.read:type_name -> coppice.v1.ReadOptions
+	0,  // 48: coppice.v1.DescribeLedgerResponse.read_at:type_name -> coppice.v1.Stamp
+	62, // 49: coppice.v1.ListMembersRequest.ledger:type_name -> coppice.v1.LedgerName
+	15, // 50: coppice.v1.ListMembersRequest.read:type_name -> coppice.v1.ReadOptions
+	62, // 51: coppice.v1.GetMemberRequest.ledger:type_name -> coppice.v1.LedgerName
+	15, // 52: coppice.v1.GetMemberRequest.read:type_name -> coppice.v1.ReadOptions
+	0,  // 53: coppice.v1.GetMemberResponse.read_at:type_name -> coppice.v1.Stamp
+	62, // 54: coppice.v1.GetJournalsRequest.ledger:type_name -> coppice.v1.LedgerName
+	15, // 55: coppice.v1.GetJournalsRequest.read:type_name -> coppice.v1.ReadOptions
+	73, // 56: coppice.v1.GetJournalsResponse.journals:type_name -> coppice.v1.LedgerJournal
+	0,  // 57: coppice.v1.GetJournalsResponse.read_at:type_name -> coppice.v1.Stamp
+	62, // 58: coppice.v1.GetLineageRequest.ledger:type_name -> coppice.v1.LedgerName
+	15, // 59: coppice.v1.GetLineageRequest.read:type_name -> coppice.v1.ReadOptions
+	73, // 60: coppice.v1.GetLineageResponse.journals:type_name -> coppice.v1.LedgerJournal
+	0,  // 61: coppice.v1.GetLineageResponse.read_at:type_name -> coppice.v1.Stamp
+	4,  // 62: coppice.v1.Ledger.Commit:input_type -> coppice.v1.CommitRequest
+	6,  // 63: coppice.v1.Ledger.CommitStream:input_type -> coppice.v1.CommitStreamRequest
+	8,  // 64: coppice.v1.Ledger.Stage:input_type -> coppice.v1.StageRequest
+	10, // 65: coppice.v1.Ledger.Finalize:input_type -> coppice.v1.FinalizeRequest
+	11, // 66: coppice.v1.Ledger.Discard:input_type -> coppice.v1.DiscardRequest
+	13, // 67: coppice.v1.Ledger.OpenSession:input_type -> coppice.v1.OpenSessionRequest
+	17, // 68: coppice.v1.Ledger.Get:input_type -> coppice.v1.GetRequest
+	19, // 69: coppice.v1.Ledger.BatchGet:input_type -> coppice.v1.BatchGetRequest
+	21, // 70: coppice.v1.Ledger.Range:input_type -> coppice.v1.RangeRequest
+	24, // 71: coppice.v1.Ledger.History:input_type -> coppice.v1.HistoryRequest
+	26, // 72: coppice.v1.Ledger.Diff:input_type -> coppice.v1.DiffRequest
+	29, // 73: coppice.v1.Ledger.Head:input_type -> coppice.v1.HeadRequest
+	31, // 74: coppice.v1.Ledger.GetHeader:input_type -> coppice.v1.GetHeaderRequest
+	33, // 75: coppice.v1.Ledger.WatchHeads:input_type -> coppice.v1.WatchHeadsRequest
+	35, // 76: coppice.v1.Ledger.GetCheckpoint:input_type -> coppice.v1.GetCheckpointRequest
+	37, // 77: coppice.v1.Ledger.Time:input_type -> coppice.v1.TimeRequest
+	39, // 78: coppice.v1.Ledger.Prune:input_type -> coppice.v1.PruneRequest
+	40, // 79: coppice.v1.Ledger.Rollback:input_type -> coppice.v1.RollbackRequest
+	41, // 80: coppice.v1.Ledger.RotateKey:input_type -> coppice.v1.RotateKeyRequest
+	44, // 81: coppice.v1.Ledger.Pin:input_type -> coppice.v1.PinRequest
+	46, // 82: coppice.v1.Ledger.Unpin:input_type -> coppice.v1.UnpinRequest
+	48, // 83: coppice.v1.Ledger.ListPins:input_type -> coppice.v1.ListPinsRequest
+	54, // 84: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
+	52, // 85: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
+	50, // 86: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
+	59, // 87: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
+	63, // 88: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
+	65, // 89: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
+	67, // 90: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
+	69, // 91: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
+	71, // 92: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
+	74, // 93: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
+	5,  // 94: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
+	7,  // 95: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
+	9,  // 96: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
+	5,  // 97: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
+	12, // 98: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
+	14, // 99: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
+	18, // 100: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
+	20, // 101: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
+	22, // 102: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
+	25, // 103: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
+	27, // 104: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
+	30, // 105: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
+	32, // 106: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
+	34, // 107: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
+	36, // 108: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
+	38, // 109: coppice.v1.Ledger.Time:output_type -> coppice.v1.TimeResponse
+	42, // 110: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
+	42, // 111: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
+	42, // 112: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
+	45, // 113: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
+	47, // 114: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
+	49, // 115: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
+	55, // 116: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
+	53, // 117: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
+	51, // 118: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
+	61, // 119: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
+	64, // 120: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
+	66, // 121: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
+	68, // 122: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
+	70, // 123: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
+	72, // 124: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
+	75, // 125: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
+	94, // [94:126] is the sub-list for method output_type
+	62, // [62:94] is the sub-list for method input_type
+	62, // [62:62] is the sub-list for extension type_name
+	62, // [62:62] is the sub-list for extension extendee
+	0,  // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_coppice_v1_ledger_proto_init() }
@@ -5448,17 +5632,18 @@ func file_coppice_v1_ledger_proto_init() {
 		(*Precondition_Absent)(nil),
 		(*Precondition_ValueSha256)(nil),
 	}
+	file_coppice_v1_ledger_proto_msgTypes[15].OneofWrappers = []any{}
 	file_coppice_v1_ledger_proto_msgTypes[21].OneofWrappers = []any{}
 	file_coppice_v1_ledger_proto_msgTypes[26].OneofWrappers = []any{}
 	file_coppice_v1_ledger_proto_msgTypes[31].OneofWrappers = []any{
 		(*GetHeaderRequest_Version)(nil),
 		(*GetHeaderRequest_Sequence)(nil),
 	}
-	file_coppice_v1_ledger_proto_msgTypes[37].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[38].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[42].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[55].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[60].OneofWrappers = []any{
+	file_coppice_v1_ledger_proto_msgTypes[39].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[40].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[44].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[57].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[62].OneofWrappers = []any{
 		(*LedgerName_Name)(nil),
 		(*LedgerName_Id)(nil),
 	}
@@ -5468,7 +5653,7 @@ func file_coppice_v1_ledger_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coppice_v1_ledger_proto_rawDesc), len(file_coppice_v1_ledger_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   74,
+			NumMessages:   76,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

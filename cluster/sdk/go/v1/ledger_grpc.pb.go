@@ -40,6 +40,7 @@ const (
 	Ledger_GetHeader_FullMethodName      = "/coppice.v1.Ledger/GetHeader"
 	Ledger_WatchHeads_FullMethodName     = "/coppice.v1.Ledger/WatchHeads"
 	Ledger_GetCheckpoint_FullMethodName  = "/coppice.v1.Ledger/GetCheckpoint"
+	Ledger_Time_FullMethodName           = "/coppice.v1.Ledger/Time"
 	Ledger_Prune_FullMethodName          = "/coppice.v1.Ledger/Prune"
 	Ledger_Rollback_FullMethodName       = "/coppice.v1.Ledger/Rollback"
 	Ledger_RotateKey_FullMethodName      = "/coppice.v1.Ledger/RotateKey"
@@ -93,6 +94,8 @@ type LedgerClient interface {
 	// Returns the newest signed checkpoint. With `old_size`, also returns a standing proof file from
 	// that size.
 	GetCheckpoint(ctx context.Context, in *GetCheckpointRequest, opts ...grpc.CallOption) (*GetCheckpointResponse, error)
+	// Returns the newest version that stands and is not later than a time, pruned or not.
+	Time(ctx context.Context, in *TimeRequest, opts ...grpc.CallOption) (*TimeResponse, error)
 	Prune(ctx context.Context, in *PruneRequest, opts ...grpc.CallOption) (*AdminResponse, error)
 	Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*AdminResponse, error)
 	// Replaces the key that signs checkpoints. The leading coordinator must already hold the new
@@ -324,6 +327,16 @@ func (c *ledgerClient) GetCheckpoint(ctx context.Context, in *GetCheckpointReque
 	return out, nil
 }
 
+func (c *ledgerClient) Time(ctx context.Context, in *TimeRequest, opts ...grpc.CallOption) (*TimeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TimeResponse)
+	err := c.cc.Invoke(ctx, Ledger_Time_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *ledgerClient) Prune(ctx context.Context, in *PruneRequest, opts ...grpc.CallOption) (*AdminResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AdminResponse)
@@ -546,6 +559,8 @@ type LedgerServer interface {
 	// Returns the newest signed checkpoint. With `old_size`, also returns a standing proof file from
 	// that size.
 	GetCheckpoint(context.Context, *GetCheckpointRequest) (*GetCheckpointResponse, error)
+	// Returns the newest version that stands and is not later than a time, pruned or not.
+	Time(context.Context, *TimeRequest) (*TimeResponse, error)
 	Prune(context.Context, *PruneRequest) (*AdminResponse, error)
 	Rollback(context.Context, *RollbackRequest) (*AdminResponse, error)
 	// Replaces the key that signs checkpoints. The leading coordinator must already hold the new
@@ -632,6 +647,9 @@ func (UnimplementedLedgerServer) WatchHeads(*WatchHeadsRequest, grpc.ServerStrea
 }
 func (UnimplementedLedgerServer) GetCheckpoint(context.Context, *GetCheckpointRequest) (*GetCheckpointResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetCheckpoint not implemented")
+}
+func (UnimplementedLedgerServer) Time(context.Context, *TimeRequest) (*TimeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Time not implemented")
 }
 func (UnimplementedLedgerServer) Prune(context.Context, *PruneRequest) (*AdminResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Prune not implemented")
@@ -929,6 +947,24 @@ func _Ledger_GetCheckpoint_Handler(srv interface{}, ctx context.Context, dec fun
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(LedgerServer).GetCheckpoint(ctx, req.(*GetCheckpointRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Ledger_Time_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TimeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LedgerServer).Time(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Ledger_Time_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LedgerServer).Time(ctx, req.(*TimeRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1246,6 +1282,10 @@ var Ledger_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetCheckpoint",
 			Handler:    _Ledger_GetCheckpoint_Handler,
+		},
+		{
+			MethodName: "Time",
+			Handler:    _Ledger_Time_Handler,
 		},
 		{
 			MethodName: "Prune",

@@ -27,6 +27,7 @@ const (
 	StepRequest      Step = "request"
 	StepEnvelope     Step = "envelope"
 	StepLineage      Step = "lineage"
+	StepTime         Step = "time"
 	StepStanding     Step = "standing"
 	StepCosignatures Step = "cosignatures"
 	StepQuestion     Step = "question"

@@ -15,13 +15,14 @@ const (
 	FileReceipt  FileKind = 1
 	FileStanding FileKind = 2
 	FileJournals FileKind = 3
+	FileTime     FileKind = 4
 	FileLineage  FileKind = 5
 )
 
 func (k FileKind) String() string {
 	names := map[FileKind]string{
 		FileQuery: "query", FileReceipt: "receipt", FileStanding: "standing", FileJournals: "journals",
-		FileLineage: "lineage",
+		FileTime: "time", FileLineage: "lineage",
 	}
 	return names[k]
 }
@@ -29,9 +30,9 @@ func (k FileKind) String() string {
 var fileMagic = []byte("coppice-proof")
 
 const (
-	fileFormat        = 3
-	fileFormatLedgers = 4
-	leafBytesMin      = 242
+	fileFormat      = 3
+	fileFormatLater = 4
+	leafBytesMin    = 242
 )
 
 // proofFile is a parsed proof file, whose content nobody has checked yet. All byte slices in it are
@@ -48,6 +49,7 @@ type proofFile struct {
 	entry    *entryPart
 	standing *standingPart
 	journals *journalsPart
+	time     *timePart
 	lineage  *lineagePart
 }
 
@@ -168,8 +170,8 @@ func decodeFile(file []byte) (*proofFile, error) {
 	r := &reader{rest: content[len(fileMagic):]}
 	format := r.u8()
 	p := &proofFile{kind: FileKind(r.u8()), cluster: r.id()}
-	ofLedgers := p.kind == FileJournals || p.kind == FileLineage
-	if p.kind.String() == "" || format != fileFormat && !ofLedgers || format != fileFormatLedgers && ofLedgers {
+	later := p.kind == FileJournals || p.kind == FileTime || p.kind == FileLineage
+	if p.kind.String() == "" || format != fileFormat && !later || format != fileFormatLater && later {
 		return nil, errors.New("a proof file of another format or kind")
 	}
 	p.log = decodeLogPart(r)
@@ -187,6 +189,8 @@ func decodeFile(file []byte) (*proofFile, error) {
 	case FileJournals:
 		p.entry = decodeEntryPart(r)
 		p.journals = decodeJournals(r)
+	case FileTime:
+		p.time = decodeTime(r)
 	case FileLineage:
 		p.query = decodeQuery(r)
 		p.lineage = decodeLineage(r)

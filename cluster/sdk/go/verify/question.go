@@ -85,6 +85,19 @@ func (q AboutBatch) check(v *Verified) error {
 	return nil
 }
 
+// AboutTime asks for the newest version at a time, in ms since 1970.
+type AboutTime uint64
+
+func (q AboutTime) check(v *Verified) error {
+	if v.Time == nil {
+		return otherKind()
+	}
+	if v.Time.TimeMS != uint64(q) {
+		return fail(StepQuestion, "the proof is for another time")
+	}
+	return nil
+}
+
 // AboutGrowth asks how a checkpoint was extended. Without a root, that of the old one is not
 // compared.
 type AboutGrowth struct {

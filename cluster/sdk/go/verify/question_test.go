@@ -32,6 +32,8 @@ func TestAProofAnswersNoOtherQuestion(t *testing.T) {
 	standing, _, _ := fileOf(t, "proofs.json", "a standing proof")
 	journals, _, _ := fileOf(t, "ledgers.json", "compact: two journals and what was known")
 	lineage, _, _ := fileOf(t, "ledgers.json", "compact: the newest of a lineage")
+	ofTime, _, _ := fileOf(t, "times.json", "a tie")
+	at := ofTime.Time.TimeMS
 	version, other, epoch := keys.Header.Version, keys.Header.Version+1, keys.Header.Epoch+1
 	two, three, many := uint64(2), uint64(3), uint64(1000)
 	known, request := journals.Journals, journals.Journals.Journals[0].Leaf.Request
@@ -72,6 +74,9 @@ func TestAProofAnswersNoOtherQuestion(t *testing.T) {
 		{lineage, Question{Subject: AboutLineage{lineage.Lineage.Ledger, lineage.Lineage.Clue, nil}}, false},
 		{lineage, Question{Subject: AboutLineage{lineage.Lineage.Ledger, Digest{}, &two}}, false},
 		{lineage, Question{Subject: AboutJournals{}}, false},
+		{ofTime, Question{Subject: AboutTime(at)}, true},
+		{ofTime, Question{Subject: AboutTime(at + 1)}, false},
+		{keys, Question{Subject: AboutTime(at)}, false},
 	} {
 		if err := c.proof.Answers(c.question); (err == nil) != c.answered || err != nil && stepOf(err) != "question" {
 			t.Errorf("question %d: %v", i, err)

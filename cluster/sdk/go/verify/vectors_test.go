@@ -265,6 +265,35 @@ func TestKeyChangesAreFollowedAsTheVectorsSay(t *testing.T) {
 	}
 }
 
+func TestProofsOfTimesAreJudgedAsTheVectorsSay(t *testing.T) {
+	var all struct {
+		Vkey  string
+		Cases []proofCase
+	}
+	vectors(t, "times.json", &all)
+	if len(all.Cases) < 40 {
+		t.Fatalf("%d cases", len(all.Cases))
+	}
+	key := mustKey(t, all.Vkey)
+	for _, c := range all.Cases {
+		verified, err := Verify(c.File, key, &Options{Newer: c.Newer})
+		if got := stepOf(err); got != c.step() {
+			t.Errorf("%s: refused by %q, not by %q: %v", c.Name, got, c.step(), err)
+		}
+		if err != nil {
+			continue
+		}
+		var next any
+		if v := verified.Time.Next; v != nil {
+			next = []any{pairOf(v.Stamp()), v.TimestampMS}
+		}
+		compareClaim(t, c.Name, object{
+			"kind": "time", "version": pairOf(verified.Header.Stamp()), "time": verified.Time.TimeMS,
+			"committed": verified.Header.TimestampMS, "next": next, "final": verified.Time.Final,
+		}, c.Claim)
+	}
+}
+
 func TestProofsOfLedgersAreJudgedAsTheVectorsSay(t *testing.T) {
 	var all struct {
 		Vkey  string
@@ -570,6 +599,10 @@ func flip(t *testing.T, name string, file []byte, key VKey) {
 // saysTheSame compares claims. The checksum is there since a damaged question may be another one
 // whose answer the file proves as well; a question that is the same has the same answer.
 func saysTheSame(a, b *Verified) bool {
+	if a.Time != nil && b.Time != nil {
+		// Another time between the two versions has the same answer.
+		a.Time.TimeMS = b.Time.TimeMS
+	}
 	if a.Query == nil || b.Query == nil {
 		return reflect.DeepEqual(a, b)
 	}
@@ -605,7 +638,7 @@ func sameRecords(a, b *Query) bool {
 
 func TestEachFlippedBitIsRefused(t *testing.T) {
 	kinds := map[FileKind]int{}
-	for _, name := range []string{"proofs.json", "ledgers.json"} {
+	for _, name := range []string{"proofs.json", "ledgers.json", "times.json"} {
 		var all struct {
 			Vkey  string
 			Cases []proofCase
@@ -630,7 +663,7 @@ func TestEachFlippedBitIsRefused(t *testing.T) {
 			})
 		}
 	}
-	if len(kinds) != 5 {
+	if len(kinds) != 6 {
 		t.Errorf("bits were flipped in files of the kinds %v", kinds)
 	}
 }

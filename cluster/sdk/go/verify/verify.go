@@ -43,6 +43,7 @@ type Verified struct {
 	Receipt  *Receipt
 	Standing *Standing
 	Journals *Journals
+	Time     *VersionTime
 	Lineage  *Lineage
 }
 
@@ -291,8 +292,15 @@ func (j *judgement) judgePayload() error {
 	if err != nil {
 		return under(StepHeader, err)
 	}
-	if header.Kind != KindCommit && !(j.file.kind == FileQuery && header.Kind == KindGenesis) {
+	ofGenesis := header.Kind == KindGenesis && (j.file.kind == FileQuery || j.file.kind == FileTime)
+	if header.Kind != KindCommit && !ofGenesis {
 		return fail(StepHeader, "the header is none of a version that the proof can be of")
+	}
+	var next *Header
+	if j.file.kind == FileTime {
+		if next, err = j.checkNextHeader(log); err != nil {
+			return under(StepHeader, err)
+		}
 	}
 	j.result.Header, j.result.Next = header, j.file.epoch.next
 	if err := j.file.epoch.check(header.Stamp(), j.result.Newest); err != nil {
@@ -303,6 +311,9 @@ func (j *judgement) judgePayload() error {
 		j.result.Receipt, err = j.file.entry.receipt(header)
 	case FileJournals:
 		j.result.Journals, err = j.file.checkJournals(header)
+	case FileTime:
+		j.result.Time, err = j.file.time.check(header, next, j.result.Newest, &j.file.epoch)
+		err = under(StepTime, err)
 	default:
 		err = j.judgeQuery(header)
 	}
@@ -433,6 +444,9 @@ func (j *judgement) judgeNewer() error {
 		if !standsBy(header.Stamp(), standing.Pairs) || header.Version > log.newest.Version {
 			return errors.New("the version does not stand any more")
 		}
+	}
+	if answer := j.result.Time; answer != nil && !answer.Final && log.checkpoint.Size > old.Size {
+		return errors.New("a version behind the proof's checkpoint may have the time, too")
 	}
 	j.result.Newer, j.result.NewerNote, j.notes = &log.checkpoint, file.log.note, log.note
 	return nil

@@ -49,6 +49,7 @@ export type Step =
   | "request"
   | "envelope"
   | "lineage"
+  | "time"
   | "standing"
   | "cosignatures"
   | "question";
@@ -179,7 +180,17 @@ export interface Lineage extends Shown {
   journals: Journal[];
 }
 
-export type Proven = Membership | Absence | Keys | Range | Receipt | Standing | Journals | Lineage;
+/** The version was the newest one at `time_ms`; `timestamp_ms` is its own time. */
+export interface Time extends Shown {
+  kind: "time";
+  time_ms: Integer;
+  /** False if a later version may have the time, too. */
+  final: boolean;
+  /** The version after it, or null if the version was head. */
+  next: { epoch: Integer; version: Integer; timestamp_ms: Integer } | null;
+}
+
+export type Proven = Membership | Absence | Keys | Range | Receipt | Standing | Journals | Time | Lineage;
 export type Result = Proven | Refused;
 
 export class Verifier {

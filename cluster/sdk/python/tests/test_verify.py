@@ -15,7 +15,7 @@ def stored(name):
 
 def cases():
     """Yields name, file, options, and the step that must fail, or None."""
-    for name in ("proofs", "ledgers", "cases"):
+    for name in ("proofs", "ledgers", "times", "cases"):
         vectors = stored(name)
         for case in vectors["cases"]:
             vkey = case.get("vkey") or vectors.get("vkey")

@@ -43,6 +43,8 @@ pub enum Claim<'a> {
     Standing(StandingClaim),
     /// A ledger held these journals.
     Journals(JournalsClaim),
+    /// This was the newest version at a time.
+    Time(TimeClaim),
     /// These were all journals with a clue, or the newest of them.
     Lineage(LineageClaim),
 }
@@ -127,6 +129,29 @@ pub struct JournalsClaim {
     pub journals: Vec<Journal>,
 }
 
+/// The newest version that stood at the checkpoint and is not later than a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimeClaim {
+    /// Header of the version.
+    pub header: Header,
+    /// The time, in milliseconds since 1970.
+    pub time_ms: u64,
+    /// Stamp and time of the version after it, which is later than the time; `None` if the version
+    /// is head.
+    pub next: Option<(Stamp, u64)>,
+    /// Time of the log's newest header.
+    pub newest_ms: u64,
+}
+
+impl TimeClaim {
+    /// Whether no later commit can change the answer: a header of the log is later than the time,
+    /// and times never decrease along the log.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        self.newest_ms > self.time_ms
+    }
+}
+
 /// The journals with a clue in a version that stood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineageClaim {
@@ -165,6 +190,7 @@ impl Verified<'_> {
             Claim::Receipt(claim) => Some(&claim.header),
             Claim::Standing(_) => None,
             Claim::Journals(claim) => Some(&claim.header),
+            Claim::Time(claim) => Some(&claim.header),
             Claim::Lineage(claim) => Some(&claim.header),
         }
     }

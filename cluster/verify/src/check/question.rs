@@ -51,6 +51,8 @@ pub enum Subject<'q> {
     },
     /// All journals of the request whose signed bytes have this SHA-256.
     Request(Digest),
+    /// The newest version at this time, in milliseconds since 1970.
+    Time(u64),
     /// The newest journals with a clue.
     Lineage {
         /// Id of the ledger.
@@ -119,6 +121,9 @@ impl Verified<'_> {
                 let own =
                     (0..claim.journals.len()).all(|at| (leaf(at).request, leaf(at).index as usize) == (*request, at));
                 rule(all && own, "the proof is not for all journals of the request")
+            }
+            (Subject::Time(time_ms), _, Claim::Time(claim)) => {
+                rule(claim.time_ms == *time_ms, "the proof is for another time")
             }
             (Subject::Lineage { ledger, clue, newest }, _, Claim::Lineage(claim)) => {
                 rule((claim.ledger, claim.clue) == (*ledger, *clue), "the proof is for another clue")?;

@@ -29,6 +29,8 @@ fn files() -> Vec<ProofFile<'static>> {
         ledger.prove_range(stamp, b"a", None, false),
         ledger.receipt(stamp, 0),
         ledger.standing(2, 5),
+        ledger.prove_time(1_700_000_001_500),
+        ledger.prove_time(u64::MAX),
     ]
 }
 
@@ -76,7 +78,8 @@ fn another_format_kind_or_beginning_is_refused() {
         assert!(matches!(changed(format, other), Err(Error::Malformed(what)) if what.contains("formats 3 and 4")));
     }
     assert_eq!(changed(kind, 3), Err(Error::Malformed("proof file kind")));
-    assert_eq!(changed(format, 4), Err(Error::Malformed("proof file kind")), "a query of the format of ledgers");
+    assert_eq!(changed(format, 4), Err(Error::Malformed("proof file kind")), "a query of the later format");
+    assert_eq!(changed(kind, 4), Err(Error::Malformed("proof file kind")), "a time of the earlier format");
     assert!(changed(kind, 1).is_err() && changed(kind, 2).is_err(), "a payload of another kind");
 }
 

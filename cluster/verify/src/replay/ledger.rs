@@ -19,6 +19,7 @@ use crate::{
     note::SignerKey,
     proof::{
         EpochPart, HeaderPart, LogPart, Proof, ProofFile, Query, QueryProof, ReceiptProof, ShardPart, StandingProof,
+        TimeProof,
     },
     shard_map::{ShardMap, StateLeaf, state_root},
 };
@@ -439,6 +440,29 @@ impl Ledger {
             pairs: self.epochs_at[size as usize - 1].pairs().to_vec(),
         };
         ProofFile { cluster: self.cluster, proof: Proof::Standing(proof) }
+    }
+
+    /// A proof of the newest version at a time, at the newest checkpoint. The search is naive.
+    ///
+    /// # Panics
+    /// If the time is before genesis.
+    #[must_use]
+    pub fn prove_time(&self, time_ms: u64) -> ProofFile<'static> {
+        let size = self.headers.len() as u64;
+        let standing = |stamp: &&Stamp| self.epochs.stands(**stamp);
+        let past = |stamp: &&Stamp| self.versions[*stamp].header.timestamp_ms <= time_ms;
+        let newest = self.versions.keys().filter(standing).filter(past).max_by_key(|stamp| stamp.version);
+        let stamp = *newest.expect("genesis is not later");
+        let next = stamp.version.next();
+        let next = (next <= self.head().version).then(|| self.epochs.stamp_of(next));
+        let proof = TimeProof {
+            log: self.log_part(size),
+            header: self.header_part(stamp, size),
+            epoch: self.epoch_part(stamp, size),
+            time_ms,
+            next: next.map(|next| self.header_part(next, size)),
+        };
+        ProofFile { cluster: self.cluster, proof: Proof::Time(proof) }
     }
 
     /// The newest epoch.

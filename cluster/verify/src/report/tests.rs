@@ -59,6 +59,29 @@ fn objects_and_lists_nest() {
 }
 
 #[test]
+fn a_time_is_shown_with_its_versions() {
+    let map = ShardMap::from_splits(&[]).expect("one shard");
+    let mut ledger = Ledger::new("ledger.example", ClusterId([1; 16]), &[1; 32], &Params::default(), map);
+    ledger.commit(&[]).expect("a version");
+    let shown = |time_ms| {
+        let file = ledger.prove_time(time_ms).encode().expect("it fits");
+        let verified = verify(&file, ledger.key.verifier(), None).expect("an honest proof");
+        parsed(&proven(&verified, None, None).expect("it has no bytes"))
+    };
+    let (genesis, first) = (1_700_000_000_000_u64, 1_700_000_001_000_u64);
+    let report = shown(genesis + 1);
+    assert_eq!(
+        (&report["kind"], &report["time_ms"], &report["final"]),
+        (&json!("time"), &json!(genesis + 1), &json!(true))
+    );
+    assert_eq!((&report["version"], &report["timestamp_ms"]), (&json!(0), &json!(genesis)));
+    assert_eq!(report["next"], json!({ "epoch": 0, "version": 1, "timestamp_ms": first }));
+    let report = shown(u64::MAX);
+    assert_eq!((&report["version"], &report["time_ms"]), (&json!(1), &json!(u64::MAX)));
+    assert_eq!((&report["next"], &report["final"]), (&Value::Null, &json!(false)));
+}
+
+#[test]
 fn witnesses_are_named_under_a_policy_alone() {
     let map = ShardMap::from_splits(&[]).expect("one shard");
     let ledger = Ledger::new("ledger.example", ClusterId([1; 16]), &[1; 32], &Params::default(), map);

@@ -78,3 +78,37 @@ fn a_deeper_rollback_takes_the_epochs_above_it_away() {
     assert_eq!(root.version(Version(20), Some(Epoch(2))).expect("stands").stamp, Stamp::new(0, 20));
     check(&root, &mut model);
 }
+
+/// The index of times follows each command, and after a restart or a rollback it catches up.
+#[test]
+fn the_index_of_times_catches_up() {
+    let disk = SimStorage::new();
+    let mut root = Root::open_with(disk.storage(), options()).expect("new");
+    let mut model = Model::founded(70, &mut root);
+    let commit = |root: &mut Root, model: &mut Model| {
+        let command = Command::AppendHeader(model.commit());
+        model.accept(root, &command);
+    };
+    for _ in 0..700 {
+        commit(&mut root, &mut model);
+        assert_eq!(root.times_indexed(), model.head().version.next(), "the index follows");
+    }
+    let command = Command::AppendHeader(model.rollback(600));
+    model.accept(&mut root, &command);
+    assert_eq!(root.times_indexed(), Version(601), "what was rolled back is forgotten");
+    commit(&mut root, &mut model);
+    check(&root, &mut model);
+    root.flush(model.position()).expect("flushes");
+    drop(root);
+    let mut root = Root::open_with(disk.storage(), options()).expect("opens again");
+    check(&root, &mut model);
+    let mut commands = 0;
+    while root.times_indexed() <= model.head().version {
+        assert!(commands < 6, "a bundle with each command");
+        let command = model.open_session();
+        model.accept(&mut root, &command);
+        commands += 1;
+        check(&root, &mut model);
+    }
+    assert!(commands > 2, "a command covers few headers");
+}

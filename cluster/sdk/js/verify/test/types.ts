@@ -21,6 +21,8 @@ export async function value(file: Uint8Array, vkey: string): Promise<string | nu
       return result.old_root;
     case "journals":
       return result.journals.map((journal) => journal.payload).join();
+    case "time":
+      return result.final ? `${result.time_ms}` : null;
     case "lineage":
       return result.complete ? result.clue_hash : null;
     default: {

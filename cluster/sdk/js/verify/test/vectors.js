@@ -20,12 +20,13 @@ export function cases() {
     step: step ?? null,
     claim,
   });
-  const [proofs, ledgers, rules, rotation] = ["proofs", "ledgers", "cases", "rotation"].map((name) =>
+  const [proofs, ledgers, times, rules, rotation] = ["proofs", "ledgers", "times", "cases", "rotation"].map((name) =>
     stored(`${name}.json`),
   );
   return [
     ...proofs.cases.map((it) => one("proofs", it, { keys: proofs.vkey }, it.valid)),
     ...ledgers.cases.map((it) => one("ledgers", it, { keys: ledgers.vkey }, it["failed step"] === null)),
+    ...times.cases.map((it) => one("times", it, { keys: times.vkey }, it["failed step"] === null)),
     ...rules.cases.map((it) => one("cases", it, it.policy ? { policy: it.policy } : { keys: it.vkey }, it.valid)),
     ...rotation.cases.flatMap((it) =>
       it.results.map((result) =>

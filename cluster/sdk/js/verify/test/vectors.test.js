@@ -99,6 +99,27 @@ test("ledgers of members show what the vectors claim", () => {
   }
 });
 
+test("the version of a time is what the vectors claim", () => {
+  const valid = cases().filter(({ name, valid }) => valid && name.startsWith("times: "));
+  assert.ok(valid.length >= 14);
+  for (const { name, file, options, claim } of valid) {
+    const result = verifier.verify(file, options);
+    const { kind, time_ms, timestamp_ms, next } = result;
+    const shown = {
+      kind,
+      version: stamp(result),
+      // Numbers above 2^53 are strings of digits.
+      time: String(time_ms),
+      committed: timestamp_ms,
+      next: next && [stamp(next), next.timestamp_ms],
+      final: result.final,
+    };
+    // The largest time is rounded where JSON is read as it stands.
+    const time = name.endsWith("the end of time") ? "18446744073709551615" : String(claim.time);
+    assert.deepEqual(shown, { ...claim, time }, name);
+  }
+});
+
 test("a policy without a quorum counts no witnesses", () => {
   const judged = cases().filter(({ valid, options }) => valid && options.policy);
   assert.ok(judged.length > 0);

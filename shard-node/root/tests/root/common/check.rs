@@ -1,6 +1,6 @@
 //! A comparison of every answer of a machine with the model.
 
-use coppice_env::Rng;
+use coppice_env::{Rng, SimRng};
 use coppice_root::{Error, Operation, Root, StateLeaf};
 use coppice_types::{Epoch, Sequence, Stamp, Term, Version};
 use coppice_verify::merkle;
@@ -10,6 +10,7 @@ use super::{Model, WINDOW};
 pub fn check(root: &Root, model: &mut Model) {
     check_view(root, model);
     check_versions(root, model);
+    check_times(root, model);
     check_log(root, model);
     check_sessions(root, model);
     check_admin(root, model);
@@ -65,6 +66,30 @@ fn check_versions(root: &Root, model: &Model) {
     assert!(matches!(later, Err(Error::NotYet { .. })));
     let alias = root.version(head.version, Some(head.epoch)).expect("head is readable by its own name");
     assert_eq!(alias.stamp, model.standing.last().expect("founded").stamp);
+}
+
+/// Compares the newest version of some times with a naive search.
+fn check_times(root: &Root, model: &Model) {
+    // The model's own numbers are those of its commands.
+    let mut rng = SimRng::new(model.size());
+    let times: Vec<u64> =
+        model.standing.iter().map(|version| model.decoded[version.sequence as usize].timestamp_ms).collect();
+    let header = |version: usize| {
+        let sequence = model.standing[version].sequence;
+        (Sequence(sequence), model.headers[sequence as usize].clone())
+    };
+    let mut asked = vec![times[0], u64::MAX, model.newest().timestamp_ms];
+    for _ in 0..20 {
+        let time = times[rng.below(times.len() as u64) as usize];
+        asked.extend([time, time + 1, (time - 1).max(times[0])]);
+    }
+    for time_ms in asked {
+        let version = times.partition_point(|time| *time <= time_ms) - 1;
+        let found = root.version_at(time_ms).expect("there is one");
+        assert_eq!((found.stamp, found.header), (model.standing[version].stamp, header(version)), "at {time_ms}");
+        assert_eq!(found.next, (version + 1 < times.len()).then(|| header(version + 1)), "at {time_ms}");
+    }
+    assert!(matches!(root.version_at(times[0] - 1), Err(Error::BeforeGenesis { .. })));
 }
 
 fn check_log(root: &Root, model: &mut Model) {
