@@ -108,6 +108,16 @@ async fn an_order_hides_content_at_every_version_and_nothing_else() {
         let itself = Order { until: 9, targets: vec![Target { jsn: 4, leaf: ordered.hash() }] };
         let itself = append(client, &request(&place, ("bank", (0, 3)), itself, &["court"])).await;
         assert_eq!(reason(&itself.expect_err("it is no data")), Reason::NotPossible);
+        // Replicas erase it by themselves.
+        let order = v1::ErasureStatusRequest { ledger: named(ledger), jsn: 4 };
+        let status = loop {
+            let status = client.erasure_status(order.clone()).await.expect("disks are asked").into_inner();
+            if status.done {
+                break status;
+            }
+            tokio::task::yield_now().await;
+        };
+        assert_eq!((status.ordered, status.replicas.len()), (done.stamp, 1));
         let status = v1::ErasureStatusRequest { ledger: named(ledger), jsn: 3 };
         let wrong = client.erasure_status(status).await.expect_err("it is data");
         assert_eq!(reason(&wrong), Reason::InvalidArgument);

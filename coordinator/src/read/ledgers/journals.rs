@@ -178,7 +178,13 @@ impl Reads {
                 false => None,
                 true => {
                     let record = envelopes.get(&envelope_key(ledger, *jsn)[..]);
-                    Some(record.ok_or_else(|| wire::broken("ledger: an envelope is missing"))?.value.clone())
+                    let record = record.ok_or_else(|| wire::broken("ledger: an envelope is missing"))?;
+                    if record.erased {
+                        // Its mark came after those that were looked up. The next attempt sees it.
+                        let message = "a journal was occulted while it was read: try again";
+                        return Err(status::refuse(Reason::Unavailable, message));
+                    }
+                    Some(record.value.clone())
                 }
             };
             Ok(Shown { bytes, leaf, envelope, occulted_by })
