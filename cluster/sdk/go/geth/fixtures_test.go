@@ -80,7 +80,7 @@ func TestTheBlockTestsOfGethFeedTheLedger(t *testing.T) {
 		ledger := must(Open(limited(t), client, Options{Window: 1024}))(t)
 		feed, roots := NewFeed(limited(t), ledger), &rootsOf{all: map[common.Hash]bool{}}
 		with := test.Run(false, rawdb.HashScheme, false, roots.hooks(feed), func(_ error, chain *core.BlockChain) {
-			if err := errors.Join(feed.Err(), ledger.Follow(limited(t), chain.CurrentBlock().Root)); err != nil {
+			if err := errors.Join(feed.Err(), ledger.SetHead(limited(t), chain.CurrentBlock().Root)); err != nil {
 				t.Errorf("%s: %v", name, err)
 				return
 			}

@@ -244,7 +244,7 @@ func (s *State) commit(ctx context.Context, b *block) error {
 
 // Follow makes sure that the chain in the ledger has the block with a state root, which is the head
 // of a node. It does nothing if the block is there already, also below the head: what a node tells
-// of may be late. Else it is SetHead.
+// of may be late, and it may have run blocks that it has not chosen yet. Else it is SetHead.
 func (s *State) Follow(ctx context.Context, root common.Hash) error {
 	return s.move(ctx, root, true)
 }
