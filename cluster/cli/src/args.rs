@@ -11,8 +11,8 @@ use std::{net::SocketAddr, path::PathBuf};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use ledger::{
-    Ledger, LedgerAppend, LedgerCreate, LedgerGet, LedgerJournals, LedgerLineage, LedgerMember, LedgerShow, MemberRole,
-    Signer,
+    Ledger, LedgerAppend, LedgerAudit, LedgerCreate, LedgerGet, LedgerJournals, LedgerLineage, LedgerMember,
+    LedgerOccult, LedgerShow, MayOccult, MemberRole, OccultPrepare, Order, OrderSubmit, Signer,
 };
 use line::CONNECTION;
 pub use line::command;
@@ -126,6 +126,9 @@ pub enum Command {
     /// Ledgers whose members sign what they append.
     #[command(subcommand, after_help = FORMS)]
     Ledger(Ledger),
+    /// Orders that members of a ledger sign together.
+    #[command(subcommand)]
+    Order(Order),
     /// Drop old versions. The root log keeps who did it, and why.
     Prune(Prune),
     /// Keep a version from being pruned for a while, or renew a pin. Prints the pin's id.

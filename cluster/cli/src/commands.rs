@@ -8,6 +8,7 @@ pub mod ledger;
 pub mod log;
 pub mod log_check;
 pub mod merge;
+pub mod order;
 pub mod pin;
 pub mod read;
 pub mod verify;
@@ -59,7 +60,12 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Status => log::status(&client()?, output).await,
         Command::Lead(args) => write::lead(&client()?, args, output).await,
         Command::Audit(args) => audit::audit(&client()?, args, arguments.common.trust.as_deref(), output).await,
+        Command::Ledger(args::Ledger::Audit(args)) => {
+            audit::ledger(&client()?, args, arguments.common.trust.as_deref(), output).await
+        }
         Command::Ledger(command) => ledger::ledger(&client()?, command, output).await,
+        Command::Order(args::Order::Submit(args)) => order::submit(&client()?, args, output).await,
+        Command::Order(command) => order::offline(command, output),
         Command::Verify(args) => verify::verify(args, output),
         Command::Keygen(args) => keygen::keygen(args, output),
         Command::Completions { shell } => {

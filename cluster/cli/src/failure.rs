@@ -155,6 +155,9 @@ fn reason_hint(reason: Reason) -> Option<&'static str> {
         Reason::RoleMissing => {
             "`coppice ledger members` lists the roles; an owner gives them by `coppice ledger member roles`."
         }
+        Reason::OrderIncomplete => {
+            "`coppice order show` says who has signed; `coppice order sign` adds a member, and the author of `coppice order submit` counts, too."
+        }
         Reason::Lane => {
             "Another request of this lane came first. `coppice ledger journals` shows whether it is this one; if not, try again, or use another --lane."
         }

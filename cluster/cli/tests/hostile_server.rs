@@ -218,6 +218,10 @@ impl v1::ledger_server::Ledger for Liar {
         Ok(Response::new(v1::GetLineageResponse { count: u64::MAX, ..Default::default() }))
     }
 
+    async fn erasure_status(&self, _: Request<v1::ErasureStatusRequest>) -> Answer<v1::ErasureStatusResponse> {
+        Ok(Response::new(v1::ErasureStatusResponse { done: true, ..Default::default() }))
+    }
+
     refused! {
         stage: v1::StageRequest => v1::StageResponse;
         finalize: v1::FinalizeRequest => v1::CommitResponse;

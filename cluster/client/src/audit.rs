@@ -6,13 +6,14 @@
 //! signed checkpoint. The audit then computes by the public rules that each state root follows from
 //! the batches. The headers commit to the hashes of the operation lists that it replays. The report
 //! names the first version where anything differs, what differs, and in which shard. Memory holds
-//! the newest state without values, and some 200 bytes for each version.
+//! the newest state without values, and some 250 bytes for each version.
 //!
 //! An audit begins with the empty state of genesis, or with the state of a trusted version, which
 //! it reads with proofs.
 
 mod book;
 mod finding;
+mod ledgers;
 mod start;
 mod state;
 #[cfg(test)]
@@ -30,11 +31,14 @@ use coppice_verify::{
     shard_map::StateLeaf,
 };
 
-pub use self::finding::Difference;
 use self::{
     book::Book,
     finding::{RESUMES_MAX, Stop, may_resume},
     state::State,
+};
+pub use self::{
+    finding::Difference,
+    ledgers::{LedgerAudit, LedgerDifference, LedgerReport},
 };
 use crate::{Client, Error};
 

@@ -330,6 +330,13 @@ impl Client {
         ask!(self, Repeat::Safe, get_lineage, request)
     }
 
+    pub(crate) async fn call_erasure_status(
+        &self,
+        request: v1::ErasureStatusRequest,
+    ) -> Result<v1::ErasureStatusResponse, Error> {
+        ask!(self, Repeat::Safe, erasure_status, request)
+    }
+
     /// Streams the ledgers of members in the order of their names. They are not verified.
     pub async fn list_ledgers(
         &self,

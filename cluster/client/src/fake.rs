@@ -79,6 +79,7 @@ pub(crate) struct Fake {
     pub get_member: Unary<v1::GetMemberRequest, v1::GetMemberResponse>,
     pub get_journals: Unary<v1::GetJournalsRequest, v1::GetJournalsResponse>,
     pub get_lineage: Unary<v1::GetLineageRequest, v1::GetLineageResponse>,
+    pub erasure_status: Unary<v1::ErasureStatusRequest, v1::ErasureStatusResponse>,
 }
 
 macro_rules! refused {
@@ -177,6 +178,10 @@ impl v1::ledger_server::Ledger for Fake {
 
     async fn get_lineage(&self, request: Request<v1::GetLineageRequest>) -> Answer<v1::GetLineageResponse> {
         self.get_lineage.answer(request)
+    }
+
+    async fn erasure_status(&self, request: Request<v1::ErasureStatusRequest>) -> Answer<v1::ErasureStatusResponse> {
+        self.erasure_status.answer(request)
     }
 
     refused! {

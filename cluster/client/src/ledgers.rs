@@ -14,7 +14,7 @@ use coppice_verify::{
     hash::{clue_hash, ledger_id, member_id, sha256},
     ledgers::{
         Condition, DATA, Envelope, FOUNDING, Founding, Item, Leaf, MEMBERS, Member, MemberChange, NONCE_BYTES, Request,
-        Signed, member_key,
+        Signed,
     },
     note::SignerKey,
 };
@@ -23,6 +23,10 @@ use crate::{
     Client, Error,
     trust::{Asking, Seen, decoded},
 };
+
+mod orders;
+
+pub use orders::{Erasure, GivenOrder};
 
 /// The place of the journals of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,16 +56,37 @@ pub struct Wanted {
     pub proof: bool,
 }
 
+/// A journal of a ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LedgerJournal {
+    /// Its leaf.
+    pub leaf: Leaf,
+    /// Its content; `None` if it was not asked for, or is occulted.
+    pub envelope: Option<Envelope>,
+    /// Number of the journal whose order occulted this one; `None` if none did, or if no content
+    /// was asked for. If a key is trusted, mark and order are proven.
+    pub occulted_by: Option<u64>,
+}
+
 /// Journals of a ledger, as a version has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Journals {
-    /// Leaves with their envelopes.
-    pub journals: Vec<(Leaf, Option<Envelope>)>,
+    /// The journals.
+    pub journals: Vec<LedgerJournal>,
     /// Number of journals with the clue; or of the ledger, in a version that may be older than head
     /// ([`Client::describe_ledger`] says how many it has at head).
     pub count: u64,
     /// The proof file; empty unless it was asked for.
     pub proof: bytes::Bytes,
+}
+
+/// Journals as a server told them.
+struct Told {
+    journals: Journals,
+    /// If a key is trusted: the question, and the cluster that they are proven to be of.
+    proven: Option<(Asking, ClusterId)>,
+    /// The proof of the marks of those that are occulted.
+    marks_proof: bytes::Bytes,
 }
 
 /// Names a ledger in a request by its id.
@@ -72,20 +97,22 @@ pub fn ledger_name(ledger: LedgerId) -> v1::LedgerName {
 }
 
 /// Reads a leaf of an answer.
-fn journal(journal: &v1::LedgerJournal, payload: bool) -> Result<(Leaf, Option<Envelope>), Error> {
+fn journal(journal: &v1::LedgerJournal, payload: bool) -> Result<LedgerJournal, Error> {
+    let occulted_by = journal.occulted_by.filter(|_| payload);
     let leaf = Leaf::decode(&journal.leaf).map_err(|_| Error::Malformed("leaf of a journal"))?;
-    let envelope = payload.then(|| Envelope::decode(&journal.envelope)).transpose();
+    let given = payload && occulted_by.is_none();
+    let envelope = given.then(|| Envelope::decode(&journal.envelope)).transpose();
     let envelope = envelope.map_err(|_| Error::Malformed("envelope of a journal"))?;
     let fits = leaf.jsn == journal.jsn && envelope.as_ref().is_none_or(|it| it.commitment() == leaf.commitment);
-    if fits { Ok((leaf, envelope)) } else { Err(Error::Malformed("journal")) }
+    if fits { Ok(LedgerJournal { leaf, envelope, occulted_by }) } else { Err(Error::Malformed("journal")) }
 }
 
 /// Whether an answer shows the journals that its proof shows.
-fn same(told: &[(Leaf, Option<Envelope>)], proven: &[Journal], wanted: Wanted) -> bool {
+fn same(told: &[LedgerJournal], proven: &[Journal], wanted: Wanted) -> bool {
     told.len() == proven.len()
-        && told.iter().zip(proven).all(|((leaf, envelope), proven)| {
+        && told.iter().zip(proven).all(|(told, proven)| {
             let signed = !wanted.request || proven.signed.is_some();
-            *leaf == proven.leaf && *envelope == proven.envelope && signed
+            told.leaf == proven.leaf && told.envelope == proven.envelope && signed
         })
 }
 
@@ -203,23 +230,7 @@ impl Client {
     /// # Errors
     /// Like [`Client::describe_ledger`].
     pub async fn ledger_member(&self, ledger: LedgerId, name: &str) -> Result<Option<Member>, Error> {
-        let read = v1::ReadOptions { want_proof: self.trust.is_some(), ..v1::ReadOptions::default() };
-        let (ledger_name, member) = (Some(ledger_name(ledger)), name.to_owned());
-        let asking = self.asking();
-        let answer =
-            self.call_get_member(v1::GetMemberRequest { ledger: ledger_name, member, read: Some(read) }).await?;
-        if let Some(asking) = asking {
-            let (key, file) = (member_key(ledger, member_id(name)), decoded(&answer.proof)?);
-            let question = Question::about(Subject::Keys(vec![&key]));
-            let claim = self.trust_ledgers(&asking, &file, &question, true).await?;
-            if proven_value(&claim, &key)?.unwrap_or_default() != &answer.record[..] {
-                return Err(Error::Untrusted("the answer and its proof disagree"));
-            }
-        }
-        if answer.record.is_empty() {
-            return Ok(None);
-        }
-        Member::decode(&answer.record).map(Some).map_err(|_| Error::Malformed("record of a member"))
+        self.member_record(ledger, member_id(name), Some(name)).await
     }
 
     /// Reads `limit` journals from `from` on, or fewer at the end of the ledger. With `known`, the
@@ -234,6 +245,21 @@ impl Client {
         wanted: Wanted,
         known: Option<(u64, Digest)>,
     ) -> Result<Journals, Error> {
+        let told = self.journals_told(ledger, (from, limit), wanted, known).await?;
+        if let Some((asking, _)) = told.proven {
+            self.check_occulted(&asking, ledger, &told.journals.journals, &told.marks_proof).await?;
+        }
+        Ok(told.journals)
+    }
+
+    /// Reads journals. Whether an order has occulted those without content is left to the caller.
+    async fn journals_told(
+        &self,
+        ledger: LedgerId,
+        (from, limit): (u64, u32),
+        wanted: Wanted,
+        known: Option<(u64, Digest)>,
+    ) -> Result<Told, Error> {
         let want_proof = wanted.proof || self.trust.is_some();
         // Every list is a continuation of the empty one.
         let known = known.filter(|(size, _)| *size > 0);
@@ -250,9 +276,10 @@ impl Client {
         let answer = self.call_get_journals(request).await?;
         let journals = answer.journals.iter().map(|it| journal(it, wanted.payload)).collect::<Result<Vec<_>, _>>()?;
         let count = answer.size.saturating_sub(from).min(u64::from(limit));
-        if !journals.iter().map(|(leaf, _)| leaf.jsn).eq((from..).take(usize::try_from(count).unwrap_or(usize::MAX))) {
+        if !journals.iter().map(|it| it.leaf.jsn).eq((from..).take(usize::try_from(count).unwrap_or(usize::MAX))) {
             return Err(Error::Malformed("other journals than were asked for"));
         }
+        let mut proven = None;
         if let Some(asking) = asking {
             let file = decoded(&answer.proof)?;
             let end = answer.size.min(from.saturating_add(u64::from(limit)));
@@ -263,8 +290,10 @@ impl Client {
             if !agrees || !same(&journals, &claim.journals, wanted) {
                 return Err(Error::Untrusted("the answer and its proof disagree"));
             }
+            proven = Some((asking, file.cluster));
         }
-        Ok(Journals { journals, count: answer.size, proof: answer.proof })
+        let journals = Journals { journals, count: answer.size, proof: answer.proof };
+        Ok(Told { journals, proven, marks_proof: answer.marks_proof })
     }
 
     /// Reads the journals with a clue, newest first: all of them, or the newest so many.
@@ -293,7 +322,7 @@ impl Client {
         let answer = self.call_get_lineage(request).await?;
         let journals = answer.journals.iter().map(|it| journal(it, wanted.payload)).collect::<Result<Vec<_>, _>>()?;
         let count = newest.map_or(answer.count, |newest| answer.count.min(newest.into()));
-        let descend = journals.is_sorted_by(|(a, _), (b, _)| a.jsn > b.jsn);
+        let descend = journals.is_sorted_by(|a, b| a.leaf.jsn > b.leaf.jsn);
         if journals.len() as u64 != count || !descend {
             return Err(Error::Malformed("other journals than were asked for"));
         }
@@ -305,6 +334,7 @@ impl Client {
             if claim.count != answer.count || !same(&journals, &claim.journals, wanted) {
                 return Err(Error::Untrusted("the answer and its proof disagree"));
             }
+            self.check_occulted(&asking, ledger, &journals, &answer.marks_proof).await?;
         }
         Ok(Journals { journals, count: answer.count, proof: answer.proof })
     }

@@ -96,6 +96,8 @@ reasons! {
     NotAMember = "NOT_A_MEMBER", Denied;
     /// The member lacks the role for it.
     RoleMissing = "ROLE_MISSING", Denied;
+    /// An order lacks the signature of a member that must sign it.
+    OrderIncomplete = "ORDER_INCOMPLETE", Denied;
     /// There is no such header, stage, session, ledger or journal.
     NotFound = "NOT_FOUND", NotFound;
     /// A precondition or the expected head does not hold.

@@ -5,6 +5,8 @@
 //! A ledger that breaks one of them can still have a log, journals and state roots that fit each
 //! other. The holder of its key could sign that.
 
+mod ledgers;
+
 use alloc::{collections::BTreeSet, vec::Vec};
 
 use coppice_types::{Digest, Params, ShardId, Stamp, Version};
@@ -18,6 +20,8 @@ use crate::{
     ledgers::RESERVED_END,
     shard_map::ShardMap,
 };
+
+pub use self::ledgers::{Finding, LedgerAuditor, Seen, Told};
 
 /// A version that stands, as the log describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@
 //! ```text
 //!  round                           the rules of an append, and the records that follow from it
 //!  checked                         a request of sound form
-//!  members     leaf                who may do what; what the list of a ledger holds
+//!  members     leaf      order     who may do what; what the list of a ledger holds; what goes
 //!  request     records   list      what is signed; values of records; the Merkle list
 //!  envelope    places              payload with its nonce; reserved keys
 //! ```
@@ -19,6 +19,7 @@ mod envelope;
 mod leaf;
 mod list;
 mod members;
+mod order;
 mod places;
 mod records;
 mod request;
@@ -32,11 +33,12 @@ pub use self::{
     members::{
         Agency, Founding, Grant, KeySpan, LaneEnd, Member, MemberChange, NAME_BYTES_MAX, Policy, Roles, key_consent,
     },
+    order::{APPROVALS_MAX, Approval, Mark, Order, Ordered, Target},
     places::{
         RESERVED_END, cell_key, clue_end, clue_key, envelope_key, erased_by, founding_key, head_key, is_judged_by,
         key_key, leaf_key, mark_key, member_end, member_key, name_end, name_key, tile_key,
     },
     records::{Cell, Clue, Head},
-    request::{CONDITIONS_MAX, Condition, DATA, FOUNDING, ITEMS_MAX, Item, LANES, MEMBERS, Request, Signed},
+    request::{CONDITIONS_MAX, Condition, DATA, FOUNDING, ITEMS_MAX, Item, LANES, MEMBERS, ORDER, Request, Signed},
     round::{Appended, Closed, Ground, Refusal, Round},
 };

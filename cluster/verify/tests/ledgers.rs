@@ -9,17 +9,18 @@ use std::{
 };
 
 use common::{
-    grain::{World, clue, fields, founds, item, key, member},
+    grain::{Sent, World, clue, fields, founds, item, key, member},
     vectors::{compare, stored, text},
 };
 use coppice_types::{Bytes, Change, ClusterId, Digest, LedgerId, Operation, Stamp};
 use coppice_verify::{
+    audit::{LedgerAuditor, Told},
     check::{Claim, Failure, Journal, Question, Step, Subject, Verified},
     hash::{file_checksum, sha256},
-    journal::{Entry, HeadEntry},
+    journal::{AppendEntry, Entry, HeadEntry},
     ledgers::{
-        Cell, Closed, Clue, DATA, Edge, Envelope, Head, Item, Leaf, MEMBERS, MemberChange, Refusal, Request, Round,
-        cell_key, clue_key, leaf_key,
+        Cell, Closed, Clue, DATA, Edge, Envelope, Head, Item, Leaf, LeafClue, MEMBERS, MemberChange, ORDER, Order,
+        Ordered, Refusal, Request, Round, Target, cell_key, clue_key, envelope_key, leaf_key,
     },
     merkle,
     note::VerifierKey,
@@ -383,7 +384,7 @@ fn unsigned() -> (World, Lie) {
         request: checked.hash,
         signature: checked.signature,
         commitment: checked.items[0].commitment,
-        envelope_bytes: u32::try_from(checked.items[0].envelope.len()).expect("short"),
+        envelope_bytes: checked.items[0].envelope_bytes,
         clues: Vec::new(),
     };
     let head = world.cluster.value(world.head(), &coppice_verify::ledgers::head_key(ledger)).expect("a head");
@@ -455,6 +456,200 @@ fn a_replaced_key_signs_nothing_behind_its_change_though_the_change_is_hidden() 
     assert!(verify(&encode(&honest), world.cluster.key.verifier(), None).is_err());
 }
 
+/// What a server tells an auditor of a version's appends to a ledger.
+fn told(world: &World, stamp: Stamp, ledger: LedgerId) -> Vec<Told> {
+    let leaf = |jsn: u64| {
+        Leaf::decode(world.cluster.value(world.head(), &leaf_key(ledger, jsn)).expect("there")).expect("a leaf")
+    };
+    let of = |append: &AppendEntry| {
+        let jsns = append.first_jsn..append.first_jsn + u64::from(append.count);
+        let leaves: Vec<Leaf> = jsns.map(leaf).collect();
+        let value = |leaf: &Leaf| world.cluster.value(world.head(), &envelope_key(ledger, leaf.jsn)).expect("there");
+        let envelope = leaves.first().filter(|leaf| leaf.kind != DATA).map(|leaf| value(leaf).to_vec());
+        let payload = envelope.as_ref().map(|bytes| Envelope::decode(bytes).expect("an envelope").payload);
+        let order = payload.filter(|_| leaves[0].kind == ORDER).map(|payload| Ordered::decode(&payload));
+        let targets = order.map(|order| order.expect("an order").order.targets).unwrap_or_default();
+        Told { targets: targets.iter().map(|target| leaf(target.jsn)).collect(), leaves, envelope }
+    };
+    let entries = &world.cluster.versions[&stamp].journal;
+    entries
+        .iter()
+        .filter_map(|entry| match entry {
+            Entry::Append(append) if append.ledger == ledger => Some(of(append)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The root that all requests of the world have seen.
+fn seen(size: u64) -> Option<Digest> {
+    (size == 1).then_some(Digest([9; 32]))
+}
+
+/// Audits a ledger up to the version before `until`, and returns that version's entries with what
+/// is told of them.
+fn audited(world: &World, ledger: LedgerId, until: Option<Stamp>) -> (LedgerAuditor, Vec<Entry>, Vec<Told>) {
+    let mut auditor = LedgerAuditor::new(world.cluster.cluster, ledger, world.cluster.shard_map.clone());
+    for (stamp, version) in &world.cluster.versions {
+        let told = told(world, *stamp, ledger);
+        if Some(*stamp) == until {
+            return (auditor, version.journal.clone(), told);
+        }
+        assert_eq!(auditor.take(*stamp, &version.journal, &told, &seen), Ok(()), "version {stamp}");
+    }
+    (auditor, Vec::new(), Vec::new())
+}
+
+/// A world with orders, and the versions that have something for an auditor to find.
+fn with_orders() -> World {
+    let mut world = World::new();
+    more_rounds(&mut world);
+    world
+}
+
+#[test]
+fn an_auditor_finds_honest_ledgers_sound() {
+    let world = with_orders();
+    for (ledger, occulted) in [(world.compact, (1..9).collect::<Vec<u64>>()), (world.spread, vec![2])] {
+        let (auditor, ..) = audited(&world, ledger, None);
+        let head = world.cluster.value(world.head(), &coppice_verify::ledgers::head_key(ledger)).expect("a head");
+        let edge = Head::decode(head).expect("a head").edge;
+        assert_eq!((auditor.size(), auditor.root()), (edge.size(), edge.root()));
+        assert_eq!(auditor.occulted().iter().copied().collect::<Vec<_>>(), occulted);
+    }
+}
+
+/// Each field of an entry, and all that is told beside it, is changed in turn.
+#[test]
+fn an_auditor_finds_whatever_a_coordinator_changes() {
+    let world = with_orders();
+    let ledger = world.compact;
+    let stamps: Vec<Stamp> = world.cluster.versions.keys().copied().collect();
+    let (data, order) =
+        (stamps[4], *stamps.iter().rev().find(|stamp| !told(&world, **stamp, ledger).is_empty()).expect("one"));
+    type Change<'c> = &'c dyn Fn(&mut Vec<Entry>, &mut Vec<Told>);
+    fn append(entries: &mut [Entry]) -> &mut AppendEntry {
+        let found = entries.iter_mut().find_map(|entry| match entry {
+            Entry::Append(append) => Some(append),
+            _ => None,
+        });
+        found.expect("an append")
+    }
+    fn head(entries: &mut [Entry]) -> &mut HeadEntry {
+        let found = entries.iter_mut().find_map(|entry| match entry {
+            Entry::Head(head) => Some(head),
+            _ => None,
+        });
+        found.expect("a head")
+    }
+    let changes: [(&str, &str, Change<'_>); 14] = [
+        ("a cell left out", "its records", &|entries, _| append(entries).shards[0].1 = Digest([1; 32])),
+        ("records in another shard", "its records", &|entries, _| append(entries).shards[0].0.0 += 1),
+        ("another signature", "signed", &|entries, _| append(entries).signature[5] ^= 1),
+        ("another request", "signed", &|entries, _| append(entries).signed[60] ^= 1),
+        ("another first number", "", &|entries, _| append(entries).first_jsn += 1),
+        ("another count", "", &|entries, _| append(entries).count += 1),
+        ("other leaves", "its leaves", &|entries, _| append(entries).leaves_root = Digest([1; 32])),
+        ("an append twice", "", &|entries, told| {
+            let again = append(entries).clone();
+            entries.insert(0, Entry::Append(again));
+            told.insert(0, told[0].clone());
+        }),
+        ("an append of which nothing is told", "other appends", &|_, told| drop(told.pop())),
+        ("a head of another root", "its head", &|entries, _| head(entries).root = Digest([1; 32])),
+        ("a head of another size", "its head", &|entries, _| head(entries).size += 1),
+        ("a tile left out", "its head", &|entries, _| head(entries).shards[0].1 = Digest([1; 32])),
+        ("no head", "has a head", &|entries, _| entries.retain(|entry| !matches!(entry, Entry::Head(_)))),
+        ("an envelope of another journal", "", &|_, told| told[0].envelope = Some(vec![0; 129])),
+    ];
+    for stamp in [data, order] {
+        for (name, expected, change) in &changes {
+            let (mut auditor, mut entries, mut told) = audited(&world, ledger, Some(stamp));
+            entries.retain(|entry| match entry {
+                Entry::Append(append) => append.ledger == ledger,
+                Entry::Head(head) => head.ledger == ledger,
+                _ => true,
+            });
+            change(&mut entries, &mut told);
+            let finding = auditor.take(stamp, &entries, &told, &seen).expect_err(name);
+            assert!(finding.what.contains(expected), "{name}: {finding:?}");
+        }
+    }
+    // A leaf that another one stands for, and a log that the author has not seen.
+    let (mut auditor, entries, mut told) = audited(&world, ledger, Some(data));
+    told[0].leaves[0].commitment = Digest([1; 32]);
+    assert!(auditor.take(data, &entries, &told, &seen).is_err());
+    let (mut auditor, entries, told) = audited(&world, ledger, Some(data));
+    let finding = auditor.take(data, &entries, &told, &|_| None).expect_err("a fork");
+    assert_eq!(finding.what, "its author had seen another log");
+    let (mut auditor, entries, mut told) = audited(&world, ledger, Some(order));
+    told[0].targets[0].lane ^= 1;
+    assert!(auditor.take(order, &entries, &told, &seen).is_err());
+}
+
+/// A coordinator applies what honest ones refuse, with all records that would follow.
+#[test]
+fn an_auditor_finds_requests_that_should_have_been_refused() {
+    let world = with_orders();
+    let (ledger, head) = (world.compact, world.head());
+    let size = world.cluster.size_of(head, ledger);
+    let next = || fields(ledger, "bank", 6);
+    let data = || vec![item(DATA, &["lot-7"], b"never allowed")];
+    let target = Target { jsn: 9, leaf: Digest([1; 32]) };
+    let order = Order { until: 999, targets: vec![target] };
+    let mut conditional = next();
+    conditional.conditions = vec![coppice_verify::ledgers::Condition::Size(1)];
+    let forged: [(&str, Sent, &str); 5] = [
+        ("a condition that does not hold", (conditional.sign(&key(0), data()), Some(0)), "journals"),
+        ("a number of its lane left out", (fields(ledger, "bank", 9).sign(&key(0), data()), Some(0)), "lane"),
+        ("a member without the role", (fields(ledger, "court", 2).sign(&key(3), data()), Some(3)), "writer"),
+        ("an order without the regulator", ordered(ledger, ("bank", 0), 6, &order, &[]), "regulator"),
+        ("an order for another leaf", ordered(ledger, ("bank", 0), 6, &order, &[("court", 3)]), "leaf"),
+    ];
+    for (name, (request, seed), expected) in forged {
+        let (mut auditor, ..) = audited(&world, ledger, None);
+        let checked = common::grain::admit(request.clone(), seed.expect("a key"));
+        let stamp = world.cluster.next_stamp();
+        let leaf = Leaf {
+            kind: request.items[0].kind,
+            ledger,
+            jsn: size,
+            stamp,
+            member: checked.signed.member,
+            agent: None,
+            key: *checked.verified().expect("it is signed"),
+            lane: 0,
+            number: checked.signed.number,
+            index: 0,
+            of: 1,
+            request: checked.hash,
+            signature: checked.signature,
+            commitment: checked.items[0].commitment,
+            envelope_bytes: checked.items[0].envelope_bytes,
+            clues: checked.items[0].clues.iter().map(|clue| LeafClue { clue: *clue, ordinal: 1 }).collect(),
+        };
+        let entries = [
+            Entry::Append(AppendEntry {
+                ledger,
+                signed: checked.bytes.clone(),
+                signature: checked.signature,
+                first_jsn: size,
+                count: 1,
+                leaves_root: leaf.hash(),
+                shards: Vec::new(),
+            }),
+            Entry::Head(HeadEntry { ledger, size_before: size, size: size + 1, root: leaf.hash(), shards: Vec::new() }),
+        ];
+        let envelope = (leaf.kind != DATA).then(|| request.items[0].envelope.encode());
+        let shown = Leaf::decode(world.cluster.value(head, &leaf_key(ledger, 9)).expect("there")).expect("a leaf");
+        let targets = if leaf.kind == ORDER { vec![shown] } else { Vec::new() };
+        let told = [Told { leaves: vec![leaf], envelope, targets }];
+        let finding = auditor.take(stamp, &entries, &told, &seen).expect_err(name);
+        assert!(finding.what.contains(expected), "{name}: {finding:?}");
+        assert_eq!(finding.jsn, Some(size));
+    }
+}
+
 fn stamp_json(stamp: Stamp) -> Value {
     json!([stamp.epoch.0, stamp.version.0])
 }
@@ -471,6 +666,8 @@ fn refusal(refusal: &Refusal) -> &'static str {
         Refusal::Size(_) => "size",
         Refusal::Count(_) => "count",
         Refusal::Members(_) => "change",
+        Refusal::Incomplete(_) => "approval",
+        Refusal::Order(_) => "order",
         Refusal::Damaged => "damaged",
     }
 }
@@ -541,6 +738,60 @@ fn more_rounds(world: &mut World) {
         other(&|_| ()),
         other(&|_| ()),
     ]);
+    orders(world);
+}
+
+/// Orders to occult: those that lack something, and those that are done.
+fn orders(world: &mut World) {
+    let (ledger, wide, head) = (world.compact, world.spread, world.head());
+    let target = |world: &World, ledger, jsn| {
+        let leaf = world.cluster.value(head, &leaf_key(ledger, jsn)).expect("there");
+        Target { jsn, leaf: Leaf::decode(leaf).expect("a leaf").hash() }
+    };
+    let data: Vec<u64> = (1..9).collect();
+    let sound = Order { until: 999, targets: data[..3].iter().map(|jsn| target(world, ledger, *jsn)).collect() };
+    let size = world.cluster.size_of(head, ledger);
+    let by_bank = |number, order: &Order, others: &[(&str, u8)]| ordered(ledger, ("bank", 0), number, order, others);
+    let court = &[("court", 3)][..];
+    let with = |targets: Vec<Target>| Order { targets, ..sound.clone() };
+    let expired = Order { until: size - 1, ..sound.clone() };
+    let founding = with(vec![target(world, ledger, 0)]);
+    let other_leaf = with(vec![Target { jsn: 4, leaf: Digest([4; 32]) }]);
+    let to_come = with(vec![Target { jsn: size, leaf: Digest([4; 32]) }]);
+    let same_version = by_bank(5, &to_come, court);
+    let rest = with(data[3..].iter().map(|jsn| target(world, ledger, *jsn)).collect());
+    let of_wide = Order { until: 999, targets: vec![target(world, wide, 2)] };
+    world.round(vec![
+        by_bank(5, &sound, &[]),
+        by_bank(5, &sound, &[("shop", 2)]),
+        by_bank(5, &sound, &[("court", 2)]),
+        by_bank(5, &sound, &[("nobody", 3)]),
+        by_bank(5, &sound, &[("scale-1", 12)]),
+        by_bank(5, &sound, &[("bank", 0), ("court", 3)]),
+        ordered(ledger, ("court", 3), 1, &sound, &[]),
+        ordered(ledger, ("shop", 2), 1, &sound, &[("bank", 0), ("court", 3)]),
+        by_bank(5, &expired, court),
+        by_bank(5, &founding, court),
+        by_bank(5, &other_leaf, court),
+        by_bank(5, &with(Vec::new()), court),
+        by_bank(5, &with(vec![sound.targets[1], sound.targets[0]]), court),
+        same_version,
+        by_bank(5, &sound, court),
+        by_bank(6, &sound, court),
+        ordered(ledger, ("court", 3), 1, &rest, &[("bank", 0)]),
+        ordered(wide, ("bank", 0), 2, &of_wide, court),
+    ]);
+    world.round(vec![by_bank(6, &with(vec![sound.targets[2]]), court)]);
+}
+
+/// A request to occult, by an author and with approvals.
+fn ordered(ledger: LedgerId, author: (&str, u8), number: u64, order: &Order, others: &[(&str, u8)]) -> Sent {
+    let cluster = fields(ledger, "bank", 1).cluster;
+    let approval = |(name, seed): &(&str, u8)| order.approval(cluster, ledger, member(name), &key(*seed));
+    let mut approvals: Vec<_> = others.iter().map(approval).collect();
+    approvals.sort_by_key(|approval| approval.member);
+    let payload = Ordered { order: order.clone(), approvals }.encode();
+    (fields(ledger, author.0, number).sign(&key(author.1), vec![item(ORDER, &[], &payload)]), Some(author.1))
 }
 
 /// Rounds that were written by the second implementation, with requests that break each rule in
@@ -571,6 +822,7 @@ fn stored_requests_are_judged_and_applied_as_stored() {
                 Ok(mut checked) => {
                     let key = request["key"].as_str().map(|_| bytes(&request["key"]));
                     assert!(key.is_none_or(|key| checked.verify(&key.try_into().expect("32 bytes"))));
+                    assert!(checked.approving().is_empty(), "no order is among them");
                     match round.append(&checked) {
                         Ok(appended) => (Value::Null, appended.operations),
                         Err(why) => (json!(refusal(&why)), Vec::new()),
@@ -632,6 +884,7 @@ fn vectors_of_ledgers() {
         for (request, seed) in requests {
             if let Ok(mut checked) = request.clone().check(world.cluster.cluster) {
                 seed.map(|seed| checked.verify(&common::grain::public(seed)));
+                checked.verify_approvals(common::grain::keys_of);
                 drop(round.append(&checked));
             }
         }
@@ -655,7 +908,7 @@ fn vectors_of_ledgers() {
     compare(
         "ledgers.json",
         &json!({
-            "about": "Ledgers of members (section 18): lists, requests with what follows from them, and proofs of journals and lineages. In `lists`, leaf i is the SHA-256 of i as u64; `head` has purged 0. In `rounds`, `key` is the one under which the signature was verified.",
+            "about": "Ledgers of members (section 18): lists, requests with what follows from them, and proofs of journals and lineages. In `lists`, leaf i is the SHA-256 of i as u64; `head` has purged 0. In `rounds`, `key` is the one under which the signature was verified. The last rounds have orders to occult.",
             "cluster": world.cluster.cluster.to_string(),
             "vkey": trusted(&world).to_string(),
             "lists": Vec::from([0, 1, 15, 16, 17, 255, 256, 257, 300, 4096, 4097].map(list)),

@@ -1658,6 +1658,9 @@ class Places:
     def envelope(self, jsn):
         return self.key(b"\2" + be64(jsn), be64(jsn // 256))
 
+    def mark(self, jsn):
+        return self.key(b"\3" + be64(jsn), be64(jsn // 256))
+
     def tile(self, level, index):
         first = index * 16 ** (level + 1)
         return self.key(b"\4" + u8(level) + be64(index), be64(first // 256))
@@ -1741,7 +1744,7 @@ def item_hash(kind, commitment, size, clues):
     return H(b"\6", u8(kind), commitment, u32(size), u16(len(clues)), *clues)
 
 
-DATA, FOUNDING, MEMBERS = 0, 1, 2
+DATA, FOUNDING, MEMBERS, ORDER = 0, 1, 2, 3
 OWNER, REGULATOR, WRITER, ALL_ROLES = 1, 2, 4, 31
 
 
@@ -1766,7 +1769,7 @@ def read_grant(r):
 
 
 def read_founding(payload):
-    """Decodes the payload of a founding into (name, spread, grants)."""
+    """Decodes the payload of a founding into (name, spread, grants, who may occult)."""
     r = Reader(payload)
     need(r.u8() == 1, "format", "the format of a founding")
     name, spread = read_name(r), r.flag()
@@ -1781,7 +1784,7 @@ def read_founding(payload):
     need(len(names) == len(keys) == len(grants), "format", "a name or key twice")
     need(any(grant[1] & OWNER for grant in grants), "format", "a founding without an owner")
     need(occult < 2 or occult == 2 and len(grants) == 1, "format", "who may make journals occult")
-    return name, spread, grants
+    return name, spread, grants, occult
 
 
 def read_agent(r):
@@ -1824,6 +1827,36 @@ def read_changes(payload):
     return changes
 
 
+def read_target(r):
+    """(jsn, leaf hash)."""
+    return r.u64(), r.take(32)
+
+
+class Order:
+    """An order to occult journals: `until`, `targets` (jsn, leaf hash) and `approvals` (member, signature)."""
+
+    def __init__(self, payload):
+        r = Reader(payload)
+        need(r.u8() == 1, "format", "the format of an order")
+        self.until = r.u64()
+        need(r.u8() == 0, "format", "the kind of an order")
+        self.targets = read_list(r, 1, 1024, "journals", read_target)
+        need(all(a[0] < b[0] for a, b in zip(self.targets, self.targets[1:])), "format", "the order of journals")
+        self.data = payload[: r.at]
+        self.approvals = read_list(r, 0, 16, "approvals", lambda r: (r.take(16), r.take(64)))
+        r.end()
+        members = [member for member, _ in self.approvals]
+        need(all(a < b for a, b in zip(members, members[1:])), "format", "the order of approvals")
+
+    def message(self, cluster, ledger):
+        """What a member signs to approve it."""
+        return b"\2coppice-order" + cluster + ledger + self.data
+
+
+def mark_record(order):
+    return u8(1) + u64(order)
+
+
 # Section 18: records of ledgers.
 class Leaf:
     """A leaf of a ledger's list. `clues` has pairs (clue hash, ordinal)."""
@@ -1847,7 +1880,7 @@ class Leaf:
         hashes = {clue for clue, _ in self.clues}
         need(len(hashes) == len(self.clues), "format", "a clue twice")
         need(all(ordinal > 0 for _, ordinal in self.clues), "format", "ordinal 0 of a clue")
-        need(self.kind <= MEMBERS, "format", "the kind of a journal")
+        need(self.kind <= ORDER, "format", "the kind of a journal")
         need((self.kind == FOUNDING) == (self.jsn == 0), "format", "a founding that is not journal 0")
         need(self.kind == DATA or self.of == 1 and self.agent is None, "format", "the items or agent of a leaf")
         need(self.kind != FOUNDING or not self.clues, "format", "a founding with clues")
@@ -2019,7 +2052,7 @@ class Posted:
     def check_form(self, cluster):
         request, kinds = self.request, [item[0] for item in self.items]
         need(request.cluster == cluster, "format", "a request for another cluster")
-        need(self.kind <= MEMBERS, "format", "a kind without a name")
+        need(self.kind <= ORDER, "format", "a kind without a name")
         same = len(kinds) == 1 or all(kind == DATA for kind in kinds)
         need(same, "format", "more than one item, of a kind that is not data")
         need((self.kind == FOUNDING) == request.founds, "format", "a founding that names a ledger, or names none")
@@ -2032,6 +2065,9 @@ class Posted:
         need(mth(hashes) == request.root, "format", "other items than were signed")
         self.founding = read_founding(self.payload) if self.kind == FOUNDING else None
         self.changes = read_changes(self.payload) if self.kind == MEMBERS else []
+        self.order = Order(self.payload) if self.kind == ORDER else None
+        own = self.order and request.member in (member for member, _ in self.order.approvals)
+        need(not own, "format", "an order that its author approves")
 
 
 def may_change(ledger, author_id, author, change):
@@ -2085,6 +2121,10 @@ class Ledger:
         record = self.records.get(self.places.clue(clue))
         return (0, 0, bytes(32)) if record is None else read_clue_record(record)
 
+    def occult(self):
+        """Who may occult, by journal 0."""
+        return read_founding(self.records[self.places.founding()])[3]
+
     def add(self, leaf):
         for level, index, hashes in self.list.append(leaf):
             self.tiles.append((self.places.tile(level, index), b"".join(hashes)))
@@ -2129,6 +2169,7 @@ class Changing:
         self.members[member] = Member(name, roles, agent, [(key, self.since, None)])
 
     def join(self, name, roles, key):
+        need(self.ledger.occult() != 2, "change", "a member beside an owner who occults alone")
         self.add(name, roles, None, key)
 
     def roles(self, member, roles):
@@ -2198,7 +2239,7 @@ class Round:
         need(self.roots is None or self.roots(size) == root, "epoch", "a root that the log never had")
 
     def judge_founding(self, posted):
-        request, (name, spread, grants) = posted.request, posted.founding
+        request, (name, spread, grants, _) = posted.request, posted.founding
         self.check_seen(request)
         need(name_key(name) not in self.records, "name", "the name of another ledger")
         number = ledger_id(self.cluster, request.data, spread)
@@ -2233,6 +2274,8 @@ class Round:
         need(signed, "signature", "the signer has no key that has signed")
         if posted.kind == DATA:
             need(author.roles & WRITER, "role", "not a writer")
+        if posted.kind == ORDER:
+            need(author.roles & (OWNER | REGULATOR), "role", "neither owner nor regulator")
         for change in posted.changes:
             need(may_change(ledger, request.member, author, change), "role", "a change that needs another role")
         number = signer.lanes.get(request.lane, (0, 0))[0] + 1
@@ -2241,7 +2284,34 @@ class Round:
             found = ledger.list.size if clue is None else ledger.clue(clue)[0]
             need(found == wanted, "size" if clue is None else "count", "a condition that does not hold")
         Changing(ledger, request).make(posted.changes)
+        if posted.order is not None:
+            self.judge_order(ledger, request, author, posted.order)
         return ledger
+
+    def judge_order(self, ledger, request, author, order):
+        """Rule 8."""
+        roles, message = author.roles, order.message(request.cluster, request.ledger)
+        for id, signature in order.approvals:
+            member = ledger.member(id)
+            need(member and member.agent is None, "approval", "an approval by no member")
+            key = member.key_at(ledger.list.size)
+            need(key and ed_verify(key, message, signature), "approval", "an approval that its member did not sign")
+            roles |= member.roles
+        occult = ledger.occult()
+        need(occult != 0, "order", "an order in a ledger where nobody may occult")
+        need(roles & OWNER, "approval", "an order without an owner")
+        need(occult == 2 or roles & REGULATOR, "approval", "an order without a regulator")
+        need(ledger.list.size <= order.until, "order", "an order that came too late")
+        for jsn, hash in order.targets:
+            self.judge_target(ledger, jsn, hash)
+
+    def judge_target(self, ledger, jsn, hash):
+        records, places = ledger.records, ledger.places
+        need(places.mark(jsn) not in records, "order", "a journal that is occulted")
+        need(jsn < ledger.before and places.leaf(jsn) in records, "order", "a journal that was not there")
+        leaf = Leaf(records[places.leaf(jsn)])
+        need(leaf.hash == hash, "order", "another leaf")
+        need(leaf.kind == DATA, "order", "a journal that holds no data")
 
     def append(self, ledger, posted):
         """Appends a request that was judged, and returns what `take` does."""
@@ -2254,6 +2324,8 @@ class Round:
             operations.append((places.founding(), posted.payload))
         operations += [(places.public_key(key), ledger.keys[key]) for key in sorted(ledger.keys)]
         ledger.keys = {}
+        if posted.order is not None:
+            operations += [(places.mark(jsn), mark_record(first)) for jsn, _ in posted.order.targets]
         ledger.change(request.member).count(first, request.n)
         ledger.change(request.agent or request.member).lanes[request.lane] = (request.number, first)
         self.records.update(operations)
@@ -2805,7 +2877,7 @@ def say_journals(claim):
         leaf, payload = Leaf(bytes.fromhex(journal["leaf"])), journal["payload"]
         signed = "which has signed it" if journal["signed"] else "its signature is not shown"
         agent = f", by agent {leaf.agent.hex()}" if leaf.agent else ""
-        kind = ("data", "the founding", "changes of members")[leaf.kind]
+        kind = ("data", "the founding", "changes of members", "an order")[leaf.kind]
         yield f"journal {leaf.jsn} is {kind} of member {leaf.member.hex()}{agent}"
         yield f"  at version {leaf.stamp[1]} of epoch {leaf.stamp[0]}, with key {leaf.key.hex()}, {signed}"
         shown = f"SHA-256 of the envelope {leaf.commitment.hex()}"

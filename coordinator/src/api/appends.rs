@@ -136,6 +136,7 @@ impl Api {
         limit: Duration,
     ) -> Result<v1::AppendResponse, Status> {
         self.verify(&mut checked).await?;
+        self.verify_approvals(&mut checked).await?;
         self.check_seen(&checked).await?;
         let (ledger, signer) = (checked.ledger, checked.signed.signer());
         let request = Arc::new(Request::append(checked, map, params)?);
@@ -188,6 +189,17 @@ impl Api {
         };
         let key = signer.key_at(standing.size).copied().filter(|key| checked.verify(key)).ok_or_else(wrong)?;
         self.keys.remember(of, key);
+        Ok(())
+    }
+
+    /// Verifies the approvals of an order under the newest keys of their members. One that does not
+    /// hold is refused where the order is applied.
+    async fn verify_approvals(&self, checked: &mut Checked) -> Result<(), Status> {
+        let approving = checked.approving();
+        if !approving.is_empty() {
+            let keys = self.reads.keys_at_head(checked.ledger, &approving).await?;
+            checked.verify_approvals(|member| keys.get(&member).copied().into_iter().collect());
+        }
         Ok(())
     }
 

@@ -23,7 +23,7 @@ use super::{
     forward::Forward,
     intake::{Intake, answer, session_of},
     lead,
-    survey::Survey,
+    survey::{DONE, Survey},
 };
 use crate::{
     groups::{links::Links, wire::View},
@@ -379,6 +379,17 @@ impl Ledger for Api {
     async fn get_lineage(&self, request: Request<v1::GetLineageRequest>) -> Answer<v1::GetLineageResponse> {
         let (reads, sight) = (self.reads.by(&quotas::caller(&request)), sight(request.extensions()));
         Ok(Response::new(reads.lineage(request.get_ref(), &sight).await?))
+    }
+
+    async fn erasure_status(&self, request: Request<v1::ErasureStatusRequest>) -> Answer<v1::ErasureStatusResponse> {
+        let (reads, sight) = (self.reads.by(&quotas::caller(&request)), sight(request.extensions()));
+        let ordered = reads.ordered(request.get_ref(), &sight).await?;
+        let survey = Survey::of(&self.links, STATUS_TIMEOUT).await;
+        let shards = ordered.shards.into_iter().map(GroupId::Shard);
+        let replicas: Vec<_> = shards.flat_map(|shard| survey.erasure(shard, ordered.stamp.version)).collect();
+        let done = !replicas.is_empty() && replicas.iter().all(|replica| replica.state == DONE);
+        let ordered = Some(convert::to_stamp(ordered.stamp));
+        Ok(Response::new(v1::ErasureStatusResponse { ordered, replicas, done }))
     }
 
     async fn get_checkpoint(&self, request: Request<v1::GetCheckpointRequest>) -> Answer<v1::GetCheckpointResponse> {

@@ -1,14 +1,20 @@
 //! The status of all nodes, as they report it. Each survey asks again.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use coppice_proto::v1;
-use coppice_types::{GroupId, Reason};
+use coppice_types::{GroupId, Reason, Version};
 use futures::future::join_all;
 use tokio::time::timeout;
 use tonic::Response;
 
 use crate::{groups::links::Links, plan::Refusal};
+
+/// State of a replica whose disks have none of the erased content.
+pub const DONE: &str = "done";
 
 /// The nodes' answers.
 #[derive(Debug, Default)]
@@ -76,6 +82,33 @@ impl Survey {
         group
     }
 
+    /// How far each replica of a shard is with the erasures of a version, voters and learners. A
+    /// member that no node reports is unreachable, and so is a group that nobody knows.
+    pub fn erasure(&self, shard: GroupId, version: Version) -> Vec<v1::ReplicaErasure> {
+        let unknown = |raft_id| v1::ReplicaErasure {
+            group: shard.to_string(),
+            node: String::new(),
+            raft_id,
+            state: "unreachable".to_owned(),
+        };
+        let Some(newest) = self.newest(shard) else { return vec![unknown(0)] };
+        let members: BTreeSet<u64> = newest.voters.iter().chain(&newest.learners).copied().collect();
+        let reports: BTreeMap<u64, (&v1::NodeStatusResponse, &v1::ReplicaReport)> = self
+            .replicas(shard)
+            .filter_map(|(node, report)| Some((report.status.as_ref()?.raft_id, (node, report))))
+            .collect();
+        // A replica that is no member any more may still have its disk.
+        let all: BTreeSet<u64> = members.into_iter().chain(reports.keys().copied()).collect();
+        let of = |id: u64| match reports.get(&id) {
+            None => unknown(id),
+            Some((node, report)) => {
+                let state = if report.erased_through >= version.0 { DONE } else { "open" };
+                v1::ReplicaErasure { node: node.node.clone(), state: state.to_owned(), ..unknown(id) }
+            }
+        };
+        all.into_iter().map(of).collect()
+    }
+
     /// Checks that each member of the root group is on a node that knows this kind of header. A
     /// replica that does not know it would stop there for good.
     ///
@@ -136,6 +169,28 @@ mod tests {
 
     const ROOT: &[GroupId] = &[GroupId::Root];
     const SHARD: &[GroupId] = &[GroupId::Shard(coppice_types::ShardId(0))];
+
+    #[test]
+    fn an_erasure_is_done_when_every_member_says_so() {
+        let shard = SHARD[0];
+        let at = |name, id, erased_through| {
+            let mut node = node(name, id, SHARD, &[]);
+            node.replicas.iter_mut().for_each(|report| report.erased_through = erased_through);
+            node
+        };
+        let states = |answers: Vec<_>| {
+            let told = survey(answers, &[]).erasure(shard, Version(7));
+            told.into_iter().map(|replica| (replica.raft_id, replica.state)).collect::<Vec<_>>()
+        };
+        let state = |id, state: &str| (id, state.to_owned());
+        let all = vec![at("a", 1, 7), at("b", 2, 9), at("c", 3, 6)];
+        assert_eq!(states(all), [state(1, DONE), state(2, DONE), state(3, "open")]);
+        let gone = vec![at("a", 1, 7), at("c", 3, 7)];
+        assert_eq!(states(gone), [state(1, DONE), state(2, "unreachable"), state(3, DONE)]);
+        let left = vec![at("a", 1, 7), at("b", 2, 7), at("c", 3, 7), at("d", 4, 0)];
+        assert_eq!(states(left)[3], state(4, "open"), "a former member has a disk, too");
+        assert_eq!(states(Vec::new()), [state(0, "unreachable")], "silence is no success");
+    }
 
     #[test]
     fn every_member_of_the_root_group_must_know_a_kind_and_nobody_else() {

@@ -36,6 +36,8 @@ const CLUE_BYTES: u64 = 480;
 const REQUEST_BYTES: u64 = 16 << 10;
 /// Bytes that a grant or a change of a member adds: the member's record, and that of its key.
 const MEMBER_BYTES: u64 = 4 << 10;
+/// Bytes that a journal of an order adds: its mark, and its share of kept operations.
+const TARGET_BYTES: u64 = 160;
 
 /// Checks the form of a member's request. Its signature is not looked at.
 ///
@@ -113,15 +115,17 @@ fn involved(checked: &Checked, map: &Leaves) -> BTreeSet<ShardId> {
 
 /// An upper bound of the bytes that a request adds to a prepare.
 fn append_bytes(checked: &Checked) -> u64 {
-    let item =
-        |item: &ledgers::CheckedItem| item.envelope.len() as u64 + JOURNAL_BYTES + CLUE_BYTES * item.clues.len() as u64;
+    let item = |item: &ledgers::CheckedItem| {
+        u64::from(item.envelope_bytes) + JOURNAL_BYTES + CLUE_BYTES * item.clues.len() as u64
+    };
     let content = match &checked.content {
         Content::Data => 0,
         // The founding's payload is kept twice.
         Content::Founding(founding) => {
-            checked.items[0].envelope.len() as u64 + MEMBER_BYTES * founding.members.len() as u64
+            u64::from(checked.items[0].envelope_bytes) + MEMBER_BYTES * founding.members.len() as u64
         }
         Content::Members(changes) => MEMBER_BYTES * changes.len() as u64,
+        Content::Order(ordered) => TARGET_BYTES * ordered.order.targets.len() as u64,
     };
     REQUEST_BYTES + content + checked.items.iter().map(item).sum::<u64>()
 }
@@ -216,10 +220,11 @@ impl From<ledgers::Refusal> for Refusal {
         use ledgers::Refusal as Of;
         let reason = match &refusal {
             Of::NoLedger => Reason::NotFound,
-            Of::NameTaken | Of::Members(_) => Reason::NotPossible,
+            Of::NameTaken | Of::Members(_) | Of::Order(_) => Reason::NotPossible,
             Of::NotAMember => Reason::NotAMember,
             Of::Signature => Reason::BadSignature,
             Of::Role(_) => Reason::RoleMissing,
+            Of::Incomplete(_) => Reason::OrderIncomplete,
             Of::Lane(_) => Reason::Lane,
             Of::Epoch => Reason::StaleView,
             Of::Size(_) => Reason::LedgerChanged,

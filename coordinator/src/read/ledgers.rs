@@ -12,16 +12,16 @@
 mod hashes;
 mod journals;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use coppice_proto::{convert, v1};
-use coppice_types::{Digest, LedgerId, MemberId, Reason, Stamp, codec};
+use coppice_types::{Digest, LedgerId, MemberId, Reason, ShardId, Stamp, codec};
 use coppice_verify::{
     hash::member_id,
     ledgers::{
-        Head, Leaf, Member, NAME_BYTES_MAX, Roles, founding_key, head_key, leaf_key, member_end, member_key, name_end,
-        name_key,
+        Envelope, Head, Leaf, Member, NAME_BYTES_MAX, ORDER, Ordered, Roles, Target, envelope_key, founding_key,
+        head_key, leaf_key, member_end, member_key, name_end, name_key,
     },
 };
 use tokio::time::Instant;
@@ -59,6 +59,15 @@ struct Found {
     head: Head,
     /// The version that appended to it last.
     appended: Stamp,
+}
+
+/// An order that was applied.
+#[derive(Clone, Debug)]
+pub struct OrderPlace {
+    /// The version that has it.
+    pub stamp: Stamp,
+    /// The shards that have its journals.
+    pub shards: BTreeSet<ShardId>,
 }
 
 /// The records of a ledger that admit a request, at head.
@@ -185,6 +194,31 @@ impl Reads {
         .await
     }
 
+    /// The keys in force of these members at head.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if there is no such ledger.
+    pub async fn keys_at_head(
+        &self,
+        ledger: LedgerId,
+        members: &[MemberId],
+    ) -> Result<BTreeMap<MemberId, [u8; 32]>, Status> {
+        self.retry(&v1::ReadOptions::default(), |located, deadline| async move {
+            let keys = members.iter().map(|member| member_key(ledger, *member));
+            let records = self.records(&located, keys.chain([head_key(ledger)]), deadline).await?;
+            let head = records.get(&head_key(ledger)[..]).map(|record| decoded(Head::decode(&record.value)));
+            let head = head.ok_or_else(|| Refusal::new(Reason::NotFound, "there is no such ledger"))??;
+            let mut keys = BTreeMap::new();
+            for id in members {
+                let Some(record) = records.get(&member_key(ledger, *id)[..]) else { continue };
+                let member = decoded(Member::decode(&record.value))?;
+                keys.extend(member.key_at(head.edge.size()).map(|key| (*id, *key)));
+            }
+            Ok(keys)
+        })
+        .await
+    }
+
     /// The first leaf of the newest request in a lane, at head; `None` before the first.
     ///
     /// # Errors
@@ -195,6 +229,30 @@ impl Reads {
             let Some(end) = member.lanes.iter().find(|end| end.lane == lane) else { return Ok(None) };
             let record = self.record(&located, leaf_key(ledger, end.first_jsn), deadline).await?;
             record.map(|record| decoded(Leaf::decode(&record.value))).transpose()
+        })
+        .await
+    }
+
+    /// Finds an order, and the shards of the journals that it occulted.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if there is no such ledger or journal; `INVALID_ARGUMENT` if the journal is no
+    /// order; `NOT_A_MEMBER` if the caller may not see the ledger.
+    pub async fn ordered(&self, request: &v1::ErasureStatusRequest, sight: &Sight) -> Result<OrderPlace, Status> {
+        self.retry(&v1::ReadOptions::default(), |located, deadline| async move {
+            let Found { id, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
+            self.sight_of(id, sight, deadline).await?;
+            let keys = [leaf_key(id, request.jsn), envelope_key(id, request.jsn)];
+            let records = self.records(&located, keys.clone(), deadline).await?;
+            let unknown = || Refusal::new(Reason::NotFound, format!("there is no journal {}", request.jsn));
+            let leaf = decoded(Leaf::decode(&records.get(&keys[0][..]).ok_or_else(unknown)?.value))?;
+            if leaf.kind != ORDER {
+                return Err(Refusal::invalid(format!("journal {} is no order", request.jsn)).into());
+            }
+            let envelope = records.get(&keys[1][..]).ok_or_else(|| wire::broken("ledger: an envelope is missing"))?;
+            let Ordered { order, .. } = decoded(Ordered::decode(&decoded(Envelope::decode(&envelope.value))?.payload))?;
+            let shard = |target: &Target| located.leaves.route(&envelope_key(id, target.jsn));
+            Ok(OrderPlace { stamp: leaf.stamp, shards: order.targets.iter().map(shard).collect() })
         })
         .await
     }
@@ -239,10 +297,16 @@ impl Reads {
     pub async fn member(&self, request: &v1::GetMemberRequest, sight: &Sight) -> Result<v1::GetMemberResponse, Status> {
         let read = &request.read.unwrap_or_default();
         self.retry(read, |located, deadline| async move {
-            check_name(&request.member, "member")?;
+            let id = match MemberId::from_slice(&request.id) {
+                Some(id) if request.member.is_empty() => id,
+                None if request.id.is_empty() => {
+                    check_name(&request.member, "member")?;
+                    member_id(&request.member)
+                }
+                _ => return Err(Refusal::invalid("give a member's name, or its id of 16 bytes").into()),
+            };
             let Found { id: ledger, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
             self.sight_of(ledger, sight, deadline).await?;
-            let id = member_id(&request.member);
             let keys = [Bytes::from(member_key(ledger, id))];
             let answer = self.get_at(located, &keys, read, deadline).await?;
             let record = answer.records.into_iter().next().ok_or_else(|| wire::broken("read"))?;

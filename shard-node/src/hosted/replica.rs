@@ -58,6 +58,8 @@ impl Replica {
             shape: forest.and_then(|(_, shape)| shape).as_ref().map(messages::to_shape),
             voters: ids(&status.voters),
             learners: ids(&status.learners),
+            erased_through: 0,
+            erasures_open: 0,
             committed: status.committed,
             status: Some(v1::ReplicaStatus {
                 raft_id: self.raft_id().0,

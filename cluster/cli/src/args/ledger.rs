@@ -29,6 +29,102 @@ pub enum Ledger {
     /// Change the members of a ledger, or its agents.
     #[command(subcommand)]
     Member(LedgerMember),
+    /// Check that everything in a ledger is what its members signed. Exit code 1 if anything
+    /// differs.
+    Audit(LedgerAudit),
+    /// Hide the content of journals for good. Owner and regulator sign for it.
+    #[command(subcommand)]
+    Occult(LedgerOccult),
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "Judges each request again as its author signed it. Whether state roots follow from all that is in a version, `coppice audit` checks."
+)]
+pub struct LedgerAudit {
+    /// The ledger: its name, or `0x` and its id.
+    pub ledger: String,
+    /// The ledger's public key, or `@` and a file that holds it [default: that of --trust].
+    #[arg(long, value_name = "PUBKEY")]
+    pub key: Option<String>,
+    /// Read each payload, too, and compare it with what its author signed.
+    #[arg(long)]
+    pub values: bool,
+}
+
+/// Commands about occulted journals.
+#[derive(Clone, Debug, Subcommand)]
+pub enum LedgerOccult {
+    /// Write an order that names journals. `coppice order sign` and `coppice order submit` go on
+    /// with it.
+    Prepare(OccultPrepare),
+    /// Show on which replicas' disks the content of an order's journals is gone. Exit code 4 if it
+    /// is not gone from all.
+    Status {
+        /// The ledger: its name, or `0x` and its id.
+        ledger: String,
+        /// Number of the journal that is the order.
+        jsn: u64,
+        /// Wait until it is gone from all, so long at most.
+        #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "60")]
+        wait: Option<u64>,
+    },
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct OccultPrepare {
+    /// The ledger: its name, or `0x` and its id.
+    pub ledger: String,
+    /// A journal; repeatable.
+    #[arg(long, value_name = "JSN", required_unless_present = "clue")]
+    pub jsn: Vec<u64>,
+    /// All journals with this clue, the oldest 1,024 of those that are not occulted yet.
+    #[arg(long, value_name = "CLUE", conflicts_with = "jsn")]
+    pub clue: Option<String>,
+    /// The order can be submitted until the ledger has so many more journals.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub within: u64,
+    /// Write the order into a file; `-` for standard output.
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    pub out: PathBuf,
+}
+
+/// Commands about an order that several members sign.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Order {
+    /// Show what an order does, and who has signed it. No ledger is asked.
+    Show {
+        /// The order, as `coppice ledger occult prepare` writes it; `-` for standard input.
+        file: PathBuf,
+    },
+    /// Sign an order as a member, and write the signature into its file. No ledger is asked.
+    Sign {
+        /// The order.
+        file: PathBuf,
+        /// File of the member's private key.
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+        /// The member that signs [default: the name of the key].
+        #[arg(long, value_name = "MEMBER")]
+        member: Option<String>,
+    },
+    /// Send an order, in the name of a member whose signature it needs as well.
+    Submit(OrderSubmit),
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct OrderSubmit {
+    /// The order; `-` for standard input.
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub signer: Signer,
+    /// Wait until the content is gone from the disks of all replicas, so long at most. Exit code 4
+    /// if it is not.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "60")]
+    pub wait: Option<u64>,
+    /// Write a receipt, a proof of the order as it was signed.
+    #[arg(long, value_name = "FILE")]
+    pub receipt: Option<PathBuf>,
 }
 
 /// A role of a member.
@@ -44,6 +140,17 @@ pub enum MemberRole {
     Reader,
     /// Reads everything but payloads of others.
     Verifier,
+}
+
+/// The rule of a ledger for who may occult.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MayOccult {
+    /// Nobody.
+    Nobody,
+    /// An owner and a regulator together.
+    Regulator,
+    /// The owner alone; nobody else can become a member.
+    Owner,
 }
 
 /// The signer of a request.
@@ -89,6 +196,9 @@ pub struct LedgerCreate {
     /// Time between an order to purge and its effect.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub notice: u32,
+    /// Who may hide the content of journals for good. `owner` is for a ledger with one member.
+    #[arg(long, value_name = "WHO", value_enum, default_value = "regulator")]
+    pub occult: MayOccult,
     /// Longest time between two time stamps that is promised [default: none is].
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub anchor_every: u32,

@@ -4,13 +4,14 @@ use std::fmt;
 
 use coppice_client::{
     Client,
-    audit::{Audit, Difference, Report},
+    audit::{Audit, Difference, LedgerAudit, LedgerDifference, LedgerReport, Progress, Report},
 };
 use coppice_types::Version;
+use coppice_verify::checkpoint::Checkpoint;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::verify::parse_vkey;
+use super::{ledger::id_of, verify::parse_vkey};
 use crate::{
     args,
     failure::{Code, Failure},
@@ -25,6 +26,19 @@ pub async fn audit(client: &Client, args: &args::Audit, trust: Option<&str>, out
         return Err(Failure::usage("there are no versions to audit: --from is above --to"));
     }
     let audit = Audit { key, from: Version(args.from.unwrap_or(0)), to: args.to.map(Version) };
+    let bar = bar(output);
+    let report = client.audit(&audit, |progress| show(&bar, progress)).await;
+    bar.finish_and_clear();
+    let report = report?;
+    output.result(&to_json(&report, audit.from), || to_text(&report, audit.from))?;
+    match report.difference {
+        None => Ok(()),
+        Some(_) => Err(Failure::new(Code::NotFound, "").silent()),
+    }
+}
+
+/// A bar of the versions that are taken.
+fn bar(output: Output) -> ProgressBar {
     let bar = if output.json { ProgressBar::hidden() } else { ProgressBar::no_length() };
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} versions, {rate}, {eta} left") {
         let rate = |state: &ProgressState, text: &mut dyn fmt::Write| {
@@ -33,18 +47,78 @@ pub async fn audit(client: &Client, args: &args::Audit, trust: Option<&str>, out
         };
         bar.set_style(style.with_key("rate", rate));
     }
-    let report = client.audit(&audit, |progress| {
-        bar.set_length(progress.to.0);
-        bar.set_position(progress.version.0);
-    });
-    let report = report.await;
+    bar
+}
+
+fn show(bar: &ProgressBar, progress: Progress) {
+    bar.set_length(progress.to.0);
+    bar.set_position(progress.version.0);
+}
+
+/// Checks that everything in a ledger of members is what they signed.
+pub async fn ledger(
+    client: &Client,
+    args: &args::LedgerAudit,
+    trust: Option<&str>,
+    output: Output,
+) -> Result<(), Failure> {
+    let missing = || Failure::usage("no key to trust: set --key or --trust");
+    let key = parse_vkey(args.key.as_deref().or(trust).ok_or_else(missing)?)?;
+    let ledger = id_of(client, &args.ledger).await?;
+    let bar = bar(output);
+    let audit = LedgerAudit { key, ledger, values: args.values };
+    let report = client.audit_ledger(&audit, |progress| show(&bar, progress)).await;
     bar.finish_and_clear();
     let report = report?;
-    output.result(&to_json(&report, audit.from), || to_text(&report, audit.from))?;
+    output.result(&ledger_json(&report, &audit), || ledger_text(&report, &audit))?;
     match report.difference {
         None => Ok(()),
         Some(_) => Err(Failure::new(Code::NotFound, "").silent()),
     }
+}
+
+fn ledger_json(report: &LedgerReport, audit: &LedgerAudit) -> Value {
+    let difference = |it: &LedgerDifference| {
+        json!({
+            "epoch": it.stamp.epoch.0,
+            "version": it.stamp.version.0,
+            "jsn": it.jsn,
+            "what": it.what,
+        })
+    };
+    json!({
+        "sound": report.difference.is_none(),
+        "ledger_id": audit.ledger.to_string(),
+        "to": report.to.0,
+        "journals": report.journals,
+        "root": report.root.to_string(),
+        "occulted": report.occulted,
+        "payloads": audit.values.then_some(report.payloads),
+        "checkpoint": checkpoint(&report.checkpoint),
+        "first_difference": report.difference.as_ref().map(difference),
+    })
+}
+
+fn ledger_text(report: &LedgerReport, audit: &LedgerAudit) -> String {
+    let LedgerReport { checkpoint, journals, root, occulted, payloads, difference, .. } = report;
+    let under = format!("under the checkpoint of {} at {}", safe(&checkpoint.origin), count(checkpoint.size, "entry"));
+    let read = if audit.values { format!(", {} read", count(*payloads, "payload")) } else { String::new() };
+    let right = format!("{}, {occulted} of them occulted{read}", count(*journals, "journal"));
+    match difference {
+        None => format!("sound: {right}, are what their authors signed\n  root {root}, {under}"),
+        Some(LedgerDifference { stamp, jsn, what }) => {
+            let jsn = jsn.map_or_else(String::new, |jsn| format!(", journal {jsn}"));
+            format!("NOT SOUND at version {stamp}{jsn}: {}\n  {right}, before it are right, {under}", safe(what))
+        }
+    }
+}
+
+fn checkpoint(checkpoint: &Checkpoint) -> Value {
+    json!({
+        "origin": checkpoint.origin,
+        "size": checkpoint.size,
+        "root": checkpoint.root.to_string(),
+    })
 }
 
 fn to_json(report: &Report, from: Version) -> Value {
@@ -63,11 +137,7 @@ fn to_json(report: &Report, from: Version) -> Value {
         "to": report.to.0,
         "compared": report.compared,
         "records": report.records,
-        "checkpoint": {
-            "origin": report.checkpoint.origin,
-            "size": report.checkpoint.size,
-            "root": report.checkpoint.root.to_string(),
-        },
+        "checkpoint": checkpoint(&report.checkpoint),
         "first_difference": report.difference.as_ref().map(difference),
     })
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use coppice_client::{
     Client, Error,
-    ledgers::{Appended, Author, Journals, Wanted, ledger_name},
+    ledgers::{Appended, Author, Journals, LedgerJournal, Wanted, ledger_name},
 };
 use coppice_env::{Rng, SystemRng};
 use coppice_proto::v1::{self, ledger_name::Which};
@@ -15,15 +15,18 @@ use coppice_types::{LedgerId, MemberId, Reason};
 use coppice_verify::{
     hash::{clue_hash, member_id},
     ledgers::{
-        CLUE_BYTES_MAX, Condition, DATA, Envelope, FOUNDING, Founding, Grant, Leaf, Member, NONCE_BYTES, Policy, Roles,
+        CLUE_BYTES_MAX, Condition, DATA, Envelope, FOUNDING, Founding, Grant, Member, NONCE_BYTES, ORDER, Policy, Roles,
     },
     note::VerifierKey,
 };
 use serde_json::{Map, Value, json};
 
 use crate::{
-    args::{Ledger, LedgerAppend, LedgerCreate, LedgerGet, LedgerJournals, LedgerLineage, Signer},
+    args::{
+        Ledger, LedgerAppend, LedgerCreate, LedgerGet, LedgerJournals, LedgerLineage, LedgerOccult, MayOccult, Signer,
+    },
     bytes,
+    commands::order,
     dev::home::secret_key,
     failure::{Code, Failure},
     files::Prepared,
@@ -46,6 +49,12 @@ pub async fn ledger(client: &Client, command: &Ledger, output: Output) -> Result
         Ledger::Journals(args) => journals(client, args, output).await,
         Ledger::Lineage(args) => lineage(client, args, output).await,
         Ledger::Member(change) => members::change(client, change, output).await,
+        Ledger::Audit(_) => unreachable!("it is an audit"),
+        Ledger::Occult(LedgerOccult::Prepare(args)) => order::prepare(client, args, output).await,
+        Ledger::Occult(LedgerOccult::Status { ledger, jsn, wait }) => {
+            let ledger = id_of(client, ledger).await?;
+            order::status(client, (ledger, *jsn), *wait, output).await
+        }
     }
 }
 
@@ -59,19 +68,19 @@ fn name_of(text: &str) -> Result<v1::LedgerName, Failure> {
 }
 
 /// The id of a ledger. A name is looked up.
-async fn id_of(client: &Client, text: &str) -> Result<LedgerId, Failure> {
+pub(super) async fn id_of(client: &Client, text: &str) -> Result<LedgerId, Failure> {
     Ok(found(client, text).await?.0)
 }
 
 /// The id of a ledger, and the number of its journals at head.
-async fn found(client: &Client, text: &str) -> Result<(LedgerId, u64), Failure> {
+pub(super) async fn found(client: &Client, text: &str) -> Result<(LedgerId, u64), Failure> {
     let request = v1::DescribeLedgerRequest { ledger: Some(name_of(text)?), read: None };
     let told = client.describe_ledger(request).await?;
     Ok((LedgerId::from_slice(&told.id).ok_or(Error::Malformed("id of a ledger"))?, told.size))
 }
 
 /// Reads a clue.
-fn clue_of(text: &str) -> Result<Vec<u8>, Failure> {
+pub(super) fn clue_of(text: &str) -> Result<Vec<u8>, Failure> {
     let clue = bytes::parse(text)?;
     if (1..=CLUE_BYTES_MAX).contains(&clue.len()) {
         return Ok(clue);
@@ -95,14 +104,14 @@ fn member_key(argument: &str) -> Result<(String, [u8; 32]), Failure> {
     Ok((name.unwrap_or(key.name()).to_owned(), key.public_key()))
 }
 
-fn nonce() -> [u8; NONCE_BYTES] {
+pub(super) fn nonce() -> [u8; NONCE_BYTES] {
     let mut nonce = [0; NONCE_BYTES];
     SystemRng.fill(&mut nonce);
     nonce
 }
 
 /// The hand of a signer, behind the newest request of its lane.
-async fn author(client: &Client, ledger: LedgerId, signer: &Signer) -> Result<Author, Failure> {
+pub(super) async fn author(client: &Client, ledger: LedgerId, signer: &Signer) -> Result<Author, Failure> {
     let key = secret_key(&signer.key)?;
     let member = signer.member.clone().unwrap_or_else(|| key.name().to_owned());
     let author = client.author(ledger, &member, signer.lane, key).await.map_err(Failure::before_write)?;
@@ -130,10 +139,15 @@ async fn create(client: &Client, args: &LedgerCreate, output: Output) -> Result<
             members.push(grant(name, roles, key));
         }
     }
+    let occult = match args.occult {
+        MayOccult::Nobody => 0,
+        MayOccult::Regulator => 1,
+        MayOccult::Owner => 2,
+    };
     let founding = Founding {
         name: args.name.clone(),
         spread: args.spread,
-        policy: Policy { notice_s: args.notice, anchor_every_s: args.anchor_every, occult: 1, ..Policy::default() },
+        policy: Policy { notice_s: args.notice, anchor_every_s: args.anchor_every, occult, ..Policy::default() },
         members,
         authorities: Vec::new(),
         time_authorities: Vec::new(),
@@ -195,7 +209,7 @@ async fn append(client: &Client, args: &LedgerAppend, output: Output) -> Result<
     told
 }
 
-fn appended(done: &Appended, count: u64, number: u64) -> Value {
+pub(super) fn appended(done: &Appended, count: u64, number: u64) -> Value {
     json!({
         "ledger_id": done.ledger.to_string(),
         "first_jsn": done.first_jsn,
@@ -223,23 +237,30 @@ async fn get(client: &Client, args: &LedgerGet, output: Output) -> Result<(), Fa
     let ledger = id_of(client, &args.ledger).await?;
     let wanted = Wanted { payload: true, request: proof.is_some(), proof: proof.is_some() };
     let found = client.journals(ledger, (args.jsn, 1), wanted, None).await?;
-    let [(leaf, Some(envelope))] = &found.journals[..] else { return Err(Error::Malformed("no journal").into()) };
+    let [journal] = &found.journals[..] else { return Err(Error::Malformed("no journal").into()) };
     if let Some(file) = proof {
         file.write(&found.proof)?;
     }
+    if let Some(jsn) = journal.occulted_by {
+        return Err(order::occulted(client, (ledger, args.jsn), jsn).await);
+    }
+    let LedgerJournal { envelope: Some(envelope), .. } = journal else {
+        return Err(Error::Malformed("no envelope of a journal").into());
+    };
     if let Some(file) = out {
         return file.write(&envelope.payload);
     }
     if !output.json && output.encoding.is_none() && !output.terminal && !output.is_aside() {
         return raw(&envelope.payload);
     }
-    let object = one(leaf, Some(envelope), output)?;
+    let object = one(journal, output)?;
     let payload = output.text(&envelope.payload)?;
     output.result(&object, || payload)
 }
 
 /// A journal as `--json` shows it.
-fn one(leaf: &Leaf, envelope: Option<&Envelope>, output: Output) -> Result<Value, Failure> {
+fn one(journal: &LedgerJournal, output: Output) -> Result<Value, Failure> {
+    let LedgerJournal { leaf, envelope, occulted_by } = journal;
     let mut object = Map::new();
     object.insert("jsn".to_owned(), json!(leaf.jsn));
     object.insert("kind".to_owned(), json!(leaf.kind));
@@ -251,6 +272,9 @@ fn one(leaf: &Leaf, envelope: Option<&Envelope>, output: Output) -> Result<Value
     object.insert("number".to_owned(), json!(leaf.number));
     object.insert("leaf_hash".to_owned(), json!(leaf.hash().to_string()));
     object.insert("commitment".to_owned(), json!(leaf.commitment.to_string()));
+    if let Some(order) = occulted_by {
+        object.insert("occulted_by".to_owned(), json!(order));
+    }
     if let Some(envelope) = envelope {
         let mut clues = Vec::new();
         for clue in &envelope.clues {
@@ -293,12 +317,16 @@ async fn names(client: &Client, ledger: LedgerId, output: Output) -> Result<Name
 }
 
 fn rows(table: &mut Table, found: &Journals, names: &Names, output: Output) -> Result<(), Failure> {
-    for (leaf, envelope) in &found.journals {
-        table.row(&one(leaf, envelope.as_ref(), output)?, || {
+    for journal in &found.journals {
+        let LedgerJournal { leaf, envelope, occulted_by } = journal;
+        table.row(&one(journal, output)?, || {
             let (kind, payload) = match (leaf.kind, envelope) {
+                (DATA, None) if let Some(order) = occulted_by => ("data", format!("occulted by {order}")),
                 (DATA, Some(envelope)) => ("data", output.brief(&envelope.payload, 60)?),
                 (DATA, None) => ("data", "-".to_owned()),
                 (FOUNDING, _) => ("founding", "-".to_owned()),
+                (ORDER, Some(envelope)) => ("order", order::describe(&envelope.payload)),
+                (ORDER, None) => ("order", "-".to_owned()),
                 (_, Some(envelope)) => ("members", members::describe_changes(&envelope.payload, names)),
                 (_, None) => ("members", "-".to_owned()),
             };

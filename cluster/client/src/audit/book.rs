@@ -8,6 +8,7 @@ use coppice_verify::{
     checkpoint::{Checkpoint, origin},
     hash,
     header::{Body, Header},
+    journal::Entry,
     keys::{KeyChange, Keys},
     merkle,
     shard_map::ShardMap,
@@ -24,6 +25,47 @@ pub struct Book {
     /// The shards of genesis.
     pub shard_map: ShardMap,
     lines: Vec<Line>,
+    log: LogTree,
+}
+
+/// The hashes of a log's complete subtrees, level by level from its entries on.
+#[derive(Debug, Default)]
+struct LogTree {
+    levels: Vec<Vec<Digest>>,
+}
+
+impl LogTree {
+    fn size(&self) -> u64 {
+        self.levels.first().map_or(0, |entries| entries.len() as u64)
+    }
+
+    fn push(&mut self, entry: Digest) {
+        let mut hash = entry;
+        for level in 0.. {
+            if level == self.levels.len() {
+                self.levels.push(Vec::new());
+            }
+            let hashes = &mut self.levels[level];
+            hashes.push(hash);
+            let [.., left, right] = &hashes[..] else { return };
+            if !hashes.len().is_multiple_of(2) {
+                return;
+            }
+            hash = hash::list_node_hash(left, right);
+        }
+    }
+
+    /// The root at a size; `None` if the log is shorter.
+    fn root(&self, size: u64) -> Option<Digest> {
+        if size == 0 {
+            return Some(merkle::empty_root());
+        }
+        let mut complete = |level: u32, index: u64| {
+            let index = usize::try_from(index).map_err(|_| ())?;
+            self.levels.get(level as usize).and_then(|hashes| hashes.get(index)).copied().ok_or(())
+        };
+        merkle::subtree_root_with(0, size, &mut complete).ok()
+    }
 }
 
 impl Book {
@@ -31,19 +73,19 @@ impl Book {
     pub async fn read(client: &Client, checkpoint: &Checkpoint, keys: &Keys) -> Result<Self, Stop> {
         let mut reader = LogReader::default();
         let mut resumes = 0;
-        while reader.size < checkpoint.size {
-            let before = reader.size;
+        while reader.log.size() < checkpoint.size {
+            let before = reader.log.size();
             let ended = reader.read_stream(client, checkpoint, keys).await;
-            resumes = if reader.size > before { 0 } else { resumes + 1 };
+            resumes = if reader.log.size() > before { 0 } else { resumes + 1 };
             match ended {
                 Err(Stop::Failed(error)) if resumes < RESUMES_MAX && may_resume(&error) => {}
-                Ok(()) if reader.size < checkpoint.size => {
+                Ok(()) if reader.log.size() < checkpoint.size => {
                     return Err(Error::Malformed("the stream of headers ended early").into());
                 }
                 ended => ended?,
             }
         }
-        if reader.root() != checkpoint.root {
+        if reader.log.root(checkpoint.size) != Some(checkpoint.root) {
             return Err(Error::Untrusted("the headers are not those that the checkpoint signs").into());
         }
         reader.check_keys(keys)?;
@@ -68,6 +110,35 @@ impl Book {
         &self.lines[usize::try_from(version.0).expect("versions of the book are counted in memory")]
     }
 
+    /// The root of the log at a size up to that of the checkpoint.
+    pub fn log_root(&self, size: u64) -> Option<Digest> {
+        self.log.root(size)
+    }
+
+    /// The header and journal entries in the first message of a version, which must be `next`.
+    pub fn entries(&self, next: Version, message: &v1::JournalResponse) -> Result<(Header, Vec<Entry>), Stop> {
+        let header = crate::header(&message.header)?;
+        let version = header.stamp.version;
+        if version > self.head() || hash::log_entry_hash(&message.header) != self.line(version).hash {
+            let moved = "versions changed or were rolled back since the audit began: audit again";
+            return Err(Error::Untrusted(moved).into());
+        }
+        // Only versions that stand are streamed, so neither admin entries nor rollbacks leave a
+        // gap.
+        if version != next {
+            return Err(Error::Malformed("a stream of journals that leaves a version out or repeats one").into());
+        }
+        let line = self.line(version);
+        let differs = |what: &str| Stop::Differs(Difference { stamp: line.stamp, shard: None, what: what.to_owned() });
+        let hashes: Vec<Digest> = message.entries.iter().map(|entry| hash::journal_leaf_hash(entry)).collect();
+        let (root, leaves) = line.journal;
+        if merkle::mth(&hashes) != root || hashes.len() as u64 != u64::from(leaves) {
+            return Err(differs("the journal in the root group is not the one that its header commits to"));
+        }
+        let entries = message.entries.iter().map(|entry| Entry::decode(entry)).collect::<Result<Vec<Entry>, _>>();
+        Ok((header, entries.map_err(|_| differs("a malformed journal entry"))?))
+    }
+
     /// The newest version.
     pub fn head(&self) -> Version {
         self.lines.last().expect("genesis is a version").stamp.version
@@ -76,9 +147,7 @@ impl Book {
 
 #[derive(Default)]
 struct LogReader {
-    size: u64,
-    /// Roots of complete subtrees, largest first: one for each one bit of the size.
-    peaks: Vec<Digest>,
+    log: LogTree,
     chain: Chain,
     key_changes: Vec<(Sequence, KeyChange)>,
     /// Parameters and shards from the genesis header.
@@ -87,12 +156,12 @@ struct LogReader {
 
 impl LogReader {
     async fn read_stream(&mut self, client: &Client, checkpoint: &Checkpoint, keys: &Keys) -> Result<(), Stop> {
-        let request = v1::WatchHeadsRequest { from_sequence: self.size, ..v1::WatchHeadsRequest::default() };
+        let request = v1::WatchHeadsRequest { from_sequence: self.log.size(), ..v1::WatchHeadsRequest::default() };
         let mut stream = client.watch(request).await?;
-        while self.size < checkpoint.size {
+        while self.log.size() < checkpoint.size {
             let Some(message) = stream.next().await? else { return Ok(()) };
             let header = Header::decode(&message.header).map_err(|error| self.undecodable(error))?;
-            self.push(hash::log_entry_hash(&message.header));
+            self.log.push(hash::log_entry_hash(&message.header));
             self.take(header, checkpoint, keys)?;
         }
         Ok(())
@@ -102,7 +171,7 @@ impl LogReader {
     /// version before it, which is the last one known.
     fn undecodable(&self, error: codec::Error) -> Stop {
         let stamp = self.chain.lines().last().map_or_else(Stamp::default, |line| line.stamp);
-        let what = format!("entry {} of its log, after this version: {error}", self.size);
+        let what = format!("entry {} of its log, after this version: {error}", self.log.size());
         Stop::Differs(Difference { stamp, shard: None, what })
     }
 
@@ -114,21 +183,6 @@ impl LogReader {
             return Ok(());
         }
         Err(Error::Untrusted("the log has different key changes than the proof of its checkpoint").into())
-    }
-
-    fn push(&mut self, entry: Digest) {
-        let mut peak = entry;
-        for _ in 0..self.size.trailing_ones() {
-            let left = self.peaks.pop().expect("every bit of the size has a peak");
-            peak = hash::list_node_hash(&left, &peak);
-        }
-        self.peaks.push(peak);
-        self.size += 1;
-    }
-
-    fn root(&self) -> Digest {
-        let peaks = self.peaks.iter().rev().copied();
-        peaks.reduce(|right, left| hash::list_node_hash(&left, &right)).unwrap_or_else(merkle::empty_root)
     }
 
     /// Checks the rules of the log, and keeps the versions that stand.
@@ -152,6 +206,6 @@ impl LogReader {
 
     fn book(self) -> Option<Book> {
         let (params, shard_map) = self.founding?;
-        Some(Book { params, shard_map, lines: self.chain.into_lines() })
+        Some(Book { params, shard_map, lines: self.chain.into_lines(), log: self.log })
     }
 }

@@ -9,7 +9,6 @@ use coppice_verify::{
     audit::{self, Author, Broken},
     hash::{self, RecordBody},
     journal::{self, Entry},
-    merkle,
     replay::LiveForest,
     shard_map::{Shard, StateLeaf, state_root},
 };
@@ -132,26 +131,9 @@ impl State {
         if self.pending.is_some() {
             return Err(Error::Malformed("a version with a missing part").into());
         }
-        let header = crate::header(&message.header)?;
+        let (header, entries) = book.entries(next, &message)?;
         let version = header.stamp.version;
-        if version > book.head() || hash::log_entry_hash(&message.header) != book.line(version).hash {
-            let moved = "versions changed or were rolled back since the audit began: audit again";
-            return Err(Error::Untrusted(moved).into());
-        }
-        // Only versions that stand are streamed, so neither admin entries nor rollbacks leave a
-        // gap.
-        if version != next {
-            return Err(Error::Malformed("a stream of journals that leaves a version out or repeats one").into());
-        }
         let line = book.line(version);
-        let hashes: Vec<Digest> = message.entries.iter().map(|entry| hash::journal_leaf_hash(entry)).collect();
-        let (root, leaves) = line.journal;
-        if merkle::mth(&hashes) != root || hashes.len() as u64 != u64::from(leaves) {
-            return Err(differs(line, None, "the journal in the root group is not the one that its header commits to"));
-        }
-        let entries = message.entries.iter().map(|entry| Entry::decode(entry));
-        let entries = entries.collect::<Result<Vec<Entry>, _>>();
-        let entries = entries.map_err(|_| differs(line, None, "a malformed journal entry"))?;
         audit::check_entries(&book.params, &book.shard_map, &entries).map_err(|broken| breaks(line, broken))?;
         let mut pending = Pending {
             version,

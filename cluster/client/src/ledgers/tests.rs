@@ -6,7 +6,10 @@ use std::sync::{Arc, Mutex};
 use coppice_proto::convert;
 use coppice_types::{ErrorKind, Params};
 use coppice_verify::{
-    ledgers::{Checked, Grant, Head, Policy, Roles, founding_key, head_key, name_key},
+    ledgers::{
+        Checked, Grant, Head, ORDER, Order, Ordered, Policy, Roles, Target, founding_key, head_key, leaf_key, mark_key,
+        member_key, name_key,
+    },
     replay::{self, Shown},
     shard_map::ShardMap,
 };
@@ -81,7 +84,7 @@ impl Scene {
         let founding = Founding {
             name: name.to_owned(),
             spread: false,
-            policy: Policy::default(),
+            policy: Policy { occult: 2, ..Policy::default() },
             members: vec![Grant { name: "bank".to_owned(), roles, key, certificate: Vec::new() }],
             authorities: Vec::new(),
             time_authorities: Vec::new(),
@@ -109,7 +112,33 @@ impl Scene {
             jsn,
             leaf: part.leaf.to_vec().into(),
             envelope: part.envelope.as_ref().expect("it is shown").to_vec().into(),
+            occulted_by: None,
         }
+    }
+
+    /// Occults a journal. Returns the number of the order.
+    fn occult(&mut self, number: u64, jsn: u64) -> u64 {
+        let leaf = self.model.value(self.model.head(), &leaf_key(self.ledger, jsn)).expect("a leaf");
+        let leaf = Leaf::decode(leaf).expect("a leaf").hash();
+        let order = Order { until: 99, targets: vec![Target { jsn, leaf }] };
+        let payload = Ordered { order, approvals: Vec::new() }.encode();
+        let envelope = Envelope { nonce: [3; 32], clues: Vec::new(), payload };
+        let request = self.signed(self.ledger, number).sign(&hand("bank"), vec![Item { kind: ORDER, envelope }]);
+        self.take(request);
+        self.model.size_of(self.model.head(), self.ledger) - 1
+    }
+
+    /// The answer to a read of one occulted journal, with a proof of marks from a version.
+    fn occulted(&self, jsn: u64, order: u64, marks: (Stamp, u64)) -> v1::GetJournalsResponse {
+        let head = self.model.head();
+        let shown = Shown { request: true, envelope: false };
+        let file = self.model.prove_journals(head, self.ledger, &[jsn], None, shown);
+        let marks = self.model.prove_keys(marks.0, &[&mark_key(self.ledger, marks.1)], true);
+        let mut told = self.journals(head, &[jsn], None);
+        told.journals[0].envelope = bytes::Bytes::new();
+        told.journals[0].occulted_by = Some(order);
+        let encode = |file: coppice_verify::proof::ProofFile<'_>| file.encode().expect("a small file").into();
+        v1::GetJournalsResponse { proof: encode(file), marks_proof: encode(marks), ..told }
     }
 
     /// The answer to a read of the newest journals with the clue, in a version.
@@ -123,6 +152,7 @@ impl Scene {
             count: size - 1,
             read_at: Some(convert::to_stamp(stamp)),
             proof: file.encode().expect("a small file").into(),
+            marks_proof: bytes::Bytes::new(),
         }
     }
 
@@ -137,6 +167,7 @@ impl Scene {
             root: convert::to_digest(&head.root),
             read_at: Some(convert::to_stamp(stamp)),
             proof: file.encode().expect("a small file").into(),
+            marks_proof: bytes::Bytes::new(),
         }
     }
 
@@ -191,7 +222,7 @@ async fn a_lineage_is_believed_only_whole_and_at_head() {
         scene.client(&fake).lineage(scene.ledger, b"lot", newest, WANTED).await
     };
     let told = play(scene.lineage(head, None), None).await.expect("an honest answer");
-    assert_eq!(told.journals.iter().map(|(leaf, _)| leaf.jsn).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(told.journals.iter().map(|journal| journal.leaf.jsn).collect::<Vec<_>>(), [2, 1]);
     assert_eq!(play(scene.lineage(head, Some(1)), Some(1)).await.expect("an honest answer").count, 2);
     is_lie("a version of before, which has fewer", play(scene.lineage(scene.before, None), None).await);
     is_lie("the newest for all", play(scene.lineage(head, Some(1)), None).await);
@@ -217,7 +248,7 @@ async fn journals_are_believed_only_as_they_were_signed_and_if_the_list_has_only
         scene.client(&fake).journals(scene.ledger, range, WANTED, known).await
     };
     let told = play(scene.journals(head, &[1, 2], None), (1, 9), None).await.expect("an honest answer");
-    assert_eq!(told.journals[1].1.as_ref().expect("it was asked for").payload, b"second");
+    assert_eq!(told.journals[1].envelope.as_ref().expect("it was asked for").payload, b"second");
     let leaves: Vec<Digest> =
         (0..2).map(|jsn| Leaf::decode(&scene.told(head, scene.ledger, jsn).leaf).expect("a leaf").hash()).collect();
     let known = (2, coppice_verify::merkle::mth(&leaves));
@@ -240,6 +271,47 @@ async fn journals_are_believed_only_as_they_were_signed_and_if_the_list_has_only
     let mut bare = scene.journals(head, &[2], None);
     bare.proof = unsigned.encode().expect("a small file").into();
     is_lie("no signature, though it was asked for", play(bare, (2, 1), None).await);
+}
+
+#[tokio::test]
+async fn content_is_missing_only_if_an_order_under_proof_names_it() {
+    let mut scene = Scene::new();
+    let before = scene.model.head();
+    let order = scene.occult(4, 1);
+    let marked = scene.model.head();
+    let other = scene.occult(5, 2);
+    let head = scene.model.head();
+    // The journals of the two orders, and the record of their author, are given as they are.
+    let orders = [order, other].map(|jsn| (jsn, scene.journals(head, &[jsn], None)));
+    let author = scene.member(head, "bank");
+    let play = async |told: v1::GetJournalsResponse, jsn: u64| {
+        let (fake, orders, author) = (Fake::default(), orders.clone(), author.clone());
+        fake.get_journals.set(move |asked| {
+            let is_order = |(jsn, _): &&(u64, v1::GetJournalsResponse)| {
+                *jsn == asked.from_jsn && told.journals[0].jsn != asked.from_jsn
+            };
+            let given = orders.iter().find(is_order).map(|(_, given)| given.clone());
+            Ok(given.unwrap_or_else(|| told.clone()))
+        });
+        fake.get_member.set(move |_| Ok(author.clone()));
+        scene.client(&fake).journals(scene.ledger, (jsn, 1), WANTED, None).await
+    };
+    let honest = play(scene.occulted(1, order, (head, 1)), 1).await.expect("an honest answer");
+    assert_eq!((&honest.journals[0].envelope, honest.journals[0].occulted_by), (&None, Some(order)));
+    is_lie("a mark of a version before", play(scene.occulted(1, order, (before, 1)), 1).await);
+    is_lie("an old version that has the mark", play(scene.occulted(1, order, (marked, 1)), 1).await);
+    is_lie("the mark of another journal", play(scene.occulted(1, other, (head, 2)), 1).await);
+    is_lie("another order", play(scene.occulted(1, other, (head, 1)), 1).await);
+    is_lie("a journal as its order", play(scene.occulted(1, 0, (head, 1)), 1).await);
+    let mut bare = scene.occulted(1, order, (head, 1));
+    bare.marks_proof = bytes::Bytes::new();
+    is_lie("no proof of the mark", play(bare, 1).await);
+    let mut silent = scene.occulted(1, order, (head, 1));
+    silent.journals[0].occulted_by = None;
+    is_lie("no word of an order", play(silent, 1).await);
+    let mut of_order = scene.occulted(order, other, (head, 1));
+    of_order.journals[0].occulted_by = Some(order);
+    is_lie("an order that hides itself", play(of_order, order).await);
 }
 
 #[tokio::test]

@@ -27,6 +27,7 @@ const (
 	Denied             Reason = "DENIED"
 	NotAMember         Reason = "NOT_A_MEMBER"
 	RoleMissing        Reason = "ROLE_MISSING"
+	OrderIncomplete    Reason = "ORDER_INCOMPLETE"
 	NotFound           Reason = "NOT_FOUND"
 	PreconditionFailed Reason = "PRECONDITION_FAILED"
 	Lane               Reason = "LANE"

@@ -22,6 +22,7 @@ const (
 	JournalData     = 0
 	JournalFounding = 1
 	JournalMembers  = 2
+	JournalOrder    = 3
 )
 
 // Limits of section 18.
@@ -260,7 +261,7 @@ func (l *Leaf) check() error {
 	switch {
 	case l.Lane >= lanesEnd || l.Number == 0 || l.Of == 0 || l.Of > itemsMax || l.Index >= l.Of:
 		return errors.New("a leaf has a lane, a number or an index that no request has")
-	case l.Kind > JournalMembers || l.EnvelopeBytes < envelopeBytesMin || len(l.Clues) > cluesMax:
+	case l.Kind > JournalOrder || l.EnvelopeBytes < envelopeBytesMin || len(l.Clues) > cluesMax:
 		return errors.New("a leaf has a kind, an envelope or clues that no journal has")
 	case founding != (l.JSN == 0) || founding && len(l.Clues) > 0:
 		return errors.New("the founding alone is journal 0, and has no clues")

@@ -33,6 +33,8 @@ const (
 	RefusedSize      Refusal = "size"
 	RefusedCount     Refusal = "count"
 	RefusedChange    Refusal = "change"
+	RefusedApproval  Refusal = "approval"
+	RefusedOrder     Refusal = "order"
 )
 
 // Record of a ledger, as an append or a head puts it.
@@ -146,6 +148,7 @@ type parsedRequest struct {
 	items     []parsedItem
 	founding  *Founding
 	changes   []MemberChange
+	order     *Order
 }
 
 type parsedItem struct {
@@ -171,7 +174,7 @@ func (r *Round) parse(request Request) (*parsedRequest, error) {
 		id: signed.Ledger,
 	}
 	kind := request.Items[0].Kind
-	if kind > JournalMembers || kind != JournalData && (len(request.Items) > 1 || signed.Agent != nil) ||
+	if kind > JournalOrder || kind != JournalData && (len(request.Items) > 1 || signed.Agent != nil) ||
 		(kind == JournalFounding) != (signed.Ledger == LedgerID{}) {
 		return nil, errForm
 	}
@@ -194,6 +197,10 @@ func (r *Round) parse(request Request) (*parsedRequest, error) {
 		}
 	case JournalMembers:
 		p.changes, err = DecodeMemberChanges(envelopes[0].Payload)
+	case JournalOrder:
+		if p.order, err = DecodeOrder(envelopes[0].Payload); err == nil && p.order.approvedBy(p.Member) {
+			err = errForm
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -249,6 +256,11 @@ func (r *Round) Append(request Request) (*Appended, error) {
 	changed, newKeys, err := r.change(p, ledger, next)
 	if err != nil {
 		return nil, err
+	}
+	if p.order != nil {
+		if err := r.judgeOrder(p, ledger); err != nil {
+			return nil, err
+		}
 	}
 	for id, member := range changed {
 		ledger.members[id], ledger.changed[id] = member, true
@@ -309,6 +321,12 @@ func (p *parsedRequest) checkAgent(agent *Agency, size uint64) error {
 
 // checkRoles takes rule 4, by the state before the request.
 func (r *Round) checkRoles(p *parsedRequest, ledger *roundLedger, author *Member) error {
+	if p.order != nil {
+		if author.Roles&(RoleOwner|RoleRegulator) == 0 {
+			return RefusedRole
+		}
+		return nil
+	}
 	if p.changes == nil {
 		if author.Roles&RoleWriter == 0 {
 			return RefusedRole

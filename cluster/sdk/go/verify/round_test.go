@@ -102,7 +102,7 @@ func TestRequestsAreJudgedAsTheVectorsSay(t *testing.T) {
 	}
 	for _, word := range []Refusal{
 		RefusedForm, RefusedEpoch, RefusedLedger, RefusedName, RefusedMember, RefusedSignature, RefusedRole, RefusedLane,
-		RefusedSize, RefusedCount, RefusedChange,
+		RefusedSize, RefusedCount, RefusedChange, RefusedApproval, RefusedOrder,
 	} {
 		if refused[string(word)] == 0 {
 			t.Errorf("nothing is refused by %s", word)

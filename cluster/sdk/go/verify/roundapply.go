@@ -80,6 +80,11 @@ func (r *Round) applied(p *parsedRequest, ledger *roundLedger, key PublicKey, ke
 	for _, k := range keys {
 		put(p.id.publicKeyKey(k.key), k.member[:])
 	}
+	if p.order != nil {
+		for _, target := range p.order.Targets {
+			put(p.id.MarkKey(target.JSN), encodeMark(result.FirstJSN))
+		}
+	}
 	result.LeavesRoot = MerkleRoot(leaves)
 	return result, r.counted(p, ledger, result.FirstJSN)
 }

@@ -104,6 +104,15 @@ func (c *changer) take(change *MemberChange) error {
 }
 
 func (c *changer) join(change *MemberChange) error {
+	if change.Kind == ChangeJoin {
+		occult, err := c.round.occult(c.request.id)
+		if err != nil {
+			return err
+		}
+		if occult == 2 {
+			return RefusedChange
+		}
+	}
 	id := MemberIDOf(change.Grant.Name)
 	known, err := c.known(id)
 	if err != nil {

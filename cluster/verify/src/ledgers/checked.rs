@@ -4,12 +4,15 @@
 
 use alloc::vec::Vec;
 
-use coppice_types::{Bytes, ClusterId, Digest, LedgerId, codec::Error};
+use coppice_types::{Bytes, ClusterId, Digest, LedgerId, MemberId, codec::Error};
 
 use super::{
+    envelope::Envelope,
+    leaf::Leaf,
     members::{Founding, MemberChange, key_consent},
-    places::{clue_key, head_key, key_key, member_key, name_key},
-    request::{DATA, FOUNDING, MEMBERS, Request, Signed},
+    order::{Approval, Ordered},
+    places::{clue_key, founding_key, head_key, key_key, leaf_key, mark_key, member_key, name_key},
+    request::{DATA, FOUNDING, Item, MEMBERS, ORDER, Request, Signed},
 };
 use crate::{
     hash::{item_hash, ledger_id, sha256},
@@ -22,13 +25,15 @@ use crate::{
 pub struct CheckedItem {
     /// Kind of the journal.
     pub kind: u8,
-    /// The canonical bytes of its envelope.
-    pub envelope: Bytes,
+    /// The canonical bytes of its envelope; `None` for an auditor, who may not see them.
+    pub envelope: Option<Bytes>,
+    /// Their number.
+    pub envelope_bytes: u32,
     /// Their SHA-256.
     pub commitment: Digest,
     /// Hashes of its clues in the ledger, in the author's order.
     pub clues: Vec<Digest>,
-    /// The longest bytes with which every clue begins; `None` without clues.
+    /// The longest bytes with which every clue begins; `None` without clues, or without envelope.
     pub common_prefix: Option<Vec<u8>>,
 }
 
@@ -41,6 +46,8 @@ pub enum Content {
     Founding(Founding),
     /// A journal that changes members.
     Members(Vec<MemberChange>),
+    /// A journal that orders.
+    Order(Ordered),
 }
 
 /// A request of sound form.
@@ -64,6 +71,8 @@ pub struct Checked {
     verified: Option<[u8; 32]>,
     /// For each change of members, whether a new key has signed that it agrees, where one must.
     agreed: Vec<bool>,
+    /// For each approval of an order, the key under which it was verified.
+    approved: Vec<Option<[u8; 32]>>,
 }
 
 impl Request {
@@ -73,48 +82,100 @@ impl Request {
     /// If what is signed is no request to this cluster, does not cover the items, or mixes kinds.
     pub fn check(self, cluster: ClusterId) -> Result<Checked, Error> {
         let signed = Signed::decode(&self.signed)?;
+        let item = |item: &Item| {
+            let envelope = Bytes::from(item.envelope.encode());
+            let length = u32::try_from(envelope.len()).map_err(|_| Error::Malformed("length of an envelope"))?;
+            Ok(CheckedItem {
+                kind: item.kind,
+                envelope_bytes: length,
+                commitment: sha256(&envelope),
+                clues: item.envelope.clue_hashes(signed.ledger),
+                common_prefix: common_prefix(&item.envelope.clues),
+                envelope: Some(envelope),
+            })
+        };
+        let items = self.items.iter().map(item).collect::<Result<Vec<_>, _>>()?;
+        let payload = self.items.first().map(|item| item.envelope.payload.as_slice());
+        Checked::new(cluster, (self.signed, self.signature), items, payload)
+    }
+}
+
+impl Checked {
+    /// Puts a request together from what an auditor may see: what is signed, the leaves that are
+    /// said to have followed, and for all but data the envelope of the one journal.
+    ///
+    /// # Errors
+    /// If what is signed is no request to this cluster, or does not cover these journals.
+    pub fn of_leaves(
+        cluster: ClusterId,
+        signed: (Vec<u8>, [u8; 64]),
+        leaves: &[Leaf],
+        envelope: Option<&[u8]>,
+    ) -> Result<Self, Error> {
+        let item = |leaf: &Leaf| CheckedItem {
+            kind: leaf.kind,
+            envelope: None,
+            envelope_bytes: leaf.envelope_bytes,
+            commitment: leaf.commitment,
+            clues: leaf.clues.iter().map(|clue| clue.clue).collect(),
+            common_prefix: None,
+        };
+        let items: Vec<CheckedItem> = leaves.iter().map(item).collect();
+        let envelope = match envelope {
+            Some(bytes) if items.first().is_none_or(|item| item.commitment != sha256(bytes)) => {
+                return Err(Error::Malformed("envelope of another journal"));
+            }
+            Some(bytes) => Some(Envelope::decode(bytes)?),
+            None => None,
+        };
+        Self::new(cluster, signed, items, envelope.as_ref().map(|envelope| envelope.payload.as_slice()))
+    }
+
+    /// A request with these items. `payload` is that of the first one.
+    fn new(
+        cluster: ClusterId,
+        (bytes, signature): (Vec<u8>, [u8; 64]),
+        items: Vec<CheckedItem>,
+        payload: Option<&[u8]>,
+    ) -> Result<Self, Error> {
+        let signed = Signed::decode(&bytes)?;
         if signed.cluster != cluster {
             return Err(Error::Malformed("cluster of a request"));
         }
-        let items: Vec<CheckedItem> = self
-            .items
-            .iter()
-            .map(|item| {
-                let envelope = Bytes::from(item.envelope.encode());
-                CheckedItem {
-                    kind: item.kind,
-                    commitment: sha256(&envelope),
-                    clues: item.envelope.clue_hashes(signed.ledger),
-                    common_prefix: common_prefix(&item.envelope.clues),
-                    envelope,
-                }
-            })
-            .collect();
-        let hash = |item: &CheckedItem| {
-            let length = u32::try_from(item.envelope.len()).map_err(|_| Error::Malformed("length of an envelope"))?;
-            Ok(item_hash(item.kind, &item.commitment, length, &item.clues))
-        };
-        let hashes = items.iter().map(hash).collect::<Result<Vec<_>, _>>()?;
+        let hash = |item: &CheckedItem| item_hash(item.kind, &item.commitment, item.envelope_bytes, &item.clues);
+        let hashes: Vec<Digest> = items.iter().map(hash).collect();
         if items.len() != signed.items as usize || mth(&hashes) != signed.items_root {
             return Err(Error::Malformed("items of a request"));
         }
-        let content = match (&*self.items, signed.founds()) {
-            ([item], true) if item.kind == FOUNDING && item.envelope.clues.is_empty() && signed.agent.is_none() => {
-                Content::Founding(Founding::decode(&item.envelope.payload)?)
-            }
-            ([item], false) if item.kind == MEMBERS && signed.agent.is_none() => {
-                Content::Members(MemberChange::decode_all(&item.envelope.payload)?)
-            }
-            (items, false) if items.iter().all(|item| item.kind == DATA) => Content::Data,
-            _ => return Err(Error::Malformed("kinds of a request's items")),
-        };
+        let content = content(&signed, &items, payload)?;
         let ledger = match &content {
-            Content::Founding(founding) => ledger_id(cluster, &self.signed, founding.spread),
+            Content::Founding(founding) => ledger_id(cluster, &bytes, founding.spread),
             _ => signed.ledger,
         };
-        let hash = sha256(&self.signed);
-        let Self { signed: bytes, signature, .. } = self;
-        Ok(Checked { signed, bytes, hash, signature, ledger, items, content, verified: None, agreed: Vec::new() })
+        let hash = sha256(&bytes);
+        let (verified, agreed, approved) = Default::default();
+        Ok(Self { signed, bytes, hash, signature, ledger, items, content, verified, agreed, approved })
+    }
+}
+
+/// Reads the content of a request, whose items are of one kind.
+fn content(signed: &Signed, items: &[CheckedItem], payload: Option<&[u8]>) -> Result<Content, Error> {
+    let kinds = Error::Malformed("kinds of a request's items");
+    if !signed.founds() && items.iter().all(|item| item.kind == DATA) {
+        return Ok(Content::Data);
+    }
+    let ([item], None, Some(payload)) = (items, signed.agent, payload) else { return Err(kinds) };
+    match item.kind {
+        FOUNDING if signed.founds() && item.clues.is_empty() => Ok(Content::Founding(Founding::decode(payload)?)),
+        MEMBERS if !signed.founds() => Ok(Content::Members(MemberChange::decode_all(payload)?)),
+        ORDER if !signed.founds() => {
+            let ordered = Ordered::decode(payload)?;
+            if ordered.approvals.iter().any(|approval| approval.member == signed.member) {
+                return Err(Error::Malformed("approval by an order's author"));
+            }
+            Ok(Content::Order(ordered))
+        }
+        _ => Err(kinds),
     }
 }
 
@@ -158,6 +219,34 @@ impl Checked {
         self.agreed.get(at).copied().unwrap_or(false)
     }
 
+    /// The members that approve an order beside its author.
+    #[must_use]
+    pub fn approving(&self) -> Vec<MemberId> {
+        match &self.content {
+            Content::Order(ordered) => ordered.approvals.iter().map(|approval| approval.member).collect(),
+            Content::Data | Content::Founding(_) | Content::Members(_) => Vec::new(),
+        }
+    }
+
+    /// Verifies the approvals of an order, each under the keys that `keys_of` names for the member.
+    /// Whether the key is the one in force is judged where the order is applied.
+    pub fn verify_approvals(&mut self, keys_of: impl Fn(MemberId) -> Vec<[u8; 32]>) {
+        let Content::Order(Ordered { order, approvals }) = &self.content else { return };
+        let message = order.message(self.signed.cluster, self.ledger);
+        let verified = |approval: &Approval| {
+            let holds = |key: &[u8; 32]| {
+                VerifierKey::new("member", key).is_ok_and(|key| key.verifies(&message, &approval.signature))
+            };
+            keys_of(approval.member).into_iter().find(holds)
+        };
+        self.approved = approvals.iter().map(verified).collect();
+    }
+
+    /// The key under which the approval at this place was verified; `None` if it was not.
+    pub(super) fn approved(&self, at: usize) -> Option<&[u8; 32]> {
+        self.approved.get(at).and_then(Option::as_ref)
+    }
+
     /// The key under which the signature was verified; `None` if it was not.
     #[must_use]
     pub fn verified(&self) -> Option<&[u8; 32]> {
@@ -181,6 +270,14 @@ impl Checked {
             Content::Members(changes) => {
                 keys.extend(changes.iter().map(|change| member_key(self.ledger, change.about())));
                 keys.extend(changes.iter().filter_map(MemberChange::new_key).map(|key| key_key(self.ledger, key)));
+                // The ledger's policy says whether another member may join.
+                keys.extend(changes.iter().any(MemberChange::joins).then(|| founding_key(self.ledger)));
+            }
+            Content::Order(Ordered { order, approvals }) => {
+                keys.push(founding_key(self.ledger));
+                keys.extend(approvals.iter().map(|approval| member_key(self.ledger, approval.member)));
+                let of = |jsn: u64| [leaf_key(self.ledger, jsn), mark_key(self.ledger, jsn)];
+                keys.extend(order.targets.iter().flat_map(|target| of(target.jsn)));
             }
         }
         keys.sort_unstable();

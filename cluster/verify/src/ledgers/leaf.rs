@@ -10,7 +10,7 @@ use coppice_types::{
 
 use super::{
     envelope::{CLUES_MAX, ENVELOPE_BYTES_MIN},
-    request::{DATA, FOUNDING, ITEMS_MAX, LANES, MEMBERS, Signed, read_agent, write_agent},
+    request::{DATA, FOUNDING, ITEMS_MAX, LANES, ORDER, Signed, read_agent, write_agent},
 };
 use crate::{
     hash::{item_hash, ledger_leaf_hash},
@@ -131,7 +131,7 @@ impl Leaf {
             ("place in a request", leaf.index < leaf.of && leaf.of as usize <= ITEMS_MAX),
             ("length of an envelope", leaf.envelope_bytes as usize >= ENVELOPE_BYTES_MIN),
             ("number of clues", count <= CLUES_MAX),
-            ("kind of a journal", leaf.kind <= MEMBERS && (leaf.kind == FOUNDING) == (leaf.jsn == 0)),
+            ("kind of a journal", leaf.kind <= ORDER && (leaf.kind == FOUNDING) == (leaf.jsn == 0)),
             ("items of a journal's kind", leaf.kind == DATA || leaf.of == 1 && leaf.agent.is_none()),
             ("clues of a founding", leaf.kind != FOUNDING || count == 0),
         ];
@@ -184,7 +184,7 @@ impl Leaf {
 mod tests {
     use alloc::vec;
 
-    use super::*;
+    use super::{super::request::MEMBERS, *};
     use crate::hash::sha256;
 
     fn leaf() -> Leaf {
@@ -238,10 +238,12 @@ mod tests {
             change(&mut changed);
             Leaf::decode(&changed.encode()).expect_err("it is beyond a limit")
         };
-        assert_eq!(refused(&|it| it.kind = 3), Error::Malformed("kind of a journal"));
+        assert_eq!(refused(&|it| it.kind = 4), Error::Malformed("kind of a journal"));
         assert_eq!(refused(&|it| it.kind = FOUNDING), Error::Malformed("kind of a journal"));
         assert_eq!(refused(&|it| it.jsn = 0), Error::Malformed("kind of a journal"));
-        assert_eq!(refused(&|it| it.kind = MEMBERS), Error::Malformed("items of a journal's kind"));
+        for kind in [MEMBERS, ORDER] {
+            assert_eq!(refused(&|it| it.kind = kind), Error::Malformed("items of a journal's kind"));
+        }
         assert_eq!(refused(&|it| it.envelope_bytes = 128), Error::Malformed("length of an envelope"));
         let founds = |it: &mut Leaf| (it.kind, it.jsn, it.index, it.of, it.agent) = (FOUNDING, 0, 0, 1, None);
         assert_eq!(refused(&founds), Error::Malformed("clues of a founding"));

@@ -446,6 +446,12 @@ impl MemberChange {
         }
     }
 
+    /// Whether another member joins. An agent is none.
+    #[must_use]
+    pub fn joins(&self) -> bool {
+        matches!(self, Self::Grant(_))
+    }
+
     /// The key that the change brings; `None` if it brings none.
     #[must_use]
     pub fn new_key(&self) -> Option<&[u8; 32]> {

@@ -51,14 +51,14 @@ fn unit(jsn: u64) -> [u8; 8] {
     (jsn / UNIT_JOURNALS).to_be_bytes()
 }
 
-/// Whether requests are judged by the record of a reserved key: names, heads, clues, members and
-/// keys, and none of those whose number grows with each journal.
+/// Whether requests are judged by the record of a reserved key, whatever was appended: that of a
+/// name, head, founding, clue, member, key or mark. Orders are judged by leaves, too.
 #[must_use]
 pub fn is_judged_by(key: &[u8]) -> bool {
     let of_name = key.starts_with(&[0, 0]);
     of_name
         || match key.get(KIND_AT) {
-            Some(&(HEAD | MEMBER | KEY)) => true,
+            Some(&(HEAD | MARK | MEMBER | FOUNDING | KEY)) => true,
             Some(&CLUE) => key.len() == KIND_AT + 1 + size_of::<Digest>(),
             _ => false,
         }
@@ -208,12 +208,12 @@ mod tests {
     fn requests_are_judged_by_few_records() {
         let clue = sha256(b"clue");
         let (member, key) = (member_key(COMPACT, MemberId([3; 16])), key_key(COMPACT, &[7; 32]));
-        for key in [name_key("grain"), head_key(COMPACT), member, key, clue_key(SPREAD, &clue)] {
+        let (founding, mark) = (founding_key(COMPACT), mark_key(SPREAD, 1));
+        for key in [name_key("grain"), head_key(COMPACT), member, key, clue_key(SPREAD, &clue), founding, mark] {
             assert!(is_judged_by(&key), "{key:?}");
         }
         let cell = cell_key(SPREAD, &clue, 1);
-        for key in [leaf_key(COMPACT, 1), envelope_key(COMPACT, 1), tile_key(COMPACT, 0, 0), cell, founding_key(SPREAD)]
-        {
+        for key in [leaf_key(COMPACT, 1), envelope_key(COMPACT, 1), tile_key(COMPACT, 0, 0), cell] {
             assert!(!is_judged_by(&key), "{key:?}");
         }
     }

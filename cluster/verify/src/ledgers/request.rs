@@ -22,6 +22,8 @@ pub const DATA: u8 = 0;
 pub const FOUNDING: u8 = 1;
 /// Number of the kind of a journal that changes members.
 pub const MEMBERS: u8 = 2;
+/// Number of the kind of a journal that orders.
+pub const ORDER: u8 = 3;
 /// Most items of a request.
 pub const ITEMS_MAX: usize = 1024;
 /// Number of lanes of a member.

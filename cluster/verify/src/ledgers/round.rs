@@ -4,21 +4,27 @@
 //! The same function runs where versions are formed and where they are audited. A refused request
 //! changes nothing.
 
-use alloc::{collections::BTreeMap, string::String, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
 use core::fmt;
 
 use coppice_types::{Bytes, Change, Digest, LedgerId, MemberId, Operation, Stamp};
 
 use super::{
-    checked::{Checked, Content},
+    checked::{Checked, CheckedItem, Content},
     leaf::{Leaf, LeafClue},
     list::Tile,
-    members::{Agency, Founding, LaneEnd, Member, MemberChange, Roles},
+    members::{Agency, Founding, LaneEnd, Member, MemberChange, Policy, Roles},
+    order::{Mark, Ordered, Target},
     places::{
-        cell_key, clue_key, envelope_key, founding_key, head_key, key_key, leaf_key, member_key, name_key, tile_key,
+        cell_key, clue_key, envelope_key, founding_key, head_key, key_key, leaf_key, mark_key, member_key, name_key,
+        tile_key,
     },
     records::{Cell, Clue, Head},
-    request::Condition,
+    request::{Condition, DATA},
 };
 use crate::{
     hash::{clue_chain, member_id},
@@ -49,6 +55,10 @@ pub enum Refusal {
     Count(u64),
     /// The change of members is not possible.
     Members(&'static str),
+    /// Not all that must sign an order have signed it.
+    Incomplete(&'static str),
+    /// The order is not possible.
+    Order(&'static str),
     /// A record of the ledger can't be read. The state is damaged.
     Damaged,
 }
@@ -65,7 +75,8 @@ impl fmt::Display for Refusal {
             Self::Epoch => f.write_str("the request was signed for another epoch: read the head, and sign again"),
             Self::Size(size) => write!(f, "the ledger has {size} journals"),
             Self::Count(count) => write!(f, "the clue has {count} journals"),
-            Self::Members(rule) => f.write_str(rule),
+            Self::Members(rule) | Self::Order(rule) => f.write_str(rule),
+            Self::Incomplete(missing) => write!(f, "the order is not signed by {missing}"),
             Self::Damaged => f.write_str("a record of the ledger can't be read"),
         }
     }
@@ -84,7 +95,7 @@ pub struct Appended {
     pub leaves: Vec<Leaf>,
     /// List root of the leaf hashes.
     pub leaves_root: Digest,
-    /// The puts that follow from it, in order.
+    /// The puts that follow from it, in order. For an auditor, envelopes are empty.
     pub operations: Vec<Operation>,
 }
 
@@ -131,6 +142,10 @@ struct Open {
     members: BTreeMap<MemberId, Member>,
     clues: BTreeMap<Digest, Clue>,
     keys: BTreeMap<[u8; 32], MemberId>,
+    /// The journals that are occulted.
+    marks: BTreeSet<u64>,
+    /// The policy, if the ledger is founded in this version.
+    policy: Option<Policy>,
 }
 
 fn put(key: Vec<u8>, value: impl Into<Bytes>) -> Operation {
@@ -169,6 +184,11 @@ impl<'g> Round<'g> {
                 for (at, change) in changes.iter().enumerate() {
                     view.change(request, (at, change), &mut draft)?;
                 }
+                draft
+            }
+            Content::Order(ordered) => {
+                let draft = view.judge(request)?;
+                view.order(request, ordered, &draft)?;
                 draft
             }
         };
@@ -315,6 +335,8 @@ impl View<'_> {
             Content::Members(changes) => {
                 changes.iter().try_for_each(|change| self.judge_role(signed.member, &member, change))?;
             }
+            Content::Order(_) if orders(&member) => {}
+            Content::Order(_) => return Err(Refusal::Role("an owner or a regulator")),
             _ if member.roles.has(Roles::WRITER) => {}
             _ => return Err(Refusal::Role("a writer")),
         }
@@ -345,7 +367,9 @@ impl View<'_> {
             return Err(Refusal::Role("an agent any more"));
         }
         let within = |prefix: &Option<Vec<u8>>| prefix.as_ref().is_some_and(|it| it.starts_with(&agency.prefix));
-        if agency.prefix.is_empty() || request.items.iter().all(|item| within(&item.common_prefix)) {
+        // An auditor may not see the clues, of which there are hashes alone.
+        let fits = |item: &CheckedItem| item.envelope.is_none() || within(&item.common_prefix);
+        if agency.prefix.is_empty() || request.items.iter().all(fits) {
             Ok(())
         } else {
             Err(Refusal::Role("an agent for these clues"))
@@ -368,6 +392,58 @@ impl View<'_> {
         if may { Ok(()) } else { Err(Refusal::Role(wanted)) }
     }
 
+    fn policy(&self) -> Result<Policy, Refusal> {
+        if let Some(policy) = self.open.and_then(|open| open.policy.clone()) {
+            return Ok(policy);
+        }
+        let founding = self.read(&founding_key(self.ledger), Founding::decode)?;
+        founding.map(|founding| founding.policy).ok_or(Refusal::Damaged)
+    }
+
+    /// Judges an order: who has signed it, and whether each of its journals can be occulted.
+    fn order(&self, request: &Checked, ordered: &Ordered, draft: &Draft) -> Result<(), Refusal> {
+        let Ordered { order, approvals } = ordered;
+        let (size, policy) = (self.size()?, self.policy()?);
+        let mut roles = draft.members.get(&request.signed.member).map(|author| author.roles).unwrap_or_default();
+        for (at, approval) in approvals.iter().enumerate() {
+            let member = self.member(approval.member)?.filter(|member| member.agency.is_none());
+            let member = member.ok_or(Refusal::Incomplete("a member that it names"))?;
+            if member.key_at(size).is_none() || member.key_at(size) != request.approved(at) {
+                return Err(Refusal::Incomplete("the key in force of a member that it names"));
+            }
+            roles = roles.and(member.roles);
+        }
+        let missing =
+            [("an owner", roles.has(Roles::OWNER)), ("a regulator", policy.occult != 1 || roles.has(Roles::REGULATOR))];
+        if policy.occult == 0 {
+            return Err(Refusal::Order("the ledger's policy lets nobody occult"));
+        }
+        if let Some((who, _)) = missing.iter().find(|(_, holds)| !holds) {
+            return Err(Refusal::Incomplete(who));
+        }
+        if size > order.until {
+            return Err(Refusal::Order("the ledger has more journals than the order allows"));
+        }
+        order.targets.iter().try_for_each(|target| self.target(target))
+    }
+
+    /// Judges whether a journal can be occulted: it is older than the version, holds data, and is
+    /// not occulted yet.
+    fn target(&self, target: &Target) -> Result<(), Refusal> {
+        let marked = self.open.is_some_and(|open| open.marks.contains(&target.jsn))
+            || self.read(&mark_key(self.ledger, target.jsn), Mark::decode)?.is_some();
+        if marked {
+            return Err(Refusal::Order("a journal of the order is occulted already"));
+        }
+        // A journal of this very version is not there yet.
+        let leaf = self.read(&leaf_key(self.ledger, target.jsn), Leaf::decode)?;
+        let leaf = leaf.ok_or(Refusal::Order("the ledger had no journal of such a number before"))?;
+        if leaf.hash() != target.leaf {
+            return Err(Refusal::Order("a journal of the order has another leaf"));
+        }
+        if leaf.kind == DATA { Ok(()) } else { Err(Refusal::Order("only journals with data are occulted")) }
+    }
+
     /// Judges whether one change of members is possible, and applies it to the draft.
     fn change(
         &self,
@@ -378,6 +454,9 @@ impl View<'_> {
         // The journal is the next one, and what it changes holds behind it.
         let from = self.size()? + 1;
         let about = change.about();
+        if change.joins() && self.policy()?.occult == 2 {
+            return Err(Refusal::Members("an owner that may occult alone has no other members"));
+        }
         let known = match draft.members.get(&about) {
             Some(member) => Some(member.clone()),
             None => self.member(about)?,
@@ -392,6 +471,11 @@ impl View<'_> {
         draft.members.insert(about, member);
         Ok(())
     }
+}
+
+/// Whether a member may send orders.
+fn orders(member: &Member) -> bool {
+    member.roles.has(Roles::OWNER) || member.roles.has(Roles::REGULATOR)
 }
 
 /// The record of a member after a change.
@@ -441,8 +525,8 @@ fn changed(
 impl Open {
     fn new(head: Head) -> Self {
         let size_before = head.edge.size();
-        let (members, clues, keys) = Default::default();
-        Self { size_before, head, tiles: Vec::new(), members, clues, keys }
+        let (members, clues, keys, marks) = Default::default();
+        Self { size_before, head, tiles: Vec::new(), members, clues, keys, marks, policy: None }
     }
 
     /// Applies a request that was judged.
@@ -461,9 +545,15 @@ impl Open {
         if let Content::Founding(founding) = &request.content {
             operations.push(put(name_key(&founding.name), Vec::from(ledger.0)));
             operations.push(put(founding_key(ledger), founding.encode()));
+            self.policy = Some(founding.policy.clone());
         }
         let owner = |(key, member): (&[u8; 32], &MemberId)| put(key_key(ledger, key), Vec::from(member.0));
         operations.extend(draft.keys.iter().map(owner));
+        if let Content::Order(Ordered { order, .. }) = &request.content {
+            let mark = Bytes::from(Mark { order: first_jsn }.encode());
+            operations.extend(order.targets.iter().map(|target| put(mark_key(ledger, target.jsn), mark.clone())));
+            self.marks.extend(order.targets.iter().map(|target| target.jsn));
+        }
         self.members.extend(draft.members);
         self.keys.extend(draft.keys);
         Appended { ledger, first_jsn, leaves, leaves_root: mth(&hashes), operations }
@@ -495,13 +585,13 @@ impl Open {
             request: request.hash,
             signature: request.signature,
             commitment: item.commitment,
-            envelope_bytes: u32::try_from(item.envelope.len()).expect("envelopes are limited"),
+            envelope_bytes: item.envelope_bytes,
             clues: clues.collect(),
         };
         let bytes = leaf.encode();
         let hash = crate::hash::ledger_leaf_hash(&bytes);
         operations.push(put(leaf_key(ledger, jsn), bytes));
-        operations.push(put(envelope_key(ledger, jsn), item.envelope.clone()));
+        operations.push(put(envelope_key(ledger, jsn), item.envelope.clone().unwrap_or_default()));
         for LeafClue { clue, ordinal } in &leaf.clues {
             let known = self.clues.get_mut(clue).expect("its clues were read");
             *known = Clue { count: *ordinal, last_jsn: jsn, chain: clue_chain(&known.chain, jsn, &hash) };

@@ -25,6 +25,16 @@ pub fn public(seed: u8) -> [u8; 32] {
     key(seed).verifier().public_key()
 }
 
+/// The keys of a member that approves orders.
+pub fn keys_of(member: MemberId) -> Vec<[u8; 32]> {
+    let seeds = NAMES.iter().zip(0..).chain([(&"scale-1", 12)]);
+    seeds
+        .map(|(name, seed)| (member_id(name), public(seed)))
+        .filter(|(id, _)| *id == member)
+        .map(|(_, key)| key)
+        .collect()
+}
+
 pub fn params() -> Params {
     Params { ledgers: true, journals_kept: true, capacity: 64, fanout: 8, tier_ratio: 2, ..Params::default() }
 }
@@ -190,6 +200,7 @@ impl World {
             if let Some(seed) = seed {
                 checked.verify(&public(*seed));
             }
+            checked.verify_approvals(keys_of);
             Some(checked)
         };
         let checked: Vec<Option<Checked>> = requests.iter().map(admitted).collect();

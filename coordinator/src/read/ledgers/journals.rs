@@ -12,7 +12,7 @@ use coppice_types::{Digest, LedgerId, Reason, Stamp};
 use coppice_verify::{
     hash::{clue_hash, journal_leaf_hash},
     journal,
-    ledgers::{CLUE_BYTES_MAX, Cell, Clue, Leaf, cell_key, clue_key, envelope_key, leaf_key},
+    ledgers::{CLUE_BYTES_MAX, Cell, Clue, DATA, Leaf, Mark, cell_key, clue_key, envelope_key, leaf_key, mark_key},
     merkle,
     proof::{JournalPart, KnownPart, RequestPart},
 };
@@ -47,6 +47,8 @@ struct Shown {
     bytes: Bytes,
     leaf: Leaf,
     envelope: Option<Bytes>,
+    /// Number of the journal whose order occulted this one.
+    occulted_by: Option<u64>,
 }
 
 impl Shown {
@@ -55,6 +57,7 @@ impl Shown {
             jsn: self.leaf.jsn,
             leaf: self.bytes.clone(),
             envelope: self.envelope.clone().unwrap_or_default(),
+            occulted_by: self.occulted_by,
         }
     }
 
@@ -94,7 +97,10 @@ impl Reads {
             return Err(Refusal::invalid(message).into());
         }
         let read = request.read.unwrap_or_default();
-        self.retry(&read, |located, deadline| self.journals_at(located, request, sight, deadline)).await
+        let answer = self.retry(&read, |located, deadline| self.journals_at(located, request, sight, deadline)).await;
+        let (id, mut answer) = answer?;
+        answer.marks_proof = self.marks_proof(id, &answer.journals, &read).await?;
+        Ok(answer)
     }
 
     async fn journals_at(
@@ -103,7 +109,7 @@ impl Reads {
         request: &v1::GetJournalsRequest,
         sight: &Sight,
         deadline: Instant,
-    ) -> Result<v1::GetJournalsResponse, Status> {
+    ) -> Result<(LedgerId, v1::GetJournalsResponse), Status> {
         let found = self.find(&located, request.ledger.as_ref(), deadline).await?;
         let payloads = self.sight_of(found.id, sight, deadline).await?;
         let size = found.head.edge.size();
@@ -126,13 +132,15 @@ impl Reads {
         } else {
             Bytes::new()
         };
-        Ok(v1::GetJournalsResponse {
+        let answer = v1::GetJournalsResponse {
             journals: shown.iter().map(Shown::out).collect(),
             size,
             root: convert::to_digest(&found.head.edge.root()),
             read_at: Some(convert::to_stamp(located.stamp)),
             proof,
-        })
+            marks_proof: Bytes::new(),
+        };
+        Ok((found.id, answer))
     }
 
     /// Reads leaves and, if they are wanted, envelopes.
@@ -145,7 +153,9 @@ impl Reads {
         deadline: Instant,
     ) -> Result<Vec<Shown>, Status> {
         let leaves = self.leaves(located, ledger, jsns.iter().copied(), deadline).await?;
+        // Who may see a ledger sees its members and orders, which are no secret.
         let denied = |leaf: &Leaf| match payloads {
+            _ if leaf.kind != DATA => false,
             Payloads::All => false,
             Payloads::Own(member) => leaf.member != member,
             Payloads::None => true,
@@ -154,23 +164,53 @@ impl Reads {
             let message = "payloads are for owners, regulators and readers, and for their authors: ask without them";
             return Err(Refusal::new(Reason::RoleMissing, message).into());
         }
-        let keys = jsns.iter().filter(|_| wanted.payload).map(|jsn| envelope_key(ledger, *jsn));
+        let marks = if wanted.payload { self.marks(ledger, jsns, deadline).await? } else { BTreeMap::new() };
+        let given = jsns.iter().filter(|jsn| wanted.payload && !marks.contains_key(jsn));
+        let keys = given.map(|jsn| envelope_key(ledger, *jsn));
         let envelopes = self.records(located, keys, deadline).await?;
         let bytes = leaves.values().map(|(bytes, _)| bytes.len());
         let bytes = bytes.chain(envelopes.values().map(|record| record.value.len())).sum();
         check_size(bytes, &located.view.genesis.params)?;
         let one = |jsn: &u64| {
             let (bytes, leaf) = leaves.get(jsn).cloned().ok_or_else(|| wire::broken("ledger: a journal is missing"))?;
-            let envelope = match wanted.payload {
+            let occulted_by = marks.get(jsn).map(|mark| mark.order);
+            let envelope = match wanted.payload && occulted_by.is_none() {
                 false => None,
                 true => {
                     let record = envelopes.get(&envelope_key(ledger, *jsn)[..]);
                     Some(record.ok_or_else(|| wire::broken("ledger: an envelope is missing"))?.value.clone())
                 }
             };
-            Ok(Shown { bytes, leaf, envelope })
+            Ok(Shown { bytes, leaf, envelope, occulted_by })
         };
         jsns.iter().map(one).collect()
+    }
+
+    /// The marks of journals at head. An older version gives no bytes that head does not give.
+    async fn marks(&self, ledger: LedgerId, jsns: &[u64], deadline: Instant) -> Result<BTreeMap<u64, Mark>, Status> {
+        let head = self.locate_in(self.view(false).await?, None, false).await?;
+        let records = self.records(&head, jsns.iter().map(|jsn| mark_key(ledger, *jsn)), deadline).await?;
+        let of = |jsn: &u64| Some((*jsn, records.get(&mark_key(ledger, *jsn)[..])?));
+        let found = jsns.iter().filter_map(of);
+        found.map(|(jsn, record)| Ok((jsn, decoded(Mark::decode(&record.value))?))).collect()
+    }
+
+    /// The proof of the marks of those journals of an answer that are occulted, at head. Empty if
+    /// none is, or if no proof was asked for.
+    async fn marks_proof(
+        &self,
+        ledger: LedgerId,
+        journals: &[v1::LedgerJournal],
+        read: &v1::ReadOptions,
+    ) -> Result<Bytes, Status> {
+        let occulted = journals.iter().filter(|journal| journal.occulted_by.is_some());
+        let keys: Vec<Bytes> = occulted.map(|journal| mark_key(ledger, journal.jsn).into()).collect();
+        if keys.is_empty() || !read.want_proof {
+            return Ok(Bytes::new());
+        }
+        let at_head = v1::ReadOptions { want_proof: true, cosigned: read.cosigned, ..v1::ReadOptions::default() };
+        let prove = |located, deadline| self.get_at(located, &keys, &at_head, deadline);
+        Ok(self.retry(&at_head, prove).await?.proof)
     }
 
     /// Reads leaves, by the number of the journal.
@@ -320,7 +360,10 @@ impl Reads {
             return Err(Refusal::invalid(message).into());
         }
         let read = request.read.unwrap_or_default();
-        self.retry(&read, |located, deadline| self.lineage_at(located, request, sight, deadline)).await
+        let answer = self.retry(&read, |located, deadline| self.lineage_at(located, request, sight, deadline)).await;
+        let (id, mut answer) = answer?;
+        answer.marks_proof = self.marks_proof(id, &answer.journals, &read).await?;
+        Ok(answer)
     }
 
     async fn lineage_at(
@@ -329,7 +372,7 @@ impl Reads {
         request: &v1::GetLineageRequest,
         sight: &Sight,
         deadline: Instant,
-    ) -> Result<v1::GetLineageResponse, Status> {
+    ) -> Result<(LedgerId, v1::GetLineageResponse), Status> {
         let Found { id, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
         let payloads = self.sight_of(id, sight, deadline).await?;
         let clue = clue_hash(id, &request.clue);
@@ -360,12 +403,14 @@ impl Reads {
         } else {
             Bytes::new()
         };
-        Ok(v1::GetLineageResponse {
+        let answer = v1::GetLineageResponse {
             journals: shown.iter().map(Shown::out).collect(),
             count,
             read_at: Some(convert::to_stamp(located.stamp)),
             proof,
-        })
+            marks_proof: Bytes::new(),
+        };
+        Ok((id, answer))
     }
 
     /// The numbers of the journals in the cells behind these ordinals of a clue, newest first.

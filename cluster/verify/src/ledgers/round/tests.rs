@@ -8,7 +8,7 @@ use super::*;
 use crate::ledgers::key_consent;
 use crate::{
     hash::{clue_hash, sha256},
-    ledgers::{DATA, Envelope, FOUNDING, Grant, Item, MEMBERS, Policy, Request, Signed},
+    ledgers::{Approval, DATA, Envelope, FOUNDING, Grant, Item, MEMBERS, ORDER, Order, Policy, Request, Signed},
     note::SignerKey,
 };
 
@@ -70,7 +70,7 @@ fn founding(name: &str) -> Founding {
     Founding {
         name: name.to_string(),
         spread: false,
-        policy: Policy::default(),
+        policy: Policy { occult: 1, ..Policy::default() },
         members: vec![
             grant("bank", Roles::OWNER.and(Roles::WRITER), 1),
             grant("mill", Roles::WRITER, 2),
@@ -141,6 +141,31 @@ impl World {
     fn data(&mut self, name: &str, seed: u8) -> Result<Appended, Refusal> {
         let number = self.member(name).lane(0) + 1;
         self.one(request(signed(self.ledger, name, number), seed, vec![item(DATA, &["lot-7"], b"flour")]))
+    }
+}
+
+impl World {
+    fn leaf(&self, jsn: u64) -> Leaf {
+        Leaf::decode(&self.records[&leaf_key(self.ledger, jsn)]).expect("a leaf")
+    }
+
+    fn order_of(&self, journals: &[u64]) -> Order {
+        let target = |jsn: &u64| Target { jsn: *jsn, leaf: self.leaf(*jsn).hash() };
+        Order { until: self.size(), targets: journals.iter().map(target).collect() }
+    }
+
+    /// The request of an order, with the approvals of members by their keys.
+    fn ordered(&self, order: Order, author: (&str, u8), others: &[(&str, u8)]) -> Checked {
+        let approval = |(name, seed): &(&str, u8)| order.approval(CLUSTER, self.ledger, member_id(name), &key(*seed));
+        let mut approvals: Vec<Approval> = others.iter().map(approval).collect();
+        approvals.sort_by_key(|approval| approval.member);
+        let payload = Ordered { order, approvals }.encode();
+        let number = self.member(author.0).lane(0) + 1;
+        let mut checked = request(signed(self.ledger, author.0, number), author.1, vec![item(ORDER, &[], &payload)]);
+        let keys: BTreeMap<MemberId, [u8; 32]> =
+            others.iter().map(|(name, seed)| (member_id(name), public(*seed))).collect();
+        checked.verify_approvals(|member| keys.get(&member).copied().into_iter().collect());
+        checked
     }
 }
 
@@ -329,6 +354,111 @@ fn agents_append_for_their_member_within_their_bounds() {
     assert_eq!(world.one(direct), Err(Refusal::NotAMember), "an agent is no member");
     assert!(world.change(&[MemberChange::Revoke(scale)], "mill", 2).is_ok(), "its member may end it");
     assert_eq!(world.member("scale-1").key_at(world.size()), None);
+}
+
+const BANK: (&str, u8) = ("bank", 1);
+const MILL: (&str, u8) = ("mill", 2);
+const COURT: (&str, u8) = ("court", 3);
+
+#[test]
+fn owner_and_regulator_occult_data_and_the_list_stays() {
+    let mut world = World::founded();
+    for _ in 0..3 {
+        assert!(world.data("mill", 2).is_ok());
+    }
+    let before = world.records.clone();
+    let order = world.order_of(&[1, 3]);
+    let appended = world.one(world.ordered(order, BANK, &[COURT])).expect("both have signed");
+    assert_eq!((appended.first_jsn, appended.leaves[0].kind), (4, ORDER));
+    for jsn in [1, 3] {
+        let mark = Mark::decode(&world.records[&mark_key(world.ledger, jsn)]).expect("a mark");
+        assert_eq!(mark, Mark { order: 4 });
+    }
+    assert!(!world.records.contains_key(&mark_key(world.ledger, 2)));
+    for key in
+        before.keys().filter(|key| ![head_key(world.ledger), member_key(world.ledger, member_id("bank"))].contains(key))
+    {
+        assert_eq!(world.records[key], before[key], "an order changes no other record");
+    }
+    // The regulator may send it as well.
+    let order = world.order_of(&[2]);
+    assert!(world.one(world.ordered(order, COURT, &[BANK])).is_ok());
+    assert!(world.data("mill", 2).is_ok());
+}
+
+#[test]
+fn orders_that_lack_a_signature_or_a_reason_are_refused() {
+    let mut world = World::founded();
+    for _ in 0..2 {
+        assert!(world.data("mill", 2).is_ok());
+    }
+    let sound = world.order_of(&[1]);
+    let order = || sound.clone();
+    let incomplete = Refusal::Incomplete;
+    let in_force = incomplete("the key in force of a member that it names");
+    let mut stolen = world.ordered(order(), BANK, &[COURT]);
+    stolen.verify_approvals(|_| Vec::new());
+    let lifted = world.ordered(Order { until: 99, ..order() }, BANK, &[("court", 2)]);
+    let with = |change: &dyn Fn(&mut Order)| {
+        let mut order = order();
+        change(&mut order);
+        world.ordered(order, BANK, &[COURT])
+    };
+    let target = |jsn: u64| Target { jsn, leaf: world.leaf(1).hash() };
+    let cases = [
+        (incomplete("a regulator"), world.ordered(order(), BANK, &[])),
+        (incomplete("a regulator"), world.ordered(order(), BANK, &[MILL])),
+        (incomplete("an owner"), world.ordered(order(), COURT, &[])),
+        (incomplete("a member that it names"), world.ordered(order(), BANK, &[("nobody", 3)])),
+        (in_force.clone(), stolen),
+        (in_force.clone(), lifted),
+        (in_force, world.ordered(order(), BANK, &[("court", 7)])),
+        (Refusal::Role("an owner or a regulator"), world.ordered(order(), MILL, &[BANK, COURT])),
+        (Refusal::Order("the ledger has more journals than the order allows"), with(&|it| it.until = 2)),
+        (Refusal::Order("a journal of the order has another leaf"), with(&|it| it.targets = vec![target(2)])),
+        (Refusal::Order("the ledger had no journal of such a number before"), with(&|it| it.targets.push(target(3)))),
+        (
+            Refusal::Order("only journals with data are occulted"),
+            with(&|it| it.targets = vec![Target { jsn: 0, leaf: world.leaf(0).hash() }]),
+        ),
+    ];
+    for (refusal, request) in cases {
+        assert_eq!(world.one(request), Err(refusal));
+    }
+    // Within one version, too, a journal is occulted once, and none that is as new as the order.
+    let (first, second) = (order(), Order { until: 9, ..order() });
+    let both = [world.ordered(first, BANK, &[COURT]), world.ordered(second, COURT, &[BANK])];
+    let answers = world.commit(&both);
+    assert!(answers[0].is_ok());
+    assert_eq!(answers[1], Err(Refusal::Order("a journal of the order is occulted already")));
+    let again = world.ordered(Order { until: 9, ..world.order_of(&[1]) }, BANK, &[COURT]);
+    assert_eq!(world.one(again), Err(Refusal::Order("a journal of the order is occulted already")));
+    let own = world.order_of(&[3]);
+    let own = world.ordered(own, BANK, &[COURT]);
+    assert_eq!(world.one(own), Err(Refusal::Order("only journals with data are occulted")), "no order goes");
+}
+
+#[test]
+fn a_policy_says_who_may_occult() {
+    let found = |occult: u8, members: Vec<Grant>| {
+        let founding = Founding { policy: Policy { occult, ..Policy::default() }, members, ..founding("grain") };
+        let mut world = World::default();
+        let items = vec![item(FOUNDING, &[], &founding.encode())];
+        let answer = world.commit(&[request(signed(LedgerId::default(), "bank", 1), 1, items)]).remove(0);
+        world.ledger = answer.expect("it founds").ledger;
+        assert!(world.data("bank", 1).is_ok());
+        world
+    };
+    let owner = || grant("bank", Roles::OWNER.and(Roles::WRITER), 1);
+    let mut nobody = found(0, vec![owner(), grant("court", Roles::REGULATOR, 3)]);
+    let order = nobody.ordered(nobody.order_of(&[1]), BANK, &[COURT]);
+    assert_eq!(nobody.one(order), Err(Refusal::Order("the ledger's policy lets nobody occult")));
+    let mut alone = found(2, vec![owner()]);
+    let join = MemberChange::Grant(grant("shop", Roles::READER, 4));
+    let others = Refusal::Members("an owner that may occult alone has no other members");
+    assert_eq!(alone.change(&[join], "bank", 1), Err(others));
+    let order = alone.ordered(alone.order_of(&[1]), BANK, &[]);
+    assert!(alone.one(order).is_ok());
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Requests of members: what they append, what is proven of it, and every way to be refused.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod occult;
 
 use std::collections::BTreeMap;
 
@@ -17,8 +19,8 @@ use coppice_verify::{
     hash::{clue_hash, ledger_id, member_id, sha256},
     keys::Keys,
     ledgers::{
-        Condition, DATA, Envelope, FOUNDING, Founding, Grant, Item, MEMBERS, Member, MemberChange, Policy, Request,
-        Roles, Signed,
+        Condition, DATA, Envelope, FOUNDING, Founding, Grant, Item, Leaf, MEMBERS, Member, MemberChange, ORDER, Order,
+        Ordered, Policy, Request, Roles, Signed, Target,
     },
     note::SignerKey,
     proof::ProofFile,
@@ -97,7 +99,7 @@ fn founding(name: &str, spread: bool) -> Founding {
     Founding {
         name: name.to_owned(),
         spread,
-        policy: Policy::default(),
+        policy: Policy { occult: 1, ..Policy::default() },
         members: vec![
             grant("bank", &[Roles::OWNER, Roles::WRITER]),
             grant("mill", &[Roles::WRITER]),
@@ -107,6 +109,13 @@ fn founding(name: &str, spread: bool) -> Founding {
         authorities: Vec::new(),
         time_authorities: Vec::new(),
     }
+}
+
+/// The leaf of a journal.
+async fn leaf(client: &mut LedgerClient<Channel>, ledger: LedgerId, jsn: u64) -> Leaf {
+    let request = v1::GetJournalsRequest { ledger: named(ledger), from_jsn: jsn, limit: 1, ..Default::default() };
+    let told = client.get_journals(request).await.expect("it is read").into_inner();
+    Leaf::decode(&told.journals[0].leaf).expect("a leaf")
 }
 
 async fn append(client: &mut LedgerClient<Channel>, request: &Request) -> Result<v1::AppendResponse, Status> {
@@ -224,7 +233,12 @@ async fn all_is_found_and_proven(world: &World, client: &mut LedgerClient<Channe
             assert_eq!((claim.count, claim.journals.len()), (with.len() as u64, shown));
         });
     }
-    let request = v1::GetMemberRequest { ledger: named(ledger), member: "mill".to_owned(), read: Some(PROVEN) };
+    let request = v1::GetMemberRequest {
+        ledger: named(ledger),
+        member: "mill".to_owned(),
+        read: Some(PROVEN),
+        ..Default::default()
+    };
     let told = client.get_member(request).await.expect("it is read").into_inner();
     let member = Member::decode(&told.record).expect("a record");
     assert_eq!(member.lane(0), numbers[&("mill", 0)]);
@@ -255,6 +269,10 @@ struct Scene {
     ledger: LedgerId,
     place: Place,
     size: u64,
+    /// The journal with data, number 3.
+    first: Leaf,
+    /// The journal that ended a member's key, number 1.
+    revoked: Leaf,
 }
 
 impl Scene {
@@ -279,7 +297,33 @@ impl Scene {
         for (member, lane, item) in changes {
             append(client, &place.signed(member, lane).sign(&key(member), vec![item])).await.expect("it is appended");
         }
-        Self { place: Place::of(client, ledger).await, ledger, size: 4 }
+        let (first, revoked) = (leaf(client, ledger, 3).await, leaf(client, ledger, 1).await);
+        Self { place: Place::of(client, ledger).await, ledger, size: 4, first, revoked }
+    }
+
+    fn order_for(&self, jsn: u64, leaf: Digest) -> Order {
+        Order { until: self.size, targets: vec![Target { jsn, leaf }] }
+    }
+
+    /// An order that can be done.
+    fn sound(&self) -> Order {
+        self.order_for(3, self.first.hash())
+    }
+
+    fn order(&self, author: &str, lane: (u8, u64), order: Order, others: &[&str]) -> v1::AppendRequest {
+        out(&occult::request(&self.place, (author, lane), order, others))
+    }
+
+    fn of_both(&self, order: Order) -> v1::AppendRequest {
+        self.order("bank", (0, 3), order, &["court"])
+    }
+
+    /// An order with an approval of another one.
+    fn lifted(&self) -> v1::AppendRequest {
+        let other = Order { until: 99, ..self.sound() };
+        let approval = other.approval(common::CLUSTER, self.ledger, member_id("court"), &key("court"));
+        let payload = Ordered { order: self.sound(), approvals: vec![approval] }.encode();
+        out(&self.place.signed("bank", (0, 3)).sign(&key("bank"), vec![item(ORDER, &[], &payload)]))
     }
 
     /// The next request of the mill.
@@ -363,7 +407,11 @@ impl Scene {
             ("an item added", other(vec![data(&["lot-7"], "second"), data(&[], "third")])),
             ("another payload", other(vec![data(&["lot-7"], "Second")])),
             ("another clue", other(vec![data(&["lot-8"], "second")])),
-            ("kind 3", items(vec![item(3, &[], b"x")])),
+            ("kind 4", items(vec![item(4, &[], b"x")])),
+            ("an order that does not decode", items(vec![item(ORDER, &[], b"x")])),
+            ("an order that its author approves", self.order("bank", (0, 3), self.sound(), &["bank"])),
+            ("an order of no journals", self.order("bank", (0, 3), Order { targets: Vec::new(), ..self.sound() }, &[])),
+            ("an order beside data", items(vec![data(&[], "x"), item(ORDER, &[], b"x")])),
             ("two kinds", items(vec![data(&[], "x"), item(MEMBERS, &[], &revoke)])),
             ("a kind beyond a byte", {
                 let mut request = good.clone();
@@ -391,7 +439,7 @@ impl Scene {
     fn refused(&self) -> Vec<(&'static str, Reason, v1::AppendRequest)> {
         use Reason::{
             BadSignature, ClueChanged, Lane, LedgerChanged, LimitExceeded, NotAMember, NotFound, NotPossible,
-            RoleMissing, StaleView,
+            OrderIncomplete, RoleMissing, StaleView,
         };
         let good = out(&self.good());
         let one = || vec![data(&["lot-7"], "x")];
@@ -521,6 +569,18 @@ impl Scene {
                     _ => unreachable!("it changes a key"),
                 },
             ),
+            ("an order by a writer", RoleMissing, self.order("mill", (0, 2), self.sound(), &["bank", "court"])),
+            ("an order without the regulator", OrderIncomplete, self.order("bank", (0, 3), self.sound(), &[])),
+            ("an order without the owner", OrderIncomplete, self.order("court", (0, 1), self.sound(), &[])),
+            ("an order with another member", OrderIncomplete, self.order("bank", (0, 3), self.sound(), &["shop"])),
+            ("an order that nobody signs", OrderIncomplete, self.order("bank", (0, 3), self.sound(), &["nobody"])),
+            ("an order by an agent's hand", OrderIncomplete, self.order("bank", (0, 3), self.sound(), &["bot"])),
+            ("an ended key's order", OrderIncomplete, self.order("bank", (0, 3), self.sound(), &["court", "gone"])),
+            ("an order with a lifted approval", OrderIncomplete, self.lifted()),
+            ("an order that has expired", NotPossible, self.of_both(Order { until: 3, ..self.sound() })),
+            ("an order for another leaf", NotPossible, self.of_both(self.order_for(3, sha256(b"another")))),
+            ("an order for a journal to come", NotPossible, self.of_both(self.order_for(9, self.first.hash()))),
+            ("an order for members", NotPossible, self.of_both(self.order_for(1, self.revoked.hash()))),
             ("a name of a ledger that is taken", NotPossible, founding_of("grain", "bank", "bank")),
             ("1,025 items", LimitExceeded, out(&self.signed().sign(&key("mill"), many))),
             ("a payload above the limit", LimitExceeded, out(&self.signed().sign(&key("mill"), vec![grown]))),
@@ -542,7 +602,7 @@ async fn every_wrong_request_has_its_reason_and_changes_nothing() {
         assert_eq!(reason(&refused), expected, "{name}: {}", refused.message());
         cases += 1;
     }
-    assert!(cases >= 70, "{cases}");
+    assert!(cases >= 80, "{cases}");
     let after = client.head(v1::HeadRequest::default()).await.expect("a head").into_inner();
     assert_eq!((before.log_size, before.state_root), (after.log_size, after.state_root), "nothing has changed");
     // The same request without a fault is applied, and it is not applied again by a repetition.
@@ -653,7 +713,7 @@ async fn names_of_any_length_are_refused_and_break_nothing() {
     let ledger = found(client, &founding("grain", false)).await;
     for length in [0, 65, 65_536, 200_000] {
         let member = "x".repeat(length);
-        let request = v1::GetMemberRequest { ledger: named(ledger), member: member.clone(), read: None };
+        let request = v1::GetMemberRequest { ledger: named(ledger), member: member.clone(), ..Default::default() };
         assert_eq!(reason(&client.get_member(request).await.expect_err("no name")), Reason::InvalidArgument);
         let which = Some(v1::ledger_name::Which::Name(member));
         let request = v1::DescribeLedgerRequest { ledger: Some(v1::LedgerName { which }), read: None };
