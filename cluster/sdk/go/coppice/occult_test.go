@@ -56,6 +56,20 @@ func TestContentIsMissingOnlyIfAnOrderHasOccultedIt(t *testing.T) {
 		!shown.Order.Names(order.Targets[0]) {
 		t.Errorf("%+v", shown)
 	}
+	for name, signed := range map[string]bool{"court": true, "bank": false} {
+		if shown.Order.SignedBy(granted(name, 0).Key, shown.Order.Approvals[0], bank.seen.cluster, ledger) != signed {
+			t.Errorf("it is not so that %s has signed: %t", name, signed)
+		}
+	}
+	for what, member := range map[string]string{"another signature": "court", "nobody of that name": "shop"} {
+		never := func(verify.PublicKey) bool { return false }
+		err := client.addSigner(ctx, shown, ledger, verify.MemberIDOf(member), never)
+		isLie(t, what, member, err)
+	}
+	// The words of an order in a journal of data give no order.
+	words := must(bank.Append(ctx, new(Draft).Add(must(shown.Order.Encode())(t))))(t)
+	said, err := client.LedgerOrder(ctx, ledger, words.FirstJSN)
+	isLie(t, "a journal of data", said, err)
 	order.Approvals = nil
 	if err := second(bank.Append(ctx, new(Draft).Occult(order))); err == nil {
 		t.Error("an order without approval is taken")
