@@ -196,14 +196,26 @@ func provenRecord(v *verify.Verified, key []byte) ([]byte, error) {
 // LedgerMember reads the record of a member, or of an agent, at head. It is nil if the ledger has
 // none of that name.
 func (c *Client) LedgerMember(ctx context.Context, ledger LedgerID, name string) (*verify.Member, error) {
-	k := c.known()
 	request := &v1.GetMemberRequest{Ledger: identified(ledger), Member: name, Read: c.recordOptions(nil)}
+	return c.memberRecord(ctx, ledger, verify.MemberIDOf(name), request)
+}
+
+// memberByID is LedgerMember for a member that a journal names.
+func (c *Client) memberByID(ctx context.Context, ledger LedgerID, id verify.MemberID) (*verify.Member, error) {
+	request := &v1.GetMemberRequest{Ledger: identified(ledger), Id: id[:], Read: c.recordOptions(nil)}
+	return c.memberRecord(ctx, ledger, id, request)
+}
+
+func (c *Client) memberRecord(
+	ctx context.Context, ledger LedgerID, id verify.MemberID, request *v1.GetMemberRequest,
+) (*verify.Member, error) {
+	k := c.known()
 	answer, err := invoke(ctx, c, "GetMember", safe, request, v1.LedgerClient.GetMember)
 	if err != nil {
 		return nil, err
 	}
 	if c.trust != nil {
-		key := ledger.MemberKey(verify.MemberIDOf(name))
+		key := ledger.MemberKey(id)
 		err := c.believe(ctx, k, answer.Proof, verify.AboutKeys{key}, func(v *verify.Verified) error {
 			value, found, err := provenValue(v, key)
 			if err != nil {
@@ -221,7 +233,7 @@ func (c *Client) LedgerMember(ctx context.Context, ledger LedgerID, name string)
 	if len(answer.Record) == 0 {
 		return nil, nil
 	}
-	return memberOf("GetMember", verify.MemberIDOf(name), answer.Record)
+	return memberOf("GetMember", id, answer.Record)
 }
 
 // memberOf reads a record, which is that of the member with an id.

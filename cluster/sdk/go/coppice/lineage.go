@@ -25,8 +25,12 @@ type JournalRead struct {
 // LedgerJournal is one journal of a ledger of members.
 type LedgerJournal struct {
 	Leaf *verify.Leaf
-	// Envelope has payload, clues and nonce. It is nil unless it was asked for.
+	// Envelope has payload, clues and nonce. It is nil unless it was asked for, and for a journal that
+	// is occulted.
 	Envelope *verify.Envelope
+	// OccultedBy is the number of the journal whose order has occulted this one. It is nil if none
+	// has, and if no payload was asked for.
+	OccultedBy *uint64
 	// Signed is what the author signed. It is nil unless it was asked for, and for an unverified
 	// client.
 	Signed []byte
@@ -68,6 +72,9 @@ func toldJournals(told []*v1.LedgerJournal, read JournalRead) ([]LedgerJournal, 
 		if !read.Payload {
 			continue
 		}
+		if journals[i].OccultedBy = journal.OccultedBy; journal.OccultedBy != nil {
+			continue
+		}
 		if sha256.Sum256(journal.GetEnvelope()) != leaf.Commitment {
 			return nil, errors.New("an envelope of another journal")
 		}
@@ -106,6 +113,28 @@ func checkJournals(told []LedgerJournal, proven []verify.ProvenJournal, read Jou
 func (c *Client) JournalPage(
 	ctx context.Context, ledger LedgerID, from uint64, limit uint32, read JournalRead, since *LedgerMark,
 ) (*JournalPage, error) {
+	page, told, err := c.journalPage(ctx, ledger, from, limit, read, since)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.checkOcculted(ctx, told.known, ledger, page.Journals, told.marksProof); err != nil {
+		return nil, distrusted("GetJournals", err)
+	}
+	return page, nil
+}
+
+// toldPage is what came with a page, besides its journals.
+type toldPage struct {
+	known      known
+	marksProof []byte
+	// cluster is proven if a key is trusted.
+	cluster verify.ClusterID
+}
+
+// journalPage reads a page. Whether an order has occulted what has no content is left to the caller.
+func (c *Client) journalPage(
+	ctx context.Context, ledger LedgerID, from uint64, limit uint32, read JournalRead, since *LedgerMark,
+) (*JournalPage, *toldPage, error) {
 	if since == nil {
 		since = &LedgerMark{}
 	}
@@ -116,9 +145,10 @@ func (c *Client) JournalPage(
 	}
 	answer, err := invoke(ctx, c, "GetJournals", safe, request, v1.LedgerClient.GetJournals)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	page, err := pageOf(answer, from, limit, read)
+	told := &toldPage{known: k, marksProof: answer.MarksProof}
 	if err == nil && c.trust != nil {
 		subject := verify.AboutJournals{
 			Ledger: ledger, Numbers: numbers(page.Journals), KnownSize: since.Size, KnownRoot: since.Root,
@@ -130,13 +160,14 @@ func (c *Client) JournalPage(
 			if err := checkJournals(page.Journals, v.Journals.Journals, read); err != nil {
 				return err
 			}
+			told.cluster = v.Cluster
 			return checkAge(v, k)
 		})
 	}
 	if err != nil {
-		return nil, distrusted("GetJournals", err)
+		return nil, nil, distrusted("GetJournals", err)
 	}
-	return page, nil
+	return page, told, nil
 }
 
 func pageOf(answer *v1.GetJournalsResponse, from uint64, limit uint32, read JournalRead) (*JournalPage, error) {
@@ -245,6 +276,9 @@ func (c *Client) Lineage(
 			}
 			return checkHead(v, k)
 		})
+	}
+	if err == nil {
+		err = c.checkOcculted(ctx, k, ledger, lineage.Journals, answer.MarksProof)
 	}
 	if err != nil {
 		return nil, distrusted("GetLineage", err)

@@ -10,7 +10,7 @@
 // StateProcessor. Ethereum's tries stay, so roots are Ethereum's. Reads of known roots are the
 // ledger's, and each is proven.
 //
-// A [Feed] is for a whole node: its hooks are those of a live tracer, so a stock geth feeds the
+// A [Feed] is for a whole node: its hooks are those of a live tracer, and write its blocks to the
 // ledger. The node goes on to read its own database.
 //
 // The ledger belongs to one chain and one writer, since a rollback is the whole ledger's. Another

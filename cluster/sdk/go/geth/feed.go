@@ -17,13 +17,14 @@ import (
 	"github.com/holiman/uint256"
 )
 
-// Feed writes the blocks of a node to a ledger. Its hooks are those of a live tracer, so no change
-// of geth is needed. They are told of side chains as well: SetHead of the State, called for each
-// event of a new head, says which one is the chain.
+// Feed writes the blocks of a node to a ledger. Its hooks are those of a live tracer, so nothing of
+// go-ethereum is changed: a program that embeds it gives them to its chain, and a build of geth
+// registers them. They are told of side chains as well: State.Follow, called with the root of each
+// new head, says which one is the chain.
 //
 // The node does not wait for an error, and goes on. So the first error stays, and nothing is written
-// after it: Err and OnError tell. The node is then started again, or the State is brought up by
-// blocks that run once more from its Head on.
+// after it: Err and OnError tell. The node is then set back to the block of State.Head, and started
+// again.
 type Feed struct {
 	ctx    context.Context
 	ledger *State

@@ -25,7 +25,7 @@ func node(t testing.TB, genesis *core.Genesis, chain *chainOf, feed *Feed) *core
 	return running
 }
 
-func TestAStockNodeFeedsTheLedgerThroughItsReorganizations(t *testing.T) {
+func TestANodeFeedsTheLedgerThroughItsReorganizations(t *testing.T) {
 	for name, config := range map[string]*params.ChainConfig{"worked": worked(), "merged": merged()} {
 		t.Run(name, func(t *testing.T) {
 			const length, fork = 8, 3
@@ -33,6 +33,7 @@ func TestAStockNodeFeedsTheLedgerThroughItsReorganizations(t *testing.T) {
 			feed := NewFeed(limited(t), ledger)
 			a, b := generate(t, config, length-1, fork, 1), generate(t, config, length, fork, 2)
 			running := node(t, a.genesis, a, feed)
+			epoch := uint64(0)
 			follow := func(on, off *chainOf) {
 				t.Helper()
 				must(running.InsertChain(on.blocks))(t)
@@ -42,9 +43,18 @@ func TestAStockNodeFeedsTheLedgerThroughItsReorganizations(t *testing.T) {
 				if feed.Err() != nil || running.CurrentBlock().Hash() != on.blocks[len(on.blocks)-1].Hash() {
 					t.Fatalf("block %s is head: %v", running.CurrentBlock().Hash(), feed.Err())
 				}
-				if err := ledger.SetHead(limited(t), running.CurrentBlock().Root); err != nil {
-					t.Fatal(err)
+				// The word of an older head may come late, and the same one twice.
+				for _, root := range []common.Hash{
+					on.block(fork).Root(), running.CurrentBlock().Root, on.block(1).Root(), running.CurrentBlock().Root,
+				} {
+					if err := ledger.Follow(limited(t), root); err != nil {
+						t.Fatal(err)
+					}
 				}
+				if head := ledger.Head(); head.Root != running.CurrentBlock().Root || head.Stamp.Epoch != epoch {
+					t.Fatalf("%+v", head)
+				}
+				epoch++
 				tries := state.NewMPTDatabase(running.TrieDB(), nil)
 				for number := range len(on.blocks) + 1 {
 					root := on.block(number).Root()
@@ -59,6 +69,24 @@ func TestAStockNodeFeedsTheLedgerThroughItsReorganizations(t *testing.T) {
 			follow(a, nil)
 			follow(b, a)
 		})
+	}
+}
+
+// A node that lost its newest blocks runs them once more. The ledger has them, and goes on behind.
+func TestANodeThatStartsAgainGoesOnWhereTheLedgerIs(t *testing.T) {
+	client := startLedger(t)
+	chain := generate(t, merged(), 6, 6, 0)
+	for _, length := range []int{4, 2, 6} {
+		ledger := openState(t, client)
+		feed := NewFeed(limited(t), ledger)
+		running := node(t, chain.genesis, chain, feed)
+		must(running.InsertChain(chain.blocks[:length]))(t)
+		if err := errors.Join(feed.Err(), ledger.Follow(limited(t), running.CurrentBlock().Root)); err != nil {
+			t.Fatal(err)
+		}
+		if head := ledger.Head(); head.Number != uint64(max(length, 4)) || head.Stamp.Version != head.Number+1 {
+			t.Errorf("a node with %d blocks, and the ledger has %+v", length, head)
+		}
 	}
 }
 

@@ -177,7 +177,7 @@ func (s *State) settle(ctx context.Context) error {
 }
 
 // Apply takes a block. If it continues the head, the ledger has it when Apply returns. Else it is
-// one of a side chain, and is held until SetHead makes that the chain.
+// one of a side chain, and is held until Follow or SetHead makes that the chain.
 func (s *State) Apply(ctx context.Context, update *Update) error {
 	if update.Parent == update.Root {
 		return nil
@@ -242,9 +242,20 @@ func (s *State) commit(ctx context.Context, b *block) error {
 	return nil
 }
 
+// Follow makes sure that the chain in the ledger has the block with a state root, which is the head
+// of a node. It does nothing if the block is there already, also below the head: what a node tells
+// of may be late, and it may have run blocks that it has not chosen yet. Else it is SetHead.
+func (s *State) Follow(ctx context.Context, root common.Hash) error {
+	return s.move(ctx, root, true)
+}
+
 // SetHead makes the block with a state root the head of the chain. Blocks that are not below it are
 // rolled back, and those on the way to it are written.
 func (s *State) SetHead(ctx context.Context, root common.Hash) error {
+	return s.move(ctx, root, false)
+}
+
+func (s *State) move(ctx context.Context, root common.Hash, onlyForward bool) error {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if err := s.settle(ctx); err != nil {
@@ -254,7 +265,7 @@ func (s *State) SetHead(ctx context.Context, root common.Hash) error {
 		return nil
 	}
 	base, path, err := s.path(ctx, root)
-	if err != nil {
+	if err != nil || onlyForward && len(path) == 0 {
 		return err
 	}
 	if base.Root != s.head.Root {

@@ -4466,10 +4466,12 @@ func (x *ListMembersResponse) GetRecord() []byte {
 }
 
 type GetMemberRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ledger        *LedgerName            `protobuf:"bytes,1,opt,name=ledger,proto3" json:"ledger,omitempty"`
-	Member        string                 `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`
-	Read          *ReadOptions           `protobuf:"bytes,3,opt,name=read,proto3" json:"read,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Ledger *LedgerName            `protobuf:"bytes,1,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	Member string                 `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`
+	Read   *ReadOptions           `protobuf:"bytes,3,opt,name=read,proto3" json:"read,omitempty"`
+	// In place of the name: the member's id of 16 bytes.
+	Id            []byte `protobuf:"bytes,4,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4521,6 +4523,13 @@ func (x *GetMemberRequest) GetMember() string {
 func (x *GetMemberRequest) GetRead() *ReadOptions {
 	if x != nil {
 		return x.Read
+	}
+	return nil
+}
+
+func (x *GetMemberRequest) GetId() []byte {
+	if x != nil {
+		return x.Id
 	}
 	return nil
 }
@@ -4693,10 +4702,12 @@ type GetJournalsResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Journals []*LedgerJournal       `protobuf:"bytes,1,rep,name=journals,proto3" json:"journals,omitempty"`
 	// Number of journals of the ledger, and the root of its list.
-	Size          uint64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
-	Root          []byte `protobuf:"bytes,3,opt,name=root,proto3" json:"root,omitempty"`
-	ReadAt        *Stamp `protobuf:"bytes,4,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
-	Proof         []byte `protobuf:"bytes,5,opt,name=proof,proto3" json:"proof,omitempty"`
+	Size   uint64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	Root   []byte `protobuf:"bytes,3,opt,name=root,proto3" json:"root,omitempty"`
+	ReadAt *Stamp `protobuf:"bytes,4,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	Proof  []byte `protobuf:"bytes,5,opt,name=proof,proto3" json:"proof,omitempty"`
+	// With payloads and a proof: a proof of keys, of the marks of those journals that are occulted.
+	MarksProof    []byte `protobuf:"bytes,6,opt,name=marks_proof,json=marksProof,proto3" json:"marks_proof,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4766,13 +4777,22 @@ func (x *GetJournalsResponse) GetProof() []byte {
 	return nil
 }
 
+func (x *GetJournalsResponse) GetMarksProof() []byte {
+	if x != nil {
+		return x.MarksProof
+	}
+	return nil
+}
+
 type LedgerJournal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Jsn   uint64                 `protobuf:"varint,1,opt,name=jsn,proto3" json:"jsn,omitempty"`
 	// The canonical bytes of the leaf.
 	Leaf []byte `protobuf:"bytes,2,opt,name=leaf,proto3" json:"leaf,omitempty"`
-	// The canonical bytes of the envelope, if it was asked for.
-	Envelope      []byte `protobuf:"bytes,3,opt,name=envelope,proto3" json:"envelope,omitempty"`
+	// The canonical bytes of the envelope, if it was asked for and the journal is not occulted.
+	Envelope []byte `protobuf:"bytes,3,opt,name=envelope,proto3" json:"envelope,omitempty"`
+	// Number of the journal whose order occulted this one. Set only if the envelope was asked for.
+	OccultedBy    *uint64 `protobuf:"varint,4,opt,name=occulted_by,json=occultedBy,proto3,oneof" json:"occulted_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4828,6 +4848,199 @@ func (x *LedgerJournal) GetEnvelope() []byte {
 	return nil
 }
 
+func (x *LedgerJournal) GetOccultedBy() uint64 {
+	if x != nil && x.OccultedBy != nil {
+		return *x.OccultedBy
+	}
+	return 0
+}
+
+type ErasureStatusRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Ledger *LedgerName            `protobuf:"bytes,1,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	// Number of the journal that is the order.
+	Jsn           uint64 `protobuf:"varint,2,opt,name=jsn,proto3" json:"jsn,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ErasureStatusRequest) Reset() {
+	*x = ErasureStatusRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ErasureStatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ErasureStatusRequest) ProtoMessage() {}
+
+func (x *ErasureStatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ErasureStatusRequest.ProtoReflect.Descriptor instead.
+func (*ErasureStatusRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *ErasureStatusRequest) GetLedger() *LedgerName {
+	if x != nil {
+		return x.Ledger
+	}
+	return nil
+}
+
+func (x *ErasureStatusRequest) GetJsn() uint64 {
+	if x != nil {
+		return x.Jsn
+	}
+	return 0
+}
+
+type ErasureStatusResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The version that has the order.
+	Ordered *Stamp `protobuf:"bytes,1,opt,name=ordered,proto3" json:"ordered,omitempty"`
+	// The replicas of all shards that had the content, by shard and node.
+	Replicas []*ReplicaErasure `protobuf:"bytes,2,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// Whether the content is gone from the disks of all of them.
+	Done          bool `protobuf:"varint,3,opt,name=done,proto3" json:"done,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ErasureStatusResponse) Reset() {
+	*x = ErasureStatusResponse{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ErasureStatusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ErasureStatusResponse) ProtoMessage() {}
+
+func (x *ErasureStatusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ErasureStatusResponse.ProtoReflect.Descriptor instead.
+func (*ErasureStatusResponse) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *ErasureStatusResponse) GetOrdered() *Stamp {
+	if x != nil {
+		return x.Ordered
+	}
+	return nil
+}
+
+func (x *ErasureStatusResponse) GetReplicas() []*ReplicaErasure {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+func (x *ErasureStatusResponse) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+type ReplicaErasure struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Group string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	// Empty for a replica that no node reports.
+	Node   string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	RaftId uint64 `protobuf:"varint,3,opt,name=raft_id,json=raftId,proto3" json:"raft_id,omitempty"`
+	// done; open: the replica erases, or has not heard of it yet; unreachable: nobody knows.
+	State         string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicaErasure) Reset() {
+	*x = ReplicaErasure{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[76]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicaErasure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicaErasure) ProtoMessage() {}
+
+func (x *ReplicaErasure) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[76]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicaErasure.ProtoReflect.Descriptor instead.
+func (*ReplicaErasure) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{76}
+}
+
+func (x *ReplicaErasure) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *ReplicaErasure) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ReplicaErasure) GetRaftId() uint64 {
+	if x != nil {
+		return x.RaftId
+	}
+	return 0
+}
+
+func (x *ReplicaErasure) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
 type GetLineageRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Ledger *LedgerName            `protobuf:"bytes,1,opt,name=ledger,proto3" json:"ledger,omitempty"`
@@ -4843,7 +5056,7 @@ type GetLineageRequest struct {
 
 func (x *GetLineageRequest) Reset() {
 	*x = GetLineageRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4855,7 +5068,7 @@ func (x *GetLineageRequest) String() string {
 func (*GetLineageRequest) ProtoMessage() {}
 
 func (x *GetLineageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4868,7 +5081,7 @@ func (x *GetLineageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLineageRequest.ProtoReflect.Descriptor instead.
 func (*GetLineageRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{74}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *GetLineageRequest) GetLedger() *LedgerName {
@@ -4918,16 +5131,18 @@ type GetLineageResponse struct {
 	// The journals, newest first.
 	Journals []*LedgerJournal `protobuf:"bytes,1,rep,name=journals,proto3" json:"journals,omitempty"`
 	// Number of journals with the clue.
-	Count         uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	ReadAt        *Stamp `protobuf:"bytes,3,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
-	Proof         []byte `protobuf:"bytes,4,opt,name=proof,proto3" json:"proof,omitempty"`
+	Count  uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	ReadAt *Stamp `protobuf:"bytes,3,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	Proof  []byte `protobuf:"bytes,4,opt,name=proof,proto3" json:"proof,omitempty"`
+	// As in GetJournalsResponse.
+	MarksProof    []byte `protobuf:"bytes,5,opt,name=marks_proof,json=marksProof,proto3" json:"marks_proof,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetLineageResponse) Reset() {
 	*x = GetLineageResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4939,7 +5154,7 @@ func (x *GetLineageResponse) String() string {
 func (*GetLineageResponse) ProtoMessage() {}
 
 func (x *GetLineageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4952,7 +5167,7 @@ func (x *GetLineageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLineageResponse.ProtoReflect.Descriptor instead.
 func (*GetLineageResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{75}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *GetLineageResponse) GetJournals() []*LedgerJournal {
@@ -4979,6 +5194,13 @@ func (x *GetLineageResponse) GetReadAt() *Stamp {
 func (x *GetLineageResponse) GetProof() []byte {
 	if x != nil {
 		return x.Proof
+	}
+	return nil
+}
+
+func (x *GetLineageResponse) GetMarksProof() []byte {
+	if x != nil {
+		return x.MarksProof
 	}
 	return nil
 }
@@ -5316,11 +5538,12 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\x04read\x18\x03 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"=\n" +
 	"\x13ListMembersResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x16\n" +
-	"\x06record\x18\x02 \x01(\fR\x06record\"\x87\x01\n" +
+	"\x06record\x18\x02 \x01(\fR\x06record\"\x97\x01\n" +
 	"\x10GetMemberRequest\x12.\n" +
 	"\x06ledger\x18\x01 \x01(\v2\x16.coppice.v1.LedgerNameR\x06ledger\x12\x16\n" +
 	"\x06member\x18\x02 \x01(\tR\x06member\x12+\n" +
-	"\x04read\x18\x03 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"}\n" +
+	"\x04read\x18\x03 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\x12\x0e\n" +
+	"\x02id\x18\x04 \x01(\fR\x02id\"}\n" +
 	"\x11GetMemberResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x16\n" +
 	"\x06record\x18\x02 \x01(\fR\x06record\x12*\n" +
@@ -5334,29 +5557,48 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\fwant_request\x18\x05 \x01(\bR\vwantRequest\x12\x1d\n" +
 	"\n" +
 	"known_size\x18\x06 \x01(\x04R\tknownSize\x12+\n" +
-	"\x04read\x18\a \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"\xb6\x01\n" +
+	"\x04read\x18\a \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"\xd7\x01\n" +
 	"\x13GetJournalsResponse\x125\n" +
 	"\bjournals\x18\x01 \x03(\v2\x19.coppice.v1.LedgerJournalR\bjournals\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x12\n" +
 	"\x04root\x18\x03 \x01(\fR\x04root\x12*\n" +
 	"\aread_at\x18\x04 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
-	"\x05proof\x18\x05 \x01(\fR\x05proof\"Q\n" +
+	"\x05proof\x18\x05 \x01(\fR\x05proof\x12\x1f\n" +
+	"\vmarks_proof\x18\x06 \x01(\fR\n" +
+	"marksProof\"\x87\x01\n" +
 	"\rLedgerJournal\x12\x10\n" +
 	"\x03jsn\x18\x01 \x01(\x04R\x03jsn\x12\x12\n" +
 	"\x04leaf\x18\x02 \x01(\fR\x04leaf\x12\x1a\n" +
-	"\benvelope\x18\x03 \x01(\fR\benvelope\"\xe2\x01\n" +
+	"\benvelope\x18\x03 \x01(\fR\benvelope\x12$\n" +
+	"\vocculted_by\x18\x04 \x01(\x04H\x00R\n" +
+	"occultedBy\x88\x01\x01B\x0e\n" +
+	"\f_occulted_by\"X\n" +
+	"\x14ErasureStatusRequest\x12.\n" +
+	"\x06ledger\x18\x01 \x01(\v2\x16.coppice.v1.LedgerNameR\x06ledger\x12\x10\n" +
+	"\x03jsn\x18\x02 \x01(\x04R\x03jsn\"\x90\x01\n" +
+	"\x15ErasureStatusResponse\x12+\n" +
+	"\aordered\x18\x01 \x01(\v2\x11.coppice.v1.StampR\aordered\x126\n" +
+	"\breplicas\x18\x02 \x03(\v2\x1a.coppice.v1.ReplicaErasureR\breplicas\x12\x12\n" +
+	"\x04done\x18\x03 \x01(\bR\x04done\"i\n" +
+	"\x0eReplicaErasure\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x17\n" +
+	"\araft_id\x18\x03 \x01(\x04R\x06raftId\x12\x14\n" +
+	"\x05state\x18\x04 \x01(\tR\x05state\"\xe2\x01\n" +
 	"\x11GetLineageRequest\x12.\n" +
 	"\x06ledger\x18\x01 \x01(\v2\x16.coppice.v1.LedgerNameR\x06ledger\x12\x12\n" +
 	"\x04clue\x18\x02 \x01(\fR\x04clue\x12\x16\n" +
 	"\x06newest\x18\x03 \x01(\rR\x06newest\x12!\n" +
 	"\fwant_payload\x18\x04 \x01(\bR\vwantPayload\x12!\n" +
 	"\fwant_request\x18\x05 \x01(\bR\vwantRequest\x12+\n" +
-	"\x04read\x18\x06 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"\xa3\x01\n" +
+	"\x04read\x18\x06 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"\xc4\x01\n" +
 	"\x12GetLineageResponse\x125\n" +
 	"\bjournals\x18\x01 \x03(\v2\x19.coppice.v1.LedgerJournalR\bjournals\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x04R\x05count\x12*\n" +
 	"\aread_at\x18\x03 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
-	"\x05proof\x18\x04 \x01(\fR\x05proof2\xe8\x11\n" +
+	"\x05proof\x18\x04 \x01(\fR\x05proof\x12\x1f\n" +
+	"\vmarks_proof\x18\x05 \x01(\fR\n" +
+	"marksProof2\xbe\x12\n" +
 	"\x06Ledger\x12?\n" +
 	"\x06Commit\x12\x19.coppice.v1.CommitRequest\x1a\x1a.coppice.v1.CommitResponse\x12U\n" +
 	"\fCommitStream\x12\x1f.coppice.v1.CommitStreamRequest\x1a .coppice.v1.CommitStreamResponse(\x010\x01\x12<\n" +
@@ -5391,7 +5633,8 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\tGetMember\x12\x1c.coppice.v1.GetMemberRequest\x1a\x1d.coppice.v1.GetMemberResponse\x12N\n" +
 	"\vGetJournals\x12\x1e.coppice.v1.GetJournalsRequest\x1a\x1f.coppice.v1.GetJournalsResponse\x12K\n" +
 	"\n" +
-	"GetLineage\x12\x1d.coppice.v1.GetLineageRequest\x1a\x1e.coppice.v1.GetLineageResponseB\x1eZ\x1ccoppice.dev/sdk/v1;coppicev1b\x06proto3"
+	"GetLineage\x12\x1d.coppice.v1.GetLineageRequest\x1a\x1e.coppice.v1.GetLineageResponse\x12T\n" +
+	"\rErasureStatus\x12 .coppice.v1.ErasureStatusRequest\x1a!.coppice.v1.ErasureStatusResponseB\x1eZ\x1ccoppice.dev/sdk/v1;coppicev1b\x06proto3"
 
 var (
 	file_coppice_v1_ledger_proto_rawDescOnce sync.Once
@@ -5405,7 +5648,7 @@ func file_coppice_v1_ledger_proto_rawDescGZIP() []byte {
 	return file_coppice_v1_ledger_proto_rawDescData
 }
 
-var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 76)
+var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 79)
 var file_coppice_v1_ledger_proto_goTypes = []any{
 	(*Stamp)(nil),                  // 0: coppice.v1.Stamp
 	(*Operation)(nil),              // 1: coppice.v1.Operation
@@ -5481,8 +5724,11 @@ var file_coppice_v1_ledger_proto_goTypes = []any{
 	(*GetJournalsRequest)(nil),     // 71: coppice.v1.GetJournalsRequest
 	(*GetJournalsResponse)(nil),    // 72: coppice.v1.GetJournalsResponse
 	(*LedgerJournal)(nil),          // 73: coppice.v1.LedgerJournal
-	(*GetLineageRequest)(nil),      // 74: coppice.v1.GetLineageRequest
-	(*GetLineageResponse)(nil),     // 75: coppice.v1.GetLineageResponse
+	(*ErasureStatusRequest)(nil),   // 74: coppice.v1.ErasureStatusRequest
+	(*ErasureStatusResponse)(nil),  // 75: coppice.v1.ErasureStatusResponse
+	(*ReplicaErasure)(nil),         // 76: coppice.v1.ReplicaErasure
+	(*GetLineageRequest)(nil),      // 77: coppice.v1.GetLineageRequest
+	(*GetLineageResponse)(nil),     // 78: coppice.v1.GetLineageResponse
 }
 var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	0,  // 0: coppice.v1.Precondition.last_changed:type_name -> coppice.v1.Stamp
@@ -5543,79 +5789,84 @@ var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	15, // 55: coppice.v1.GetJournalsRequest.read:type_name -> coppice.v1.ReadOptions
 	73, // 56: coppice.v1.GetJournalsResponse.journals:type_name -> coppice.v1.LedgerJournal
 	0,  // 57: coppice.v1.GetJournalsResponse.read_at:type_name -> coppice.v1.Stamp
-	62, // 58: coppice.v1.GetLineageRequest.ledger:type_name -> coppice.v1.LedgerName
-	15, // 59: coppice.v1.GetLineageRequest.read:type_name -> coppice.v1.ReadOptions
-	73, // 60: coppice.v1.GetLineageResponse.journals:type_name -> coppice.v1.LedgerJournal
-	0,  // 61: coppice.v1.GetLineageResponse.read_at:type_name -> coppice.v1.Stamp
-	4,  // 62: coppice.v1.Ledger.Commit:input_type -> coppice.v1.CommitRequest
-	6,  // 63: coppice.v1.Ledger.CommitStream:input_type -> coppice.v1.CommitStreamRequest
-	8,  // 64: coppice.v1.Ledger.Stage:input_type -> coppice.v1.StageRequest
-	10, // 65: coppice.v1.Ledger.Finalize:input_type -> coppice.v1.FinalizeRequest
-	11, // 66: coppice.v1.Ledger.Discard:input_type -> coppice.v1.DiscardRequest
-	13, // 67: coppice.v1.Ledger.OpenSession:input_type -> coppice.v1.OpenSessionRequest
-	17, // 68: coppice.v1.Ledger.Get:input_type -> coppice.v1.GetRequest
-	19, // 69: coppice.v1.Ledger.BatchGet:input_type -> coppice.v1.BatchGetRequest
-	21, // 70: coppice.v1.Ledger.Range:input_type -> coppice.v1.RangeRequest
-	24, // 71: coppice.v1.Ledger.History:input_type -> coppice.v1.HistoryRequest
-	26, // 72: coppice.v1.Ledger.Diff:input_type -> coppice.v1.DiffRequest
-	29, // 73: coppice.v1.Ledger.Head:input_type -> coppice.v1.HeadRequest
-	31, // 74: coppice.v1.Ledger.GetHeader:input_type -> coppice.v1.GetHeaderRequest
-	33, // 75: coppice.v1.Ledger.WatchHeads:input_type -> coppice.v1.WatchHeadsRequest
-	35, // 76: coppice.v1.Ledger.GetCheckpoint:input_type -> coppice.v1.GetCheckpointRequest
-	37, // 77: coppice.v1.Ledger.Time:input_type -> coppice.v1.TimeRequest
-	39, // 78: coppice.v1.Ledger.Prune:input_type -> coppice.v1.PruneRequest
-	40, // 79: coppice.v1.Ledger.Rollback:input_type -> coppice.v1.RollbackRequest
-	41, // 80: coppice.v1.Ledger.RotateKey:input_type -> coppice.v1.RotateKeyRequest
-	44, // 81: coppice.v1.Ledger.Pin:input_type -> coppice.v1.PinRequest
-	46, // 82: coppice.v1.Ledger.Unpin:input_type -> coppice.v1.UnpinRequest
-	48, // 83: coppice.v1.Ledger.ListPins:input_type -> coppice.v1.ListPinsRequest
-	54, // 84: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
-	52, // 85: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
-	50, // 86: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
-	59, // 87: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
-	63, // 88: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
-	65, // 89: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
-	67, // 90: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
-	69, // 91: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
-	71, // 92: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
-	74, // 93: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
-	5,  // 94: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
-	7,  // 95: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
-	9,  // 96: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
-	5,  // 97: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
-	12, // 98: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
-	14, // 99: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
-	18, // 100: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
-	20, // 101: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
-	22, // 102: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
-	25, // 103: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
-	27, // 104: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
-	30, // 105: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
-	32, // 106: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
-	34, // 107: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
-	36, // 108: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
-	38, // 109: coppice.v1.Ledger.Time:output_type -> coppice.v1.TimeResponse
-	42, // 110: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
-	42, // 111: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
-	42, // 112: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
-	45, // 113: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
-	47, // 114: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
-	49, // 115: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
-	55, // 116: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
-	53, // 117: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
-	51, // 118: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
-	61, // 119: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
-	64, // 120: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
-	66, // 121: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
-	68, // 122: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
-	70, // 123: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
-	72, // 124: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
-	75, // 125: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
-	94, // [94:126] is the sub-list for method output_type
-	62, // [62:94] is the sub-list for method input_type
-	62, // [62:62] is the sub-list for extension type_name
-	62, // [62:62] is the sub-list for extension extendee
-	0,  // [0:62] is the sub-list for field type_name
+	62, // 58: coppice.v1.ErasureStatusRequest.ledger:type_name -> coppice.v1.LedgerName
+	0,  // 59: coppice.v1.ErasureStatusResponse.ordered:type_name -> coppice.v1.Stamp
+	76, // 60: coppice.v1.ErasureStatusResponse.replicas:type_name -> coppice.v1.ReplicaErasure
+	62, // 61: coppice.v1.GetLineageRequest.ledger:type_name -> coppice.v1.LedgerName
+	15, // 62: coppice.v1.GetLineageRequest.read:type_name -> coppice.v1.ReadOptions
+	73, // 63: coppice.v1.GetLineageResponse.journals:type_name -> coppice.v1.LedgerJournal
+	0,  // 64: coppice.v1.GetLineageResponse.read_at:type_name -> coppice.v1.Stamp
+	4,  // 65: coppice.v1.Ledger.Commit:input_type -> coppice.v1.CommitRequest
+	6,  // 66: coppice.v1.Ledger.CommitStream:input_type -> coppice.v1.CommitStreamRequest
+	8,  // 67: coppice.v1.Ledger.Stage:input_type -> coppice.v1.StageRequest
+	10, // 68: coppice.v1.Ledger.Finalize:input_type -> coppice.v1.FinalizeRequest
+	11, // 69: coppice.v1.Ledger.Discard:input_type -> coppice.v1.DiscardRequest
+	13, // 70: coppice.v1.Ledger.OpenSession:input_type -> coppice.v1.OpenSessionRequest
+	17, // 71: coppice.v1.Ledger.Get:input_type -> coppice.v1.GetRequest
+	19, // 72: coppice.v1.Ledger.BatchGet:input_type -> coppice.v1.BatchGetRequest
+	21, // 73: coppice.v1.Ledger.Range:input_type -> coppice.v1.RangeRequest
+	24, // 74: coppice.v1.Ledger.History:input_type -> coppice.v1.HistoryRequest
+	26, // 75: coppice.v1.Ledger.Diff:input_type -> coppice.v1.DiffRequest
+	29, // 76: coppice.v1.Ledger.Head:input_type -> coppice.v1.HeadRequest
+	31, // 77: coppice.v1.Ledger.GetHeader:input_type -> coppice.v1.GetHeaderRequest
+	33, // 78: coppice.v1.Ledger.WatchHeads:input_type -> coppice.v1.WatchHeadsRequest
+	35, // 79: coppice.v1.Ledger.GetCheckpoint:input_type -> coppice.v1.GetCheckpointRequest
+	37, // 80: coppice.v1.Ledger.Time:input_type -> coppice.v1.TimeRequest
+	39, // 81: coppice.v1.Ledger.Prune:input_type -> coppice.v1.PruneRequest
+	40, // 82: coppice.v1.Ledger.Rollback:input_type -> coppice.v1.RollbackRequest
+	41, // 83: coppice.v1.Ledger.RotateKey:input_type -> coppice.v1.RotateKeyRequest
+	44, // 84: coppice.v1.Ledger.Pin:input_type -> coppice.v1.PinRequest
+	46, // 85: coppice.v1.Ledger.Unpin:input_type -> coppice.v1.UnpinRequest
+	48, // 86: coppice.v1.Ledger.ListPins:input_type -> coppice.v1.ListPinsRequest
+	54, // 87: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
+	52, // 88: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
+	50, // 89: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
+	59, // 90: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
+	63, // 91: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
+	65, // 92: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
+	67, // 93: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
+	69, // 94: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
+	71, // 95: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
+	77, // 96: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
+	74, // 97: coppice.v1.Ledger.ErasureStatus:input_type -> coppice.v1.ErasureStatusRequest
+	5,  // 98: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
+	7,  // 99: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
+	9,  // 100: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
+	5,  // 101: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
+	12, // 102: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
+	14, // 103: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
+	18, // 104: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
+	20, // 105: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
+	22, // 106: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
+	25, // 107: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
+	27, // 108: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
+	30, // 109: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
+	32, // 110: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
+	34, // 111: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
+	36, // 112: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
+	38, // 113: coppice.v1.Ledger.Time:output_type -> coppice.v1.TimeResponse
+	42, // 114: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
+	42, // 115: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
+	42, // 116: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
+	45, // 117: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
+	47, // 118: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
+	49, // 119: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
+	55, // 120: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
+	53, // 121: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
+	51, // 122: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
+	61, // 123: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
+	64, // 124: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
+	66, // 125: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
+	68, // 126: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
+	70, // 127: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
+	72, // 128: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
+	78, // 129: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
+	75, // 130: coppice.v1.Ledger.ErasureStatus:output_type -> coppice.v1.ErasureStatusResponse
+	98, // [98:131] is the sub-list for method output_type
+	65, // [65:98] is the sub-list for method input_type
+	65, // [65:65] is the sub-list for extension type_name
+	65, // [65:65] is the sub-list for extension extendee
+	0,  // [0:65] is the sub-list for field type_name
 }
 
 func init() { file_coppice_v1_ledger_proto_init() }
@@ -5647,13 +5898,14 @@ func file_coppice_v1_ledger_proto_init() {
 		(*LedgerName_Name)(nil),
 		(*LedgerName_Id)(nil),
 	}
+	file_coppice_v1_ledger_proto_msgTypes[73].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coppice_v1_ledger_proto_rawDesc), len(file_coppice_v1_ledger_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   76,
+			NumMessages:   79,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -57,6 +57,7 @@ const (
 	Ledger_GetMember_FullMethodName      = "/coppice.v1.Ledger/GetMember"
 	Ledger_GetJournals_FullMethodName    = "/coppice.v1.Ledger/GetJournals"
 	Ledger_GetLineage_FullMethodName     = "/coppice.v1.Ledger/GetLineage"
+	Ledger_ErasureStatus_FullMethodName  = "/coppice.v1.Ledger/ErasureStatus"
 )
 
 // LedgerClient is the client API for Ledger service.
@@ -128,6 +129,8 @@ type LedgerClient interface {
 	GetJournals(ctx context.Context, in *GetJournalsRequest, opts ...grpc.CallOption) (*GetJournalsResponse, error)
 	// Returns the journals with a clue, newest first.
 	GetLineage(ctx context.Context, in *GetLineageRequest, opts ...grpc.CallOption) (*GetLineageResponse, error)
+	// On which replicas' disks the content that an order occulted is gone.
+	ErasureStatus(ctx context.Context, in *ErasureStatusRequest, opts ...grpc.CallOption) (*ErasureStatusResponse, error)
 }
 
 type ledgerClient struct {
@@ -524,6 +527,16 @@ func (c *ledgerClient) GetLineage(ctx context.Context, in *GetLineageRequest, op
 	return out, nil
 }
 
+func (c *ledgerClient) ErasureStatus(ctx context.Context, in *ErasureStatusRequest, opts ...grpc.CallOption) (*ErasureStatusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ErasureStatusResponse)
+	err := c.cc.Invoke(ctx, Ledger_ErasureStatus_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // LedgerServer is the server API for Ledger service.
 // All implementations must embed UnimplementedLedgerServer
 // for forward compatibility.
@@ -593,6 +606,8 @@ type LedgerServer interface {
 	GetJournals(context.Context, *GetJournalsRequest) (*GetJournalsResponse, error)
 	// Returns the journals with a clue, newest first.
 	GetLineage(context.Context, *GetLineageRequest) (*GetLineageResponse, error)
+	// On which replicas' disks the content that an order occulted is gone.
+	ErasureStatus(context.Context, *ErasureStatusRequest) (*ErasureStatusResponse, error)
 	mustEmbedUnimplementedLedgerServer()
 }
 
@@ -698,6 +713,9 @@ func (UnimplementedLedgerServer) GetJournals(context.Context, *GetJournalsReques
 }
 func (UnimplementedLedgerServer) GetLineage(context.Context, *GetLineageRequest) (*GetLineageResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetLineage not implemented")
+}
+func (UnimplementedLedgerServer) ErasureStatus(context.Context, *ErasureStatusRequest) (*ErasureStatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ErasureStatus not implemented")
 }
 func (UnimplementedLedgerServer) mustEmbedUnimplementedLedgerServer() {}
 func (UnimplementedLedgerServer) testEmbeddedByValue()                {}
@@ -1236,6 +1254,24 @@ func _Ledger_GetLineage_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Ledger_ErasureStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ErasureStatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LedgerServer).ErasureStatus(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Ledger_ErasureStatus_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LedgerServer).ErasureStatus(ctx, req.(*ErasureStatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Ledger_ServiceDesc is the grpc.ServiceDesc for Ledger service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1338,6 +1374,10 @@ var Ledger_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetLineage",
 			Handler:    _Ledger_GetLineage_Handler,
+		},
+		{
+			MethodName: "ErasureStatus",
+			Handler:    _Ledger_ErasureStatus_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -31,6 +31,10 @@ func checkCanonical(t testing.TB, input []byte) (decoded int) {
 		encoded, err := EncodeMemberChanges(changes)
 		same("the changes", encoded, err)
 	}
+	if order, err := DecodeOrder(input); err == nil {
+		encoded, err := order.Encode()
+		same("the order", encoded, err)
+	}
 	if member, err := DecodeMember(input); err == nil {
 		same("the member", member.encode(), nil)
 	}

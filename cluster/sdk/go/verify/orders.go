@@ -31,9 +31,6 @@ type Order struct {
 	Targets []Target
 	// Approvals are those of other members than the author, and ascend.
 	Approvals []Approval
-
-	// signed are the bytes that members sign.
-	signed []byte
 }
 
 // DecodeOrder reads the payload of a journal that orders.
@@ -54,7 +51,6 @@ func DecodeOrder(payload []byte) (*Order, error) {
 	for range targets {
 		o.Targets = append(o.Targets, Target{JSN: r.u64(), Leaf: r.digest()})
 	}
-	o.signed = payload[:len(payload)-len(r.rest)]
 	approvals := r.count16(80)
 	if approvals > approvalsMax {
 		r.fail("an order has more than 16 approvals")
@@ -93,9 +89,50 @@ func (o *Order) Message(cluster ClusterID, ledger LedgerID) []byte {
 	w.bytes([]byte("coppice-order"))
 	w.bytes(cluster[:])
 	w.bytes(ledger[:])
-	w.bytes(o.signed)
+	w.bytes(o.encodeSigned())
 	return w
 }
+
+// encodeSigned gives what members sign of an order.
+func (o *Order) encodeSigned() []byte {
+	w := writer{}
+	w.u8(1)
+	w.u64(o.Until)
+	w.u8(0)
+	w.u16(uint16(len(o.Targets)))
+	for _, target := range o.Targets {
+		w.u64(target.JSN)
+		w.digest(target.Leaf)
+	}
+	return w
+}
+
+// Encode gives the payload of a journal that orders. It refuses what no ledger takes.
+func (o *Order) Encode() ([]byte, error) {
+	if len(o.Targets) > targetsMax || len(o.Approvals) > approvalsMax {
+		return nil, errors.New("an order has 1 to 1,024 journals, and at most 16 approvals")
+	}
+	w := writer(o.encodeSigned())
+	w.u16(uint16(len(o.Approvals)))
+	for _, approval := range o.Approvals {
+		w.bytes(approval.Member[:])
+		w.bytes(approval.Signature[:])
+	}
+	// The decoder has the other rules.
+	_, err := DecodeOrder(w)
+	return w, err
+}
+
+// SignedBy tells whether a key has signed an approval of the order.
+func (o *Order) SignedBy(key PublicKey, approval Approval, cluster ClusterID, ledger LedgerID) bool {
+	return verifySignature(key, o.Message(cluster, ledger), approval.Signature[:])
+}
+
+// Names tells whether the order is to occult a journal.
+func (o *Order) Names(target Target) bool { return slices.Contains(o.Targets, target) }
+
+// Hash is the hash of the journal in the list of its ledger.
+func (l *Leaf) Hash() Digest { return LeafHash(l.encode()) }
 
 func (o *Order) approvedBy(member MemberID) bool {
 	return slices.ContainsFunc(o.Approvals, func(a Approval) bool { return a.Member == member })

@@ -1,0 +1,123 @@
+package coppice
+
+import (
+	"context"
+	"errors"
+
+	"coppice.dev/sdk/verify"
+)
+
+// GivenOrder is an order as a ledger has it, by which journals were occulted.
+type GivenOrder struct {
+	// Leaf is that of the order's own journal.
+	Leaf  *verify.Leaf
+	Order *verify.Order
+	// Signers are the author of the order, and the members that approved it. Each has signed by its key
+	// in force at the order.
+	Signers []*verify.Member
+}
+
+// LedgerOrder reads an order by the number of its journal, and who signed it.
+func (c *Client) LedgerOrder(ctx context.Context, ledger LedgerID, jsn uint64) (*GivenOrder, error) {
+	page, told, err := c.journalPage(ctx, ledger, jsn, 1, JournalRead{Payload: true, Request: true}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if len(page.Journals) == 0 || page.Journals[0].Envelope == nil || page.Journals[0].Leaf.Kind != verify.JournalOrder {
+		return nil, distrust("GetJournals", "the journal is no order")
+	}
+	given := &GivenOrder{Leaf: page.Journals[0].Leaf}
+	if given.Order, err = verify.DecodeOrder(page.Journals[0].Envelope.Payload); err != nil {
+		return nil, distrusted("GetJournals", err)
+	}
+	if err := c.addSigner(ctx, given, ledger, given.Leaf.Member, nil); err != nil {
+		return nil, err
+	}
+	for _, approval := range given.Order.Approvals {
+		check := func(key verify.PublicKey) bool {
+			return given.Order.SignedBy(key, approval, told.cluster, ledger)
+		}
+		if c.trust == nil {
+			check = nil
+		}
+		if err := c.addSigner(ctx, given, ledger, approval.Member, check); err != nil {
+			return nil, err
+		}
+	}
+	return given, nil
+}
+
+// addSigner reads a member that has signed an order, and checks its key in force at the order.
+func (c *Client) addSigner(
+	ctx context.Context, given *GivenOrder, ledger LedgerID, id verify.MemberID, check func(verify.PublicKey) bool,
+) error {
+	member, err := c.memberByID(ctx, ledger, id)
+	if err != nil {
+		return err
+	}
+	if member == nil {
+		return distrust("GetMember", "a member of the order is none of the ledger")
+	}
+	if check != nil {
+		if key, has := member.KeyAt(given.Leaf.JSN); !has || !check(key) {
+			return distrust("GetJournals", "a member of the order has not signed it")
+		}
+	}
+	given.Signers = append(given.Signers, member)
+	return nil
+}
+
+// checkOcculted checks that each journal that is said to be occulted has a mark at head, which names
+// an order for it. Without these its content is withheld.
+func (c *Client) checkOcculted(
+	ctx context.Context, k known, ledger LedgerID, journals []LedgerJournal, proof []byte,
+) error {
+	byOrder := map[uint64][]verify.Target{}
+	marks := map[uint64]uint64{}
+	var keys verify.AboutKeys
+	for _, journal := range journals {
+		if by := journal.OccultedBy; by != nil {
+			byOrder[*by] = append(byOrder[*by], verify.Target{JSN: journal.Leaf.JSN, Leaf: journal.Leaf.Hash()})
+			marks[journal.Leaf.JSN] = *by
+			keys = append(keys, ledger.MarkKey(journal.Leaf.JSN))
+		}
+	}
+	if len(keys) == 0 || c.trust == nil {
+		return nil
+	}
+	err := c.believe(ctx, k, proof, keys, func(v *verify.Verified) error {
+		for jsn, order := range marks {
+			mark, err := provenRecord(v, ledger.MarkKey(jsn))
+			if err != nil {
+				return err
+			}
+			if by, err := verify.DecodeMark(mark); err != nil || by != order {
+				return errors.New("the content of a journal is withheld: no order has occulted it")
+			}
+		}
+		return checkHead(v, k)
+	})
+	if err != nil {
+		return err
+	}
+	for order, targets := range byOrder {
+		given, err := c.LedgerOrder(ctx, ledger, order)
+		if err != nil {
+			return err
+		}
+		for _, target := range targets {
+			if !given.Order.Names(target) {
+				return errors.New("the content of a journal is withheld: the order does not name it")
+			}
+		}
+	}
+	return nil
+}
+
+// Occult makes a draft of an order, whose approvals are those of other members than the author. It
+// has no other journal. Content that it names is erased for good.
+func (d *Draft) Occult(order *verify.Order) *Draft {
+	payload, err := order.Encode()
+	d.err = errors.Join(d.err, err)
+	return d.add(verify.JournalOrder, payload)
+}
