@@ -7,7 +7,7 @@
 //! its journals as they were signed, a read by a proof of exactly what was asked for.
 
 use coppice_proto::v1;
-use coppice_types::{ClusterId, Digest, Epoch, LedgerId, MemberId, Stamp};
+use coppice_types::{ClusterId, Digest, Epoch, LedgerId, MemberId, Reason, Stamp};
 use coppice_verify::{
     check::{self, Answer, Claim, Journal, QueryClaim, Question, Subject},
     checkpoint::Checkpoint,
@@ -161,6 +161,7 @@ impl Client {
         let whole = claim.ledger == told.ledger
             && (signed.founds() || signed.ledger == told.ledger)
             && claim.journals.iter().all(|journal| journal.signed.as_ref() == Some(&signed))
+            && claim.journals.iter().all(|journal| journal.leaf.signature == request.signature)
             && claim.journals[0].leaf.jsn == told.first_jsn
             && claim.journals[0].leaf.stamp == told.stamp
             && claim.journals.iter().map(|journal| journal.leaf.commitment).eq(sent);
@@ -523,7 +524,9 @@ impl Author {
     /// that one is sent again first.
     ///
     /// # Errors
-    /// Those of [`Client::append`]. After a refusal the number of the lane is not used up.
+    /// Those of [`Client::append`]. After a refusal the number of the lane is not used up. If the
+    /// one before is refused by `LANE`, another author has used the lane, and this one is of no use
+    /// any more: the ledger's journals show whether the request was applied.
     pub async fn append(
         &mut self,
         envelopes: Vec<Envelope>,
@@ -556,11 +559,16 @@ impl Author {
         want_receipt: bool,
     ) -> Result<Appended, Error> {
         if let Some(pending) = self.pending.take() {
-            // A refusal says that it was not applied.
-            if let Err(error) = self.pass(pending, false).await
-                && error.outcome_unknown()
-            {
-                return Err(error);
+            // A refusal says that it was not applied. Only if another author has used the lane
+            // since, it may have been.
+            let kept = pending.clone();
+            match self.pass(pending, false).await {
+                Err(error) if error.outcome_unknown() => return Err(error),
+                Err(error) if error.reason() == Some(Reason::Lane) => {
+                    self.pending = Some(kept);
+                    return Err(error);
+                }
+                Ok(_) | Err(_) => {}
             }
         }
         let request = self.request(items, conditions);

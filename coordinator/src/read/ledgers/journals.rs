@@ -74,6 +74,11 @@ impl Shown {
     }
 }
 
+/// The bytes of journals in an answer.
+fn bytes_of(shown: &[Shown]) -> usize {
+    shown.iter().map(|journal| journal.bytes.len() + journal.envelope.as_ref().map_or(0, Bytes::len)).sum()
+}
+
 /// The requested parts of journals.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
@@ -132,6 +137,8 @@ impl Reads {
         } else {
             Bytes::new()
         };
+        // Payloads are in the proof as well.
+        check_size(bytes_of(&shown) + proof.len(), &located.view.genesis.params)?;
         let answer = v1::GetJournalsResponse {
             journals: shown.iter().map(Shown::out).collect(),
             size,
@@ -168,9 +175,6 @@ impl Reads {
         let given = jsns.iter().filter(|jsn| wanted.payload && !marks.contains_key(jsn));
         let keys = given.map(|jsn| envelope_key(ledger, *jsn));
         let envelopes = self.records(located, keys, deadline).await?;
-        let bytes = leaves.values().map(|(bytes, _)| bytes.len());
-        let bytes = bytes.chain(envelopes.values().map(|record| record.value.len())).sum();
-        check_size(bytes, &located.view.genesis.params)?;
         let one = |jsn: &u64| {
             let (bytes, leaf) = leaves.get(jsn).cloned().ok_or_else(|| wire::broken("ledger: a journal is missing"))?;
             let occulted_by = marks.get(jsn).map(|mark| mark.order);
@@ -189,7 +193,9 @@ impl Reads {
             };
             Ok(Shown { bytes, leaf, envelope, occulted_by })
         };
-        jsns.iter().map(one).collect()
+        let shown = jsns.iter().map(one).collect::<Result<Vec<_>, Status>>()?;
+        check_size(bytes_of(&shown), &located.view.genesis.params)?;
+        Ok(shown)
     }
 
     /// The marks of journals at head. An older version gives no bytes that head does not give.
@@ -409,6 +415,8 @@ impl Reads {
         } else {
             Bytes::new()
         };
+        // Payloads are in the proof as well.
+        check_size(bytes_of(&shown) + proof.len(), &located.view.genesis.params)?;
         let answer = v1::GetLineageResponse {
             journals: shown.iter().map(Shown::out).collect(),
             count,
