@@ -6,15 +6,15 @@
 //! 1. begins once both superblocks, and every pinned one, know the erased keys. Otherwise a
 //!    recovery, a check or a receiver that follows such a superblock would find damage;
 //! 2. reads every segment up to its end, and overwrites the values of all records that bear the
-//!    name of such a key. So copies that merges left behind are found, too;
-//! 3. removes what no superblock names: rests of writes that a crash cut off, and files that could
-//!    not be deleted;
+//!    name of such a key. So copies that merges left behind are found, too. Rests of writes that a
+//!    crash cut off, behind the end, are cut off. Every segment is synced;
+//! 3. removes files that no superblock names;
 //! 4. notes in the Meta table that the erasures are done.
 //!
 //! A crash loses the round. The next one begins again, and finds records in any state between the
 //! two writes of [`crate::files::values`]. No segment moves to the cold directory during a round.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use coppice_types::Version;
 
@@ -33,6 +33,8 @@ pub(crate) struct Round {
     /// erases.
     ends: BTreeMap<u32, u64>,
     place: ScrubPlace,
+    /// Segments that were read and not cut, since they take new records.
+    uncut: BTreeSet<u32>,
 }
 
 impl Round {
@@ -154,7 +156,7 @@ impl Engine {
         let live = self.meta.segments.iter().map(|(id, segment)| (*id, segment.end));
         let dead = self.meta.dead_segments().iter().map(|dead| (dead.segment, dead.end));
         let ends = live.chain(dead).filter(|(_, end)| *end > 0).collect();
-        Ok(Round { through, ends, place: ScrubPlace::default() })
+        Ok(Round { through, ends, place: ScrubPlace::default(), uncut: BTreeSet::new() })
     }
 
     fn walk(&self, round: &mut Round, bytes: u64) -> Result<()> {
@@ -174,8 +176,28 @@ impl Engine {
                 return Err(error);
             }
             left = left.saturating_sub(read?);
+            if round.place.offset >= end {
+                self.end_segment(round, segment).inspect_err(|_| {
+                    round.place = ScrubPlace::of_record(segment, from);
+                })?;
+            }
         }
         Ok(())
+    }
+
+    /// Cuts a segment that was read, now or at the end of the round.
+    fn end_segment(&self, round: &mut Round, segment: u32) -> Result<()> {
+        if self.store.values.has_tail(segment) {
+            round.uncut.insert(segment);
+            return Ok(());
+        }
+        self.cut(round, segment)
+    }
+
+    fn cut(&self, round: &Round, segment: u32) -> Result<()> {
+        // It may have grown since the round began.
+        let end = self.meta.segments.get(&segment).map_or(round.ends[&segment], |known| known.end);
+        self.store.values.trim(segment, end)
     }
 
     /// Whether the segment's file is still there. That of a dead segment may be gone although the
@@ -196,9 +218,9 @@ impl Engine {
 
     fn end_round(&mut self, round: &Round) -> Result<()> {
         assert!(!self.writing, "nothing is written while files are cut");
-        for (id, segment) in self.meta.segments.iter().filter(|(_, segment)| segment.end > 0) {
+        for id in &round.uncut {
             if self.has_file(*id)? {
-                self.store.values.trim(*id, segment.end)?;
+                self.cut(round, *id)?;
             }
         }
         self.remove_strangers()?;

@@ -113,17 +113,17 @@ impl ValueLog {
         }
     }
 
-    /// Cuts a segment's file behind its last record. What lies there is from writes that a crash
-    /// cut off. Nothing may be writing.
+    /// Cuts a segment's file behind its last record, and makes all of the file durable. What lies
+    /// there is from writes that a crash cut off. What was erased before may have been erased by a
+    /// process that was killed before its sync. Nothing may be writing to the file.
     pub(crate) fn trim(&self, segment: u32, end: u64) -> Result<()> {
         let name = file_name(segment);
         let file = self.open(segment, OpenMode::Existing)?;
         let end = self.tails.get(&segment).map_or(end, |tail| tail.ahead);
         if file.len().map_err(Error::io("read", &name))? > end {
             file.set_len(end).map_err(Error::io("truncate", &name))?;
-            file.sync_data().map_err(Error::io("sync", &name))?;
         }
-        Ok(())
+        file.sync_data().map_err(Error::io("sync", &name))
     }
 
     fn read_unchecked(&self, blob: BlobRef) -> Result<Vec<u8>> {
