@@ -17,7 +17,6 @@ use tonic::Status;
 use super::{
     proofs::{self, HeaderProof, ShardProof, SignedPrefix},
     room::{Room, Taken},
-    times::moved,
 };
 use crate::{
     groups::{
@@ -351,6 +350,18 @@ impl Reads {
 /// Whether another view, or the same replica later, may answer differently.
 pub fn again(error: &Status) -> bool {
     matches!(status::kind(error), ErrorKind::Unavailable | ErrorKind::Fenced)
+}
+
+/// The error of a read at a time. A version that was rolled back after it was found is no answer:
+/// another one is.
+pub(super) fn moved(error: Status) -> Status {
+    match status::reason(&error) {
+        Some(Reason::RolledBack) => {
+            let message = "the version of that time was rolled back meanwhile: ask again";
+            status::refuse(Reason::Unavailable, message)
+        }
+        _ => error,
+    }
 }
 
 /// Checks that an answer of this many bytes fits a message. Messages have room for some overhead.

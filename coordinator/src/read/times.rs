@@ -16,7 +16,7 @@ use tonic::Status;
 
 use super::{
     proofs::{self, HeaderProof, SignedPrefix},
-    reads::Reads,
+    reads::{Reads, moved},
 };
 use crate::{
     groups::wire::{self, View},
@@ -146,17 +146,5 @@ fn answer(time_ms: u64, version: &Told, next: Option<&Told>, newest_ms: u64, pro
         next_timestamp_ms: next.map_or(0, |next| next.header.timestamp_ms),
         is_final: newest_ms > time_ms,
         proof,
-    }
-}
-
-/// The error of a read at a time. A version that was rolled back after it was found is no answer:
-/// another one is.
-pub(super) fn moved(error: Status) -> Status {
-    match status::reason(&error) {
-        Some(Reason::RolledBack) => {
-            let message = "the version of that time was rolled back meanwhile: ask again";
-            status::refuse(Reason::Unavailable, message)
-        }
-        _ => error,
     }
 }
