@@ -21,6 +21,8 @@ use crate::{
 
 /// Longest token, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 16 * 1024;
+/// Most bytes of all tokens of an anchor together, so that a header with them fits an entry.
+pub const ALL_TOKENS_BYTES_MAX: usize = 64_000;
 /// Most tokens of an anchor.
 pub const TOKENS_MAX: usize = 32;
 /// Most certificates of a chain.
@@ -120,7 +122,10 @@ impl Anchor {
             1 => {
                 let (size, root) = (input.u64()?, input.digest()?);
                 let count = bounded(input.u16()?, TOKENS_MAX, "number of tokens")?;
-                let tokens = (0..count).map(|_| Token::decode(input)).collect::<Result<_, _>>()?;
+                let tokens = (0..count).map(|_| Token::decode(input)).collect::<Result<Vec<_>, _>>()?;
+                if tokens.iter().map(|token| token.bytes.len()).sum::<usize>() > ALL_TOKENS_BYTES_MAX {
+                    return Err(Error::Malformed("length of all tokens"));
+                }
                 Ok(Self::Stamps(Stamps { size, root, tokens }))
             }
             _ => Err(Error::Malformed("form of an anchor")),

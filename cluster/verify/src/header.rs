@@ -30,8 +30,6 @@ use crate::{
 
 /// Largest header, in bytes.
 pub const HEADER_BYTES_MAX: usize = 65_534;
-/// Length of a header without its body, in bytes, in a cluster of protocol version 2.
-const HEAD_BYTES: usize = 2 + 16 + 4 * 8 + 2 * 36 + 2 * 32 + 36 + 8 + 2;
 
 /// One entry of the root log: an event of the ledger, and the state that it leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -229,14 +227,6 @@ impl Header {
         out.str16(&self.body.encode());
         assert!(out.len() <= HEADER_BYTES_MAX, "a header fits an entry of the log");
         out.into_bytes()
-    }
-
-    /// Whether the header is short enough to be an entry of the log. Only an anchor may be too long:
-    /// each of its tokens is within its limit, but their sum may not be.
-    #[must_use]
-    pub fn fits(&self) -> bool {
-        let body = self.body.encode().len();
-        HEAD_BYTES + usize::from(self.key_changes.is_some()) * 4 + body <= HEADER_BYTES_MAX
     }
 
     /// Decodes the canonical bytes.

@@ -5,6 +5,7 @@
 //! far less if its records are puts, whatever counts it claims.
 
 mod digests;
+mod interval;
 mod ledgers;
 mod tree;
 
@@ -17,6 +18,7 @@ use coppice_types::{
 };
 
 use self::digests::{read_digests, write_digests};
+pub use self::interval::{ANCHORS_MAX, IntervalProof};
 pub use self::ledgers::{JournalPart, JournalsProof, KnownPart, LineageProof, RequestPart};
 pub use self::tree::{Entry, LEVEL_MAX, NodePart, Subtree, TREES_MAX, Tree, TreeList};
 use crate::{
@@ -34,7 +36,7 @@ pub const FILE_BYTES_MAX: usize = 64 << 20;
 /// Longest bound of a range, in bytes: the successor of a longest key.
 pub const BOUND_BYTES_MAX: usize = KEY_BYTES_MAX + 1;
 
-/// Format of the proofs of kinds 0 to 2. Formats 1 and 2 belonged to protocol version 1.
+/// Format of the proofs of kinds 0 to 2 and 6. Formats 1 and 2 belonged to protocol version 1.
 const FORMAT: u8 = 3;
 /// Format of the proofs of ledgers, which only protocol version 3 has.
 const FORMAT_OF_LEDGERS: u8 = 4;
@@ -62,6 +64,8 @@ pub enum Proof<'a> {
     Journals(JournalsProof<'a>),
     /// Kind 5: shows all journals with a clue, or the newest of them.
     Lineage(LineageProof<'a>),
+    /// Kind 6: shows anchors around an entry of the log.
+    Interval(IntervalProof<'a>),
 }
 
 /// `log part`: a signed checkpoint, the newest header in its log, and the log's key changes.
@@ -243,6 +247,7 @@ impl<'a> ProofFile<'a> {
             Proof::Standing(proof) => proof.encode(&mut out)?,
             Proof::Journals(proof) => proof.encode(&mut out)?,
             Proof::Lineage(proof) => proof.encode(&mut out)?,
+            Proof::Interval(proof) => proof.encode(&mut out)?,
         }
         let mut bytes = out.into_bytes();
         bytes.extend(file_checksum(&bytes).to_le_bytes());
@@ -279,6 +284,7 @@ impl<'a> ProofFile<'a> {
             (FORMAT, 0) => Proof::Query(QueryProof::decode(&mut input)?),
             (FORMAT, 1) => Proof::Receipt(ReceiptProof::decode(&mut input)?),
             (FORMAT, 2) => Proof::Standing(StandingProof::decode(&mut input)?),
+            (FORMAT, 6) => Proof::Interval(IntervalProof::decode(&mut input)?),
             (FORMAT_OF_LEDGERS, 3) => Proof::Journals(JournalsProof::decode(&mut input)?),
             (FORMAT_OF_LEDGERS, 5) => Proof::Lineage(LineageProof::decode(&mut input)?),
             _ => return Err(Error::Malformed("proof file kind")),
@@ -296,12 +302,13 @@ impl<'a> Proof<'a> {
             Self::Standing(_) => 2,
             Self::Journals(_) => 3,
             Self::Lineage(_) => 5,
+            Self::Interval(_) => 6,
         }
     }
 
     fn format(&self) -> u8 {
         match self {
-            Self::Query(_) | Self::Receipt(_) | Self::Standing(_) => FORMAT,
+            Self::Query(_) | Self::Receipt(_) | Self::Standing(_) | Self::Interval(_) => FORMAT,
             Self::Journals(_) | Self::Lineage(_) => FORMAT_OF_LEDGERS,
         }
     }
@@ -315,6 +322,7 @@ impl<'a> Proof<'a> {
             Self::Standing(proof) => &proof.log,
             Self::Journals(proof) => &proof.log,
             Self::Lineage(proof) => &proof.query.log,
+            Self::Interval(proof) => &proof.log,
         }
     }
 }

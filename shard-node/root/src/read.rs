@@ -13,7 +13,7 @@ use crate::{
     sessions::Session,
     state::{Ledger, state_root},
     timeline::{Admin, Unreadable},
-    types::{AdminEntry, EpochPair, KeyTurn, Operation, ShardBoundary, ShardMap, StateLeaf, VersionState},
+    types::{AdminEntry, AnchorPlace, EpochPair, KeyTurn, Operation, ShardBoundary, ShardMap, StateLeaf, VersionState},
 };
 
 /// Limit on the number of headers of one read. A read ends with the bundle, so it may return fewer.
@@ -50,6 +50,8 @@ pub struct View {
     pub keys: Vec<KeyTurn>,
     /// The newest version that appended to a ledger of members; 0 before the first.
     pub ledger_floor: Version,
+    /// The newest anchor with stamps; `None` before the first.
+    pub anchor: Option<AnchorPlace>,
 }
 
 impl Root {
@@ -77,6 +79,7 @@ impl Root {
             leader: self.state.leader.clone(),
             keys: ledger.keys.clone(),
             ledger_floor: ledger.ledgers.floor(),
+            anchor: ledger.anchor,
         })
     }
 

@@ -42,6 +42,8 @@ pub enum Step {
     Envelope,
     /// The journals are all those with the clue.
     Lineage,
+    /// The anchors lie around the entry, in the log's order.
+    Anchors,
     /// The version stands at the newer checkpoint.
     Standing,
     /// Enough witnesses of the policy have cosigned the newest checkpoint that is shown.
@@ -69,6 +71,7 @@ impl Step {
         Self::Request,
         Self::Envelope,
         Self::Lineage,
+        Self::Anchors,
         Self::Standing,
         Self::Cosignatures,
         Self::Question,
@@ -94,6 +97,7 @@ impl Step {
             Self::Request => "request",
             Self::Envelope => "envelope",
             Self::Lineage => "lineage",
+            Self::Anchors => "anchors",
             Self::Standing => "standing",
             Self::Cosignatures => "cosignatures",
             Self::Question => "question",

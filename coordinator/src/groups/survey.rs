@@ -8,7 +8,8 @@ use futures::future::join_all;
 use tokio::time::timeout;
 use tonic::Response;
 
-use crate::{groups::links::Links, plan::Refusal};
+use super::links::Links;
+use crate::plan::Refusal;
 
 /// The nodes' answers.
 #[derive(Debug, Default)]
