@@ -134,7 +134,8 @@ impl Orders {
     /// node does not know anchors.
     pub async fn now(&self) -> Result<Bytes, Status> {
         let (reply, receive) = oneshot::channel();
-        let full = |_| status::refuse(Reason::ResourceExhausted, format!("{ORDERS_MAX} orders of anchors wait already"));
+        let full =
+            |_| status::refuse(Reason::ResourceExhausted, format!("{ORDERS_MAX} orders of anchors wait already"));
         self.0.try_send(reply).map_err(full)?;
         let late = || status::refuse(Reason::Unavailable, "no anchor was made in time; one may still follow");
         match timeout(ORDER_TIMEOUT, receive).await {

@@ -61,9 +61,9 @@ use tokio::{
 use tokio_stream::Stream;
 use tonic::{service::Routes, transport::server::Connected};
 
+pub use anchor::{Anchoring, Tsa};
 pub use api::forward::Dial;
 pub use error::Error;
-pub use anchor::{Anchoring, Tsa};
 pub use log::witness::{WITNESSES_MAX, Witness};
 pub use options::{Connect, Genesis, Limits, Options, Retention};
 pub use post::Post;

@@ -90,7 +90,11 @@ impl Metrics {
             journals: counter("coppice.commit.journals", "", "Journals of members in versions that were committed"),
             bytes: counter("coppice.commit.payload", "By", "Bytes of the batches in versions that were committed"),
             takeovers: counter("coppice.coordinator.takeovers", "", "Terms that the coordinator has begun as leader"),
-            operations: counter("coppice.admin.operations", "", "Rollbacks, prunes, key changes and anchors that were done"),
+            operations: counter(
+                "coppice.admin.operations",
+                "",
+                "Rollbacks, prunes, key changes and anchors that were done",
+            ),
             keys: counter("coppice.read.keys", "", "Keys that were read, with a proof or without"),
             cosignatures: counter("coppice.witness.cosignatures", "", "Cosignatures that witnesses gave"),
             witness_failures: counter(

@@ -1,5 +1,6 @@
 //! The commands.
 
+pub mod anchor;
 pub mod audit;
 mod consent;
 pub mod fsck;
@@ -59,6 +60,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Status => log::status(&client()?, output).await,
         Command::Lead(args) => write::lead(&client()?, args, output).await,
         Command::Audit(args) => audit::audit(&client()?, args, arguments.common.trust.as_deref(), output).await,
+        Command::Anchor(command) => anchor::anchor(&client()?, command, output).await,
         Command::Ledger(command) => ledger::ledger(&client()?, command, output).await,
         Command::Verify(args) => verify::verify(args, output),
         Command::Keygen(args) => keygen::keygen(args, output),

@@ -233,6 +233,16 @@ pub fn verify(
     Ok(Stamped { time: info.time, accuracy, serial: info.serial.clone(), policy: info.policy, signer: hash })
 }
 
+/// The name of the signer as its certificate in the token has it, unverified. `None` if the token
+/// brings no such certificate. The name may hold any character.
+#[must_use]
+pub fn claimed_signer(token: &Token) -> Option<String> {
+    let signed = token.signed().ok()?;
+    let named = &signed.certificate;
+    let der = signed.certificates.iter().find(|der| named.digest.of(der).as_ref() == named.hash)?;
+    Some(read_certificate(der).ok()?.subject().to_string())
+}
+
 /// Finds the certificate that the signature names by its hash, and compares what else names it.
 fn find_signer(signed: &Signed<'_>, authority: &Authority) -> Result<CertificateDer<'static>, Error> {
     let configured = authority.certificates.iter().chain(&authority.roots).map(|certificate| certificate.as_ref());

@@ -55,6 +55,13 @@ impl Token {
         der::element(SEQUENCE, &[&status, &self.der])
     }
 
+    /// The certificates that the token brings, in DER. Nothing of them is verified.
+    #[must_use]
+    pub fn certificates(&self) -> Vec<&[u8]> {
+        // The constructor has parsed the same bytes.
+        self.signed().map(|signed| signed.certificates).unwrap_or_default()
+    }
+
     /// What the token states, unverified.
     #[must_use]
     pub fn info(&self) -> &Info {

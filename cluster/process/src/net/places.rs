@@ -40,7 +40,8 @@ impl Kind {
                 Self::Read
             }
             "Ledger/DescribeLedger" | "Ledger/GetMember" | "Ledger/GetJournals" | "Ledger/GetLineage" => Self::Read,
-            "Ledger/Status" | "Ledger/ListPins" | "Ledger/GetInterval" | "Shard/Read" | "Shard/Scan" | "Root/ReadRoot" => Self::Read,
+            "Ledger/Status" | "Ledger/ListPins" | "Ledger/GetInterval" | "Shard/Read" | "Shard/Scan"
+            | "Root/ReadRoot" => Self::Read,
             // An unknown method is refused at once.
             path if path.starts_with('/') => Self::Read,
             _ => Self::Commit,
