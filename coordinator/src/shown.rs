@@ -69,9 +69,10 @@ impl Anchors {
         due.map_or(Duration::ZERO, |due| due.elapsed())
     }
 
-    /// Notes when the newest anchor was made.
+    /// Notes when the newest anchor was made. Without any, time counts from the first look.
     pub fn anchored(&self, at: Option<Instant>) {
-        self.0.lock().expect("no holder of the lock panics").newest = at;
+        let mut known = self.0.lock().expect("no holder of the lock panics");
+        known.newest = at.or(known.newest).or_else(|| Some(Instant::now()));
     }
 
     /// Notes whether an anchor is due.

@@ -12,6 +12,7 @@ use coppice_root::{
 };
 use coppice_types::{ClusterId, Digest, Params, PinId, Sequence, SessionId, Stamp, Term, Version};
 use coppice_verify::{
+    anchor::{Anchor, Stamps, Token},
     epochs::Epochs,
     hash::{log_entry_hash, sha256},
     header::{Body, Genesis, Header, Prune, Rollback},
@@ -347,6 +348,19 @@ impl Model {
     pub fn key_change(&mut self, number: u32, old: u8, new: u8) -> AppendHeader {
         let change = KeyChange::sign(number, &self.newest().cluster, &signer(old), &signer(new));
         let header = self.next_header(Body::Key(change));
+        self.append(&header)
+    }
+
+    /// An anchor over the first `size` entries.
+    pub fn anchor(&mut self, size: u64) -> AppendHeader {
+        let root = merkle::mth(&self.hashes()[..size as usize]);
+        let tokens = vec![Token { kind: 1, chain: 0, bytes: b"token".to_vec() }];
+        self.plain(Body::Anchor(Anchor::Stamps(Stamps { size, root, tokens })))
+    }
+
+    /// A header that changes no state.
+    pub fn plain(&mut self, body: Body) -> AppendHeader {
+        let header = self.next_header(body);
         self.append(&header)
     }
 
