@@ -2587,6 +2587,226 @@ func (x *RotateKeyRequest) GetExpectedHead() *Stamp {
 	return nil
 }
 
+type AnchorRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnchorRequest) Reset() {
+	*x = AnchorRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnchorRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnchorRequest) ProtoMessage() {}
+
+func (x *AnchorRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnchorRequest.ProtoReflect.Descriptor instead.
+func (*AnchorRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{40}
+}
+
+type AnchorResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The header of the anchor, in canonical bytes.
+	Header        []byte `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnchorResponse) Reset() {
+	*x = AnchorResponse{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnchorResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnchorResponse) ProtoMessage() {}
+
+func (x *AnchorResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnchorResponse.ProtoReflect.Descriptor instead.
+func (*AnchorResponse) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *AnchorResponse) GetHeader() []byte {
+	if x != nil {
+		return x.Header
+	}
+	return nil
+}
+
+type GetIntervalRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The entry whose time is in question. Required.
+	//
+	// Types that are valid to be assigned to Entry:
+	//
+	//	*GetIntervalRequest_Sequence
+	//	*GetIntervalRequest_Version
+	Entry isGetIntervalRequest_Entry `protobuf_oneof:"entry"`
+	// The number of anchors on either side, up to 16; 0 means 1. The nearest ones are taken.
+	Anchors       uint32 `protobuf:"varint,3,opt,name=anchors,proto3" json:"anchors,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetIntervalRequest) Reset() {
+	*x = GetIntervalRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetIntervalRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetIntervalRequest) ProtoMessage() {}
+
+func (x *GetIntervalRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetIntervalRequest.ProtoReflect.Descriptor instead.
+func (*GetIntervalRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *GetIntervalRequest) GetEntry() isGetIntervalRequest_Entry {
+	if x != nil {
+		return x.Entry
+	}
+	return nil
+}
+
+func (x *GetIntervalRequest) GetSequence() uint64 {
+	if x != nil {
+		if x, ok := x.Entry.(*GetIntervalRequest_Sequence); ok {
+			return x.Sequence
+		}
+	}
+	return 0
+}
+
+func (x *GetIntervalRequest) GetVersion() uint64 {
+	if x != nil {
+		if x, ok := x.Entry.(*GetIntervalRequest_Version); ok {
+			return x.Version
+		}
+	}
+	return 0
+}
+
+func (x *GetIntervalRequest) GetAnchors() uint32 {
+	if x != nil {
+		return x.Anchors
+	}
+	return 0
+}
+
+type isGetIntervalRequest_Entry interface {
+	isGetIntervalRequest_Entry()
+}
+
+type GetIntervalRequest_Sequence struct {
+	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3,oneof"`
+}
+
+type GetIntervalRequest_Version struct {
+	// The entry is the header of this version, which must stand.
+	Version uint64 `protobuf:"varint,2,opt,name=version,proto3,oneof"`
+}
+
+func (*GetIntervalRequest_Sequence) isGetIntervalRequest_Entry() {}
+
+func (*GetIntervalRequest_Version) isGetIntervalRequest_Entry() {}
+
+type GetIntervalResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A proof file of kind 6. Either side may have fewer anchors than were asked for, or none.
+	Proof         []byte `protobuf:"bytes,1,opt,name=proof,proto3" json:"proof,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetIntervalResponse) Reset() {
+	*x = GetIntervalResponse{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetIntervalResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetIntervalResponse) ProtoMessage() {}
+
+func (x *GetIntervalResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetIntervalResponse.ProtoReflect.Descriptor instead.
+func (*GetIntervalResponse) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *GetIntervalResponse) GetProof() []byte {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
 type AdminResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The header of the operation, in canonical bytes.
@@ -2600,7 +2820,7 @@ type AdminResponse struct {
 
 func (x *AdminResponse) Reset() {
 	*x = AdminResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[40]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2612,7 +2832,7 @@ func (x *AdminResponse) String() string {
 func (*AdminResponse) ProtoMessage() {}
 
 func (x *AdminResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[40]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2625,7 +2845,7 @@ func (x *AdminResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminResponse.ProtoReflect.Descriptor instead.
 func (*AdminResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{40}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *AdminResponse) GetHeader() []byte {
@@ -2669,7 +2889,7 @@ type VersionPin struct {
 
 func (x *VersionPin) Reset() {
 	*x = VersionPin{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[41]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2681,7 +2901,7 @@ func (x *VersionPin) String() string {
 func (*VersionPin) ProtoMessage() {}
 
 func (x *VersionPin) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[41]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2694,7 +2914,7 @@ func (x *VersionPin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionPin.ProtoReflect.Descriptor instead.
 func (*VersionPin) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{41}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *VersionPin) GetId() []byte {
@@ -2732,7 +2952,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2744,7 +2964,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2757,7 +2977,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{42}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PinRequest) GetPinId() []byte {
@@ -2790,7 +3010,7 @@ type PinResponse struct {
 
 func (x *PinResponse) Reset() {
 	*x = PinResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2802,7 +3022,7 @@ func (x *PinResponse) String() string {
 func (*PinResponse) ProtoMessage() {}
 
 func (x *PinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2815,7 +3035,7 @@ func (x *PinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinResponse.ProtoReflect.Descriptor instead.
 func (*PinResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{43}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *PinResponse) GetPin() *VersionPin {
@@ -2834,7 +3054,7 @@ type UnpinRequest struct {
 
 func (x *UnpinRequest) Reset() {
 	*x = UnpinRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2846,7 +3066,7 @@ func (x *UnpinRequest) String() string {
 func (*UnpinRequest) ProtoMessage() {}
 
 func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2859,7 +3079,7 @@ func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinRequest.ProtoReflect.Descriptor instead.
 func (*UnpinRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{44}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *UnpinRequest) GetPinId() []byte {
@@ -2878,7 +3098,7 @@ type UnpinResponse struct {
 
 func (x *UnpinResponse) Reset() {
 	*x = UnpinResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2890,7 +3110,7 @@ func (x *UnpinResponse) String() string {
 func (*UnpinResponse) ProtoMessage() {}
 
 func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2903,7 +3123,7 @@ func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinResponse.ProtoReflect.Descriptor instead.
 func (*UnpinResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{45}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *UnpinResponse) GetFound() bool {
@@ -2921,7 +3141,7 @@ type ListPinsRequest struct {
 
 func (x *ListPinsRequest) Reset() {
 	*x = ListPinsRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2933,7 +3153,7 @@ func (x *ListPinsRequest) String() string {
 func (*ListPinsRequest) ProtoMessage() {}
 
 func (x *ListPinsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2946,7 +3166,7 @@ func (x *ListPinsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPinsRequest.ProtoReflect.Descriptor instead.
 func (*ListPinsRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{46}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{50}
 }
 
 type ListPinsResponse struct {
@@ -2958,7 +3178,7 @@ type ListPinsResponse struct {
 
 func (x *ListPinsResponse) Reset() {
 	*x = ListPinsResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2970,7 +3190,7 @@ func (x *ListPinsResponse) String() string {
 func (*ListPinsResponse) ProtoMessage() {}
 
 func (x *ListPinsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2983,7 +3203,7 @@ func (x *ListPinsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPinsResponse.ProtoReflect.Descriptor instead.
 func (*ListPinsResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{47}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListPinsResponse) GetPins() []*VersionPin {
@@ -3004,7 +3224,7 @@ type JournalRequest struct {
 
 func (x *JournalRequest) Reset() {
 	*x = JournalRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3016,7 +3236,7 @@ func (x *JournalRequest) String() string {
 func (*JournalRequest) ProtoMessage() {}
 
 func (x *JournalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3029,7 +3249,7 @@ func (x *JournalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalRequest.ProtoReflect.Descriptor instead.
 func (*JournalRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{48}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *JournalRequest) GetFromVersion() uint64 {
@@ -3063,7 +3283,7 @@ type JournalResponse struct {
 
 func (x *JournalResponse) Reset() {
 	*x = JournalResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3075,7 +3295,7 @@ func (x *JournalResponse) String() string {
 func (*JournalResponse) ProtoMessage() {}
 
 func (x *JournalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3088,7 +3308,7 @@ func (x *JournalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalResponse.ProtoReflect.Descriptor instead.
 func (*JournalResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{49}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *JournalResponse) GetHeader() []byte {
@@ -3130,7 +3350,7 @@ type TransferLeaderRequest struct {
 
 func (x *TransferLeaderRequest) Reset() {
 	*x = TransferLeaderRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3142,7 +3362,7 @@ func (x *TransferLeaderRequest) String() string {
 func (*TransferLeaderRequest) ProtoMessage() {}
 
 func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3155,7 +3375,7 @@ func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeaderRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{50}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *TransferLeaderRequest) GetGroup() string {
@@ -3180,7 +3400,7 @@ type TransferLeaderResponse struct {
 
 func (x *TransferLeaderResponse) Reset() {
 	*x = TransferLeaderResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3192,7 +3412,7 @@ func (x *TransferLeaderResponse) String() string {
 func (*TransferLeaderResponse) ProtoMessage() {}
 
 func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3205,7 +3425,7 @@ func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeaderResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{51}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{55}
 }
 
 type StatusRequest struct {
@@ -3216,7 +3436,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3228,7 +3448,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3241,7 +3461,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{52}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{56}
 }
 
 type StatusResponse struct {
@@ -3269,7 +3489,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3281,7 +3501,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3294,7 +3514,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{53}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *StatusResponse) GetClusterId() []byte {
@@ -3378,7 +3598,7 @@ type CoordinatorStatus struct {
 
 func (x *CoordinatorStatus) Reset() {
 	*x = CoordinatorStatus{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3390,7 +3610,7 @@ func (x *CoordinatorStatus) String() string {
 func (*CoordinatorStatus) ProtoMessage() {}
 
 func (x *CoordinatorStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3403,7 +3623,7 @@ func (x *CoordinatorStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CoordinatorStatus.ProtoReflect.Descriptor instead.
 func (*CoordinatorStatus) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{54}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *CoordinatorStatus) GetName() string {
@@ -3442,7 +3662,7 @@ type GroupStatus struct {
 
 func (x *GroupStatus) Reset() {
 	*x = GroupStatus{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3454,7 +3674,7 @@ func (x *GroupStatus) String() string {
 func (*GroupStatus) ProtoMessage() {}
 
 func (x *GroupStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3467,7 +3687,7 @@ func (x *GroupStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupStatus.ProtoReflect.Descriptor instead.
 func (*GroupStatus) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{55}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *GroupStatus) GetGroup() string {
@@ -3555,7 +3775,7 @@ type ReplicaStatus struct {
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3567,7 +3787,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3580,7 +3800,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{56}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ReplicaStatus) GetRaftId() uint64 {
@@ -3643,7 +3863,7 @@ type AppendRequest struct {
 
 func (x *AppendRequest) Reset() {
 	*x = AppendRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3655,7 +3875,7 @@ func (x *AppendRequest) String() string {
 func (*AppendRequest) ProtoMessage() {}
 
 func (x *AppendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3668,7 +3888,7 @@ func (x *AppendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendRequest.ProtoReflect.Descriptor instead.
 func (*AppendRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{57}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *AppendRequest) GetSigned() []byte {
@@ -3711,7 +3931,7 @@ type LedgerItem struct {
 
 func (x *LedgerItem) Reset() {
 	*x = LedgerItem{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3723,7 +3943,7 @@ func (x *LedgerItem) String() string {
 func (*LedgerItem) ProtoMessage() {}
 
 func (x *LedgerItem) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3736,7 +3956,7 @@ func (x *LedgerItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerItem.ProtoReflect.Descriptor instead.
 func (*LedgerItem) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{58}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *LedgerItem) GetKind() uint32 {
@@ -3772,7 +3992,7 @@ type AppendResponse struct {
 
 func (x *AppendResponse) Reset() {
 	*x = AppendResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3784,7 +4004,7 @@ func (x *AppendResponse) String() string {
 func (*AppendResponse) ProtoMessage() {}
 
 func (x *AppendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3797,7 +4017,7 @@ func (x *AppendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendResponse.ProtoReflect.Descriptor instead.
 func (*AppendResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{59}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *AppendResponse) GetStamp() *Stamp {
@@ -3856,7 +4076,7 @@ type LedgerName struct {
 
 func (x *LedgerName) Reset() {
 	*x = LedgerName{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3868,7 +4088,7 @@ func (x *LedgerName) String() string {
 func (*LedgerName) ProtoMessage() {}
 
 func (x *LedgerName) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3881,7 +4101,7 @@ func (x *LedgerName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerName.ProtoReflect.Descriptor instead.
 func (*LedgerName) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{60}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *LedgerName) GetWhich() isLedgerName_Which {
@@ -3938,7 +4158,7 @@ type ListLedgersRequest struct {
 
 func (x *ListLedgersRequest) Reset() {
 	*x = ListLedgersRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3950,7 +4170,7 @@ func (x *ListLedgersRequest) String() string {
 func (*ListLedgersRequest) ProtoMessage() {}
 
 func (x *ListLedgersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3963,7 +4183,7 @@ func (x *ListLedgersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLedgersRequest.ProtoReflect.Descriptor instead.
 func (*ListLedgersRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{61}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ListLedgersRequest) GetAfter() string {
@@ -3997,7 +4217,7 @@ type ListLedgersResponse struct {
 
 func (x *ListLedgersResponse) Reset() {
 	*x = ListLedgersResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4009,7 +4229,7 @@ func (x *ListLedgersResponse) String() string {
 func (*ListLedgersResponse) ProtoMessage() {}
 
 func (x *ListLedgersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4022,7 +4242,7 @@ func (x *ListLedgersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLedgersResponse.ProtoReflect.Descriptor instead.
 func (*ListLedgersResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{62}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ListLedgersResponse) GetName() string {
@@ -4050,7 +4270,7 @@ type DescribeLedgerRequest struct {
 
 func (x *DescribeLedgerRequest) Reset() {
 	*x = DescribeLedgerRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4062,7 +4282,7 @@ func (x *DescribeLedgerRequest) String() string {
 func (*DescribeLedgerRequest) ProtoMessage() {}
 
 func (x *DescribeLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4075,7 +4295,7 @@ func (x *DescribeLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeLedgerRequest.ProtoReflect.Descriptor instead.
 func (*DescribeLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{63}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *DescribeLedgerRequest) GetLedger() *LedgerName {
@@ -4111,7 +4331,7 @@ type DescribeLedgerResponse struct {
 
 func (x *DescribeLedgerResponse) Reset() {
 	*x = DescribeLedgerResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4123,7 +4343,7 @@ func (x *DescribeLedgerResponse) String() string {
 func (*DescribeLedgerResponse) ProtoMessage() {}
 
 func (x *DescribeLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4136,7 +4356,7 @@ func (x *DescribeLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeLedgerResponse.ProtoReflect.Descriptor instead.
 func (*DescribeLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{64}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *DescribeLedgerResponse) GetId() []byte {
@@ -4200,7 +4420,7 @@ type ListMembersRequest struct {
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4212,7 +4432,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4225,7 +4445,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{65}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ListMembersRequest) GetLedger() *LedgerName {
@@ -4261,7 +4481,7 @@ type ListMembersResponse struct {
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4273,7 +4493,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4286,7 +4506,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{66}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ListMembersResponse) GetId() []byte {
@@ -4314,7 +4534,7 @@ type GetMemberRequest struct {
 
 func (x *GetMemberRequest) Reset() {
 	*x = GetMemberRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4326,7 +4546,7 @@ func (x *GetMemberRequest) String() string {
 func (*GetMemberRequest) ProtoMessage() {}
 
 func (x *GetMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4339,7 +4559,7 @@ func (x *GetMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMemberRequest.ProtoReflect.Descriptor instead.
 func (*GetMemberRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{67}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *GetMemberRequest) GetLedger() *LedgerName {
@@ -4376,7 +4596,7 @@ type GetMemberResponse struct {
 
 func (x *GetMemberResponse) Reset() {
 	*x = GetMemberResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4388,7 +4608,7 @@ func (x *GetMemberResponse) String() string {
 func (*GetMemberResponse) ProtoMessage() {}
 
 func (x *GetMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4401,7 +4621,7 @@ func (x *GetMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMemberResponse.ProtoReflect.Descriptor instead.
 func (*GetMemberResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{68}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *GetMemberResponse) GetId() []byte {
@@ -4450,7 +4670,7 @@ type GetJournalsRequest struct {
 
 func (x *GetJournalsRequest) Reset() {
 	*x = GetJournalsRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4462,7 +4682,7 @@ func (x *GetJournalsRequest) String() string {
 func (*GetJournalsRequest) ProtoMessage() {}
 
 func (x *GetJournalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4475,7 +4695,7 @@ func (x *GetJournalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJournalsRequest.ProtoReflect.Descriptor instead.
 func (*GetJournalsRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{69}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *GetJournalsRequest) GetLedger() *LedgerName {
@@ -4541,7 +4761,7 @@ type GetJournalsResponse struct {
 
 func (x *GetJournalsResponse) Reset() {
 	*x = GetJournalsResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4553,7 +4773,7 @@ func (x *GetJournalsResponse) String() string {
 func (*GetJournalsResponse) ProtoMessage() {}
 
 func (x *GetJournalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4566,7 +4786,7 @@ func (x *GetJournalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJournalsResponse.ProtoReflect.Descriptor instead.
 func (*GetJournalsResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{70}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *GetJournalsResponse) GetJournals() []*LedgerJournal {
@@ -4617,7 +4837,7 @@ type LedgerJournal struct {
 
 func (x *LedgerJournal) Reset() {
 	*x = LedgerJournal{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4629,7 +4849,7 @@ func (x *LedgerJournal) String() string {
 func (*LedgerJournal) ProtoMessage() {}
 
 func (x *LedgerJournal) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4642,7 +4862,7 @@ func (x *LedgerJournal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerJournal.ProtoReflect.Descriptor instead.
 func (*LedgerJournal) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{71}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *LedgerJournal) GetJsn() uint64 {
@@ -4681,7 +4901,7 @@ type GetLineageRequest struct {
 
 func (x *GetLineageRequest) Reset() {
 	*x = GetLineageRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4693,7 +4913,7 @@ func (x *GetLineageRequest) String() string {
 func (*GetLineageRequest) ProtoMessage() {}
 
 func (x *GetLineageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4706,7 +4926,7 @@ func (x *GetLineageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLineageRequest.ProtoReflect.Descriptor instead.
 func (*GetLineageRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{72}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *GetLineageRequest) GetLedger() *LedgerName {
@@ -4765,7 +4985,7 @@ type GetLineageResponse struct {
 
 func (x *GetLineageResponse) Reset() {
 	*x = GetLineageResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4777,7 +4997,7 @@ func (x *GetLineageResponse) String() string {
 func (*GetLineageResponse) ProtoMessage() {}
 
 func (x *GetLineageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4790,7 +5010,7 @@ func (x *GetLineageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLineageResponse.ProtoReflect.Descriptor instead.
 func (*GetLineageResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{73}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *GetLineageResponse) GetJournals() []*LedgerJournal {
@@ -5012,7 +5232,17 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\x04vkey\x18\x01 \x01(\tR\x04vkey\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1c\n" +
 	"\tprincipal\x18\x03 \x01(\tR\tprincipal\x126\n" +
-	"\rexpected_head\x18\x04 \x01(\v2\x11.coppice.v1.StampR\fexpectedHead\"\x97\x01\n" +
+	"\rexpected_head\x18\x04 \x01(\v2\x11.coppice.v1.StampR\fexpectedHead\"\x0f\n" +
+	"\rAnchorRequest\"(\n" +
+	"\x0eAnchorResponse\x12\x16\n" +
+	"\x06header\x18\x01 \x01(\fR\x06header\"q\n" +
+	"\x12GetIntervalRequest\x12\x1c\n" +
+	"\bsequence\x18\x01 \x01(\x04H\x00R\bsequence\x12\x1a\n" +
+	"\aversion\x18\x02 \x01(\x04H\x00R\aversion\x12\x18\n" +
+	"\aanchors\x18\x03 \x01(\rR\aanchorsB\a\n" +
+	"\x05entry\"+\n" +
+	"\x13GetIntervalResponse\x12\x14\n" +
+	"\x05proof\x18\x01 \x01(\fR\x05proof\"\x97\x01\n" +
 	"\rAdminResponse\x12\x16\n" +
 	"\x06header\x18\x01 \x01(\fR\x06header\x12%\n" +
 	"\x04head\x18\x02 \x01(\v2\x11.coppice.v1.StampR\x04head\x12'\n" +
@@ -5179,7 +5409,7 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\bjournals\x18\x01 \x03(\v2\x19.coppice.v1.LedgerJournalR\bjournals\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x04R\x05count\x12*\n" +
 	"\aread_at\x18\x03 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
-	"\x05proof\x18\x04 \x01(\fR\x05proof2\xad\x11\n" +
+	"\x05proof\x18\x04 \x01(\fR\x05proof2\xbe\x12\n" +
 	"\x06Ledger\x12?\n" +
 	"\x06Commit\x12\x19.coppice.v1.CommitRequest\x1a\x1a.coppice.v1.CommitResponse\x12U\n" +
 	"\fCommitStream\x12\x1f.coppice.v1.CommitStreamRequest\x1a .coppice.v1.CommitStreamResponse(\x010\x01\x12<\n" +
@@ -5199,7 +5429,9 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\rGetCheckpoint\x12 .coppice.v1.GetCheckpointRequest\x1a!.coppice.v1.GetCheckpointResponse\x12<\n" +
 	"\x05Prune\x12\x18.coppice.v1.PruneRequest\x1a\x19.coppice.v1.AdminResponse\x12B\n" +
 	"\bRollback\x12\x1b.coppice.v1.RollbackRequest\x1a\x19.coppice.v1.AdminResponse\x12D\n" +
-	"\tRotateKey\x12\x1c.coppice.v1.RotateKeyRequest\x1a\x19.coppice.v1.AdminResponse\x126\n" +
+	"\tRotateKey\x12\x1c.coppice.v1.RotateKeyRequest\x1a\x19.coppice.v1.AdminResponse\x12?\n" +
+	"\x06Anchor\x12\x19.coppice.v1.AnchorRequest\x1a\x1a.coppice.v1.AnchorResponse\x12N\n" +
+	"\vGetInterval\x12\x1e.coppice.v1.GetIntervalRequest\x1a\x1f.coppice.v1.GetIntervalResponse\x126\n" +
 	"\x03Pin\x12\x16.coppice.v1.PinRequest\x1a\x17.coppice.v1.PinResponse\x12<\n" +
 	"\x05Unpin\x12\x18.coppice.v1.UnpinRequest\x1a\x19.coppice.v1.UnpinResponse\x12E\n" +
 	"\bListPins\x12\x1b.coppice.v1.ListPinsRequest\x1a\x1c.coppice.v1.ListPinsResponse\x12?\n" +
@@ -5227,7 +5459,7 @@ func file_coppice_v1_ledger_proto_rawDescGZIP() []byte {
 	return file_coppice_v1_ledger_proto_rawDescData
 }
 
-var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 74)
+var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 78)
 var file_coppice_v1_ledger_proto_goTypes = []any{
 	(*Stamp)(nil),                  // 0: coppice.v1.Stamp
 	(*Operation)(nil),              // 1: coppice.v1.Operation
@@ -5269,40 +5501,44 @@ var file_coppice_v1_ledger_proto_goTypes = []any{
 	(*PruneRequest)(nil),           // 37: coppice.v1.PruneRequest
 	(*RollbackRequest)(nil),        // 38: coppice.v1.RollbackRequest
 	(*RotateKeyRequest)(nil),       // 39: coppice.v1.RotateKeyRequest
-	(*AdminResponse)(nil),          // 40: coppice.v1.AdminResponse
-	(*VersionPin)(nil),             // 41: coppice.v1.VersionPin
-	(*PinRequest)(nil),             // 42: coppice.v1.PinRequest
-	(*PinResponse)(nil),            // 43: coppice.v1.PinResponse
-	(*UnpinRequest)(nil),           // 44: coppice.v1.UnpinRequest
-	(*UnpinResponse)(nil),          // 45: coppice.v1.UnpinResponse
-	(*ListPinsRequest)(nil),        // 46: coppice.v1.ListPinsRequest
-	(*ListPinsResponse)(nil),       // 47: coppice.v1.ListPinsResponse
-	(*JournalRequest)(nil),         // 48: coppice.v1.JournalRequest
-	(*JournalResponse)(nil),        // 49: coppice.v1.JournalResponse
-	(*TransferLeaderRequest)(nil),  // 50: coppice.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil), // 51: coppice.v1.TransferLeaderResponse
-	(*StatusRequest)(nil),          // 52: coppice.v1.StatusRequest
-	(*StatusResponse)(nil),         // 53: coppice.v1.StatusResponse
-	(*CoordinatorStatus)(nil),      // 54: coppice.v1.CoordinatorStatus
-	(*GroupStatus)(nil),            // 55: coppice.v1.GroupStatus
-	(*ReplicaStatus)(nil),          // 56: coppice.v1.ReplicaStatus
-	(*AppendRequest)(nil),          // 57: coppice.v1.AppendRequest
-	(*LedgerItem)(nil),             // 58: coppice.v1.LedgerItem
-	(*AppendResponse)(nil),         // 59: coppice.v1.AppendResponse
-	(*LedgerName)(nil),             // 60: coppice.v1.LedgerName
-	(*ListLedgersRequest)(nil),     // 61: coppice.v1.ListLedgersRequest
-	(*ListLedgersResponse)(nil),    // 62: coppice.v1.ListLedgersResponse
-	(*DescribeLedgerRequest)(nil),  // 63: coppice.v1.DescribeLedgerRequest
-	(*DescribeLedgerResponse)(nil), // 64: coppice.v1.DescribeLedgerResponse
-	(*ListMembersRequest)(nil),     // 65: coppice.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),    // 66: coppice.v1.ListMembersResponse
-	(*GetMemberRequest)(nil),       // 67: coppice.v1.GetMemberRequest
-	(*GetMemberResponse)(nil),      // 68: coppice.v1.GetMemberResponse
-	(*GetJournalsRequest)(nil),     // 69: coppice.v1.GetJournalsRequest
-	(*GetJournalsResponse)(nil),    // 70: coppice.v1.GetJournalsResponse
-	(*LedgerJournal)(nil),          // 71: coppice.v1.LedgerJournal
-	(*GetLineageRequest)(nil),      // 72: coppice.v1.GetLineageRequest
-	(*GetLineageResponse)(nil),     // 73: coppice.v1.GetLineageResponse
+	(*AnchorRequest)(nil),          // 40: coppice.v1.AnchorRequest
+	(*AnchorResponse)(nil),         // 41: coppice.v1.AnchorResponse
+	(*GetIntervalRequest)(nil),     // 42: coppice.v1.GetIntervalRequest
+	(*GetIntervalResponse)(nil),    // 43: coppice.v1.GetIntervalResponse
+	(*AdminResponse)(nil),          // 44: coppice.v1.AdminResponse
+	(*VersionPin)(nil),             // 45: coppice.v1.VersionPin
+	(*PinRequest)(nil),             // 46: coppice.v1.PinRequest
+	(*PinResponse)(nil),            // 47: coppice.v1.PinResponse
+	(*UnpinRequest)(nil),           // 48: coppice.v1.UnpinRequest
+	(*UnpinResponse)(nil),          // 49: coppice.v1.UnpinResponse
+	(*ListPinsRequest)(nil),        // 50: coppice.v1.ListPinsRequest
+	(*ListPinsResponse)(nil),       // 51: coppice.v1.ListPinsResponse
+	(*JournalRequest)(nil),         // 52: coppice.v1.JournalRequest
+	(*JournalResponse)(nil),        // 53: coppice.v1.JournalResponse
+	(*TransferLeaderRequest)(nil),  // 54: coppice.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil), // 55: coppice.v1.TransferLeaderResponse
+	(*StatusRequest)(nil),          // 56: coppice.v1.StatusRequest
+	(*StatusResponse)(nil),         // 57: coppice.v1.StatusResponse
+	(*CoordinatorStatus)(nil),      // 58: coppice.v1.CoordinatorStatus
+	(*GroupStatus)(nil),            // 59: coppice.v1.GroupStatus
+	(*ReplicaStatus)(nil),          // 60: coppice.v1.ReplicaStatus
+	(*AppendRequest)(nil),          // 61: coppice.v1.AppendRequest
+	(*LedgerItem)(nil),             // 62: coppice.v1.LedgerItem
+	(*AppendResponse)(nil),         // 63: coppice.v1.AppendResponse
+	(*LedgerName)(nil),             // 64: coppice.v1.LedgerName
+	(*ListLedgersRequest)(nil),     // 65: coppice.v1.ListLedgersRequest
+	(*ListLedgersResponse)(nil),    // 66: coppice.v1.ListLedgersResponse
+	(*DescribeLedgerRequest)(nil),  // 67: coppice.v1.DescribeLedgerRequest
+	(*DescribeLedgerResponse)(nil), // 68: coppice.v1.DescribeLedgerResponse
+	(*ListMembersRequest)(nil),     // 69: coppice.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),    // 70: coppice.v1.ListMembersResponse
+	(*GetMemberRequest)(nil),       // 71: coppice.v1.GetMemberRequest
+	(*GetMemberResponse)(nil),      // 72: coppice.v1.GetMemberResponse
+	(*GetJournalsRequest)(nil),     // 73: coppice.v1.GetJournalsRequest
+	(*GetJournalsResponse)(nil),    // 74: coppice.v1.GetJournalsResponse
+	(*LedgerJournal)(nil),          // 75: coppice.v1.LedgerJournal
+	(*GetLineageRequest)(nil),      // 76: coppice.v1.GetLineageRequest
+	(*GetLineageResponse)(nil),     // 77: coppice.v1.GetLineageResponse
 }
 var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	0,  // 0: coppice.v1.Precondition.last_changed:type_name -> coppice.v1.Stamp
@@ -5340,30 +5576,30 @@ var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	0,  // 32: coppice.v1.RollbackRequest.expected_head:type_name -> coppice.v1.Stamp
 	0,  // 33: coppice.v1.RotateKeyRequest.expected_head:type_name -> coppice.v1.Stamp
 	0,  // 34: coppice.v1.AdminResponse.head:type_name -> coppice.v1.Stamp
-	41, // 35: coppice.v1.PinResponse.pin:type_name -> coppice.v1.VersionPin
-	41, // 36: coppice.v1.ListPinsResponse.pins:type_name -> coppice.v1.VersionPin
+	45, // 35: coppice.v1.PinResponse.pin:type_name -> coppice.v1.VersionPin
+	45, // 36: coppice.v1.ListPinsResponse.pins:type_name -> coppice.v1.VersionPin
 	0,  // 37: coppice.v1.StatusResponse.head:type_name -> coppice.v1.Stamp
-	55, // 38: coppice.v1.StatusResponse.groups:type_name -> coppice.v1.GroupStatus
-	54, // 39: coppice.v1.StatusResponse.coordinators:type_name -> coppice.v1.CoordinatorStatus
-	56, // 40: coppice.v1.GroupStatus.replicas:type_name -> coppice.v1.ReplicaStatus
-	58, // 41: coppice.v1.AppendRequest.items:type_name -> coppice.v1.LedgerItem
+	59, // 38: coppice.v1.StatusResponse.groups:type_name -> coppice.v1.GroupStatus
+	58, // 39: coppice.v1.StatusResponse.coordinators:type_name -> coppice.v1.CoordinatorStatus
+	60, // 40: coppice.v1.GroupStatus.replicas:type_name -> coppice.v1.ReplicaStatus
+	62, // 41: coppice.v1.AppendRequest.items:type_name -> coppice.v1.LedgerItem
 	0,  // 42: coppice.v1.AppendResponse.stamp:type_name -> coppice.v1.Stamp
 	15, // 43: coppice.v1.ListLedgersRequest.read:type_name -> coppice.v1.ReadOptions
-	60, // 44: coppice.v1.DescribeLedgerRequest.ledger:type_name -> coppice.v1.LedgerName
+	64, // 44: coppice.v1.DescribeLedgerRequest.ledger:type_name -> coppice.v1.LedgerName
 	15, // 45: coppice.v1.DescribeLedgerRequest.read:type_name -> coppice.v1.ReadOptions
 	0,  // 46: coppice.v1.DescribeLedgerResponse.read_at:type_name -> coppice.v1.Stamp
-	60, // 47: coppice.v1.ListMembersRequest.ledger:type_name -> coppice.v1.LedgerName
+	64, // 47: coppice.v1.ListMembersRequest.ledger:type_name -> coppice.v1.LedgerName
 	15, // 48: coppice.v1.ListMembersRequest.read:type_name -> coppice.v1.ReadOptions
-	60, // 49: coppice.v1.GetMemberRequest.ledger:type_name -> coppice.v1.LedgerName
+	64, // 49: coppice.v1.GetMemberRequest.ledger:type_name -> coppice.v1.LedgerName
 	15, // 50: coppice.v1.GetMemberRequest.read:type_name -> coppice.v1.ReadOptions
 	0,  // 51: coppice.v1.GetMemberResponse.read_at:type_name -> coppice.v1.Stamp
-	60, // 52: coppice.v1.GetJournalsRequest.ledger:type_name -> coppice.v1.LedgerName
+	64, // 52: coppice.v1.GetJournalsRequest.ledger:type_name -> coppice.v1.LedgerName
 	15, // 53: coppice.v1.GetJournalsRequest.read:type_name -> coppice.v1.ReadOptions
-	71, // 54: coppice.v1.GetJournalsResponse.journals:type_name -> coppice.v1.LedgerJournal
+	75, // 54: coppice.v1.GetJournalsResponse.journals:type_name -> coppice.v1.LedgerJournal
 	0,  // 55: coppice.v1.GetJournalsResponse.read_at:type_name -> coppice.v1.Stamp
-	60, // 56: coppice.v1.GetLineageRequest.ledger:type_name -> coppice.v1.LedgerName
+	64, // 56: coppice.v1.GetLineageRequest.ledger:type_name -> coppice.v1.LedgerName
 	15, // 57: coppice.v1.GetLineageRequest.read:type_name -> coppice.v1.ReadOptions
-	71, // 58: coppice.v1.GetLineageResponse.journals:type_name -> coppice.v1.LedgerJournal
+	75, // 58: coppice.v1.GetLineageResponse.journals:type_name -> coppice.v1.LedgerJournal
 	0,  // 59: coppice.v1.GetLineageResponse.read_at:type_name -> coppice.v1.Stamp
 	4,  // 60: coppice.v1.Ledger.Commit:input_type -> coppice.v1.CommitRequest
 	6,  // 61: coppice.v1.Ledger.CommitStream:input_type -> coppice.v1.CommitStreamRequest
@@ -5383,52 +5619,56 @@ var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	37, // 75: coppice.v1.Ledger.Prune:input_type -> coppice.v1.PruneRequest
 	38, // 76: coppice.v1.Ledger.Rollback:input_type -> coppice.v1.RollbackRequest
 	39, // 77: coppice.v1.Ledger.RotateKey:input_type -> coppice.v1.RotateKeyRequest
-	42, // 78: coppice.v1.Ledger.Pin:input_type -> coppice.v1.PinRequest
-	44, // 79: coppice.v1.Ledger.Unpin:input_type -> coppice.v1.UnpinRequest
-	46, // 80: coppice.v1.Ledger.ListPins:input_type -> coppice.v1.ListPinsRequest
-	52, // 81: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
-	50, // 82: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
-	48, // 83: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
-	57, // 84: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
-	61, // 85: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
-	63, // 86: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
-	65, // 87: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
-	67, // 88: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
-	69, // 89: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
-	72, // 90: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
-	5,  // 91: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
-	7,  // 92: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
-	9,  // 93: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
-	5,  // 94: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
-	12, // 95: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
-	14, // 96: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
-	18, // 97: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
-	20, // 98: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
-	22, // 99: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
-	25, // 100: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
-	27, // 101: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
-	30, // 102: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
-	32, // 103: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
-	34, // 104: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
-	36, // 105: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
-	40, // 106: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
-	40, // 107: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
-	40, // 108: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
-	43, // 109: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
-	45, // 110: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
-	47, // 111: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
-	53, // 112: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
-	51, // 113: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
-	49, // 114: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
-	59, // 115: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
-	62, // 116: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
-	64, // 117: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
-	66, // 118: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
-	68, // 119: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
-	70, // 120: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
-	73, // 121: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
-	91, // [91:122] is the sub-list for method output_type
-	60, // [60:91] is the sub-list for method input_type
+	40, // 78: coppice.v1.Ledger.Anchor:input_type -> coppice.v1.AnchorRequest
+	42, // 79: coppice.v1.Ledger.GetInterval:input_type -> coppice.v1.GetIntervalRequest
+	46, // 80: coppice.v1.Ledger.Pin:input_type -> coppice.v1.PinRequest
+	48, // 81: coppice.v1.Ledger.Unpin:input_type -> coppice.v1.UnpinRequest
+	50, // 82: coppice.v1.Ledger.ListPins:input_type -> coppice.v1.ListPinsRequest
+	56, // 83: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
+	54, // 84: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
+	52, // 85: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
+	61, // 86: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
+	65, // 87: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
+	67, // 88: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
+	69, // 89: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
+	71, // 90: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
+	73, // 91: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
+	76, // 92: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
+	5,  // 93: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
+	7,  // 94: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
+	9,  // 95: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
+	5,  // 96: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
+	12, // 97: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
+	14, // 98: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
+	18, // 99: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
+	20, // 100: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
+	22, // 101: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
+	25, // 102: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
+	27, // 103: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
+	30, // 104: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
+	32, // 105: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
+	34, // 106: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
+	36, // 107: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
+	44, // 108: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
+	44, // 109: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
+	44, // 110: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
+	41, // 111: coppice.v1.Ledger.Anchor:output_type -> coppice.v1.AnchorResponse
+	43, // 112: coppice.v1.Ledger.GetInterval:output_type -> coppice.v1.GetIntervalResponse
+	47, // 113: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
+	49, // 114: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
+	51, // 115: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
+	57, // 116: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
+	55, // 117: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
+	53, // 118: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
+	63, // 119: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
+	66, // 120: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
+	68, // 121: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
+	70, // 122: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
+	72, // 123: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
+	74, // 124: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
+	77, // 125: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
+	93, // [93:126] is the sub-list for method output_type
+	60, // [60:93] is the sub-list for method input_type
 	60, // [60:60] is the sub-list for extension type_name
 	60, // [60:60] is the sub-list for extension extendee
 	0,  // [0:60] is the sub-list for field type_name
@@ -5456,9 +5696,13 @@ func file_coppice_v1_ledger_proto_init() {
 	}
 	file_coppice_v1_ledger_proto_msgTypes[37].OneofWrappers = []any{}
 	file_coppice_v1_ledger_proto_msgTypes[38].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[42].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[55].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[60].OneofWrappers = []any{
+	file_coppice_v1_ledger_proto_msgTypes[42].OneofWrappers = []any{
+		(*GetIntervalRequest_Sequence)(nil),
+		(*GetIntervalRequest_Version)(nil),
+	}
+	file_coppice_v1_ledger_proto_msgTypes[46].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[59].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[64].OneofWrappers = []any{
 		(*LedgerName_Name)(nil),
 		(*LedgerName_Id)(nil),
 	}
@@ -5468,7 +5712,7 @@ func file_coppice_v1_ledger_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coppice_v1_ledger_proto_rawDesc), len(file_coppice_v1_ledger_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   74,
+			NumMessages:   78,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -385,6 +385,7 @@ impl Model {
                 let before = self.boundary + self.rng.below(head - self.boundary + 1);
                 Command::AppendHeader(self.prune(before))
             }
+            15..17 => Command::AppendHeader(self.anchor(self.size())),
             _ => Command::AppendHeader(self.commit()),
         }
     }
@@ -518,7 +519,7 @@ impl Model {
                 self.admins.push(Admin { sequence, rollback_to: None, prune_before, boundary, newest: before });
                 self.boundary = prune.boundary.0;
             }
-            Body::Key(_) => {}
+            Body::Key(_) | Body::Anchor(_) => {}
             _ => panic!("not made by this model"),
         }
         self.leaves.push(after);
