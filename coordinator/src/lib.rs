@@ -194,8 +194,8 @@ impl Service {
         Ok(())
     }
 
-    /// Has authorities stamp checkpoints while this coordinator leads, and keeps their tokens in the
-    /// root log.
+    /// Has authorities stamp checkpoints while this coordinator leads, and keeps their tokens in
+    /// the root log.
     ///
     /// # Errors
     /// Those of [`Anchoring::check`].

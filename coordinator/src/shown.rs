@@ -1,5 +1,5 @@
-//! The coordinator's state as others see it: its leader, its readiness, the cosigned checkpoint, its
-//! anchors, and the metadata store's answer.
+//! The coordinator's state as others see it: its leader, its readiness, the cosigned checkpoint,
+//! its anchors, and the metadata store's answer.
 //!
 //! Tasks set these values, and gauges, health, the API and [`Handle`](crate::Handle) show them.
 //! None of them decides anything that is committed.

@@ -92,8 +92,8 @@ fn log_origin() -> String {
     origin("coppice.test", &CLUSTER)
 }
 
-/// The anchors in these headers, by these authorities. Each token must be one of theirs, and satisfy
-/// OpenSSL with no more than the root.
+/// The anchors in these headers, by these authorities. Each token must be one of theirs, and
+/// satisfy OpenSSL with no more than the root.
 fn judged(headers: &[Header], roots: &[&str]) -> Vec<interval::Anchor> {
     let judge = |header: &Header| {
         let stamps = stamps(header)?;

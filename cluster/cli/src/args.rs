@@ -220,8 +220,8 @@ pub struct Dev {
     /// repeatable. A majority counts.
     #[arg(long, num_args = 2, value_names = ["VKEY", "URL"])]
     pub witness: Vec<String>,
-    /// Address of a time-stamping authority (RFC 3161) that stamps checkpoints; repeat it, each time
-    /// with a --tsa-root. A majority counts.
+    /// Address of a time-stamping authority (RFC 3161) that stamps checkpoints; repeat it, each
+    /// time with a --tsa-root. A majority counts.
     #[arg(long, value_name = "URL", requires = "tsa_root")]
     pub tsa: Vec<String>,
     /// PEM file with the roots of a time-stamping authority, in the order of --tsa.

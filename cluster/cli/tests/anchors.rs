@@ -1,4 +1,5 @@
-//! Trusted time by the command: a cluster that an authority stamps, and what a verifier makes of it.
+//! Trusted time by the command: a cluster that an authority stamps, and what a verifier makes of
+//! it.
 
 mod common;
 

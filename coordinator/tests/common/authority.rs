@@ -1,5 +1,5 @@
-//! Time-stamping authorities of RFC 3161: OpenSSL's tokens over HTTP, the faults of authorities, and
-//! sigstore's server.
+//! Time-stamping authorities of RFC 3161: OpenSSL's tokens over HTTP, the faults of authorities,
+//! and sigstore's server.
 
 use std::{
     fs,

@@ -102,8 +102,9 @@ impl Times {
         Ok(Self { believed: time::Believed::read(&args.time)?, file, trust })
     }
 
-    /// Judges the time of the proven entry, by the proof itself or by the one of `--time`. `None` if
-    /// there are no time stamps, and none are asked for. The inner error says why it does not hold.
+    /// Judges the time of the proven entry, by the proof itself or by the one of `--time`. `None`
+    /// if there are no time stamps, and none are asked for. The inner error says why it does not
+    /// hold.
     fn judge(&self, verified: &Verified<'_>) -> Result<Result<Option<time::Judged>, String>, Failure> {
         let judge = |claim: &IntervalClaim| time::judge(claim, self.believed.as_ref()).map(Some);
         let Some(file) = &self.file else {

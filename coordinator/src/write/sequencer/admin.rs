@@ -1,5 +1,5 @@
-//! Rollbacks, prunes, key changes and anchors (PROTOCOL 8). They are headers like commits. Every shard
-//! executes rollbacks and prunes before it serves anything newer.
+//! Rollbacks, prunes, key changes and anchors (PROTOCOL 8). They are headers like commits. Every
+//! shard executes rollbacks and prunes before it serves anything newer.
 //!
 //! If a rollback stops before its header is in the log, nothing has happened; the fences are lifted
 //! by name, or by the next `TakeOver`. Once the header is in the log, the rollback is decided. A
