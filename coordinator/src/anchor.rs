@@ -39,7 +39,6 @@ use crate::{
         survey::Survey,
         wire::{self, View},
     },
-    plan::Refusal,
     post::{self, Post},
     shown::Shown,
     write::{
@@ -317,12 +316,13 @@ impl Task {
             expected_head: None,
             reply,
         };
-        let stops = || status::refuse(Reason::Unavailable, "the coordinator stops");
-        self.means.commands.send(Command::Admin(request)).await.map_err(|_| stops())?;
-        let unknown = || Refusal::new(Reason::Unavailable, "it is not known whether the anchor was made".to_owned());
-        match timeout(self.means.resources.limits.admin_timeout, receive).await {
-            Ok(Ok(answer)) => Ok(answer?.header),
-            Ok(Err(_)) | Err(_) => Err(unknown().into()),
-        }
+        let ordered = async {
+            let stops = || status::refuse(Reason::Unavailable, "the coordinator stops");
+            self.means.commands.send(Command::Admin(request)).await.map_err(|_| stops())?;
+            receive.await.map_err(|_| stops())?
+        };
+        let unknown = || status::refuse(Reason::Unavailable, "it is not known whether the anchor was made");
+        let answer = timeout(self.means.resources.limits.admin_timeout, ordered).await;
+        Ok(answer.unwrap_or_else(|_| Err(unknown()))?.header)
     }
 }

@@ -33,7 +33,7 @@ use crate::{
 /// Number of headers of one read.
 const HEADERS_PER_READ: u64 = 256;
 /// Limit on the number of headers that are read in one direction.
-const HEADERS_MAX: u64 = 1 << 18;
+const HEADERS_MAX: u64 = 1 << 17;
 /// How long the search may take.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(10);
 
