@@ -260,9 +260,13 @@ pub fn show(shown: &Arc<Shown>, log: &Arc<RootLog>) {
 
 /// Shows how old the newest anchor is, and how long one has been due, while the coordinator leads.
 pub fn show_anchors(shown: &Arc<Shown>) {
-    gauge(shown, "coppice.anchor.age", "s", "Time since the newest anchor was made, or since one was first looked for", |shown| {
-        shown.leads().then(|| shown.anchors.age()).flatten().map(|age| age.as_secs())
-    });
+    gauge(
+        shown,
+        "coppice.anchor.age",
+        "s",
+        "Time since the newest anchor was made, or since one was first looked for",
+        |shown| shown.leads().then(|| shown.anchors.age()).flatten().map(|age| age.as_secs()),
+    );
     gauge(shown, "coppice.anchor.overdue", "s", "How long an anchor has been due that is not made yet", |shown| {
         shown.leads().then(|| shown.anchors.overdue().as_secs())
     });

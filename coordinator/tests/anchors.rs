@@ -20,6 +20,7 @@ use coppice_verify::{
     check::{self, Claim, IntervalClaim},
     checkpoint::{Checkpoint, origin},
     header::{Body, Header},
+    policy::Policy,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -88,6 +89,13 @@ async fn stamped(running: &mut Running, entries: u64) -> Vec<Header> {
     panic!("no anchor stamps more than {entries} entries");
 }
 
+/// The log, once an anchor stamps all of its commits.
+async fn closed(running: &mut Running) -> Vec<Header> {
+    let headers = log(running).await;
+    let newest = headers.iter().rposition(|header| matches!(header.body, Body::Commit)).expect("a commit");
+    stamped(running, newest as u64).await
+}
+
 fn log_origin() -> String {
     origin("coppice.test", &CLUSTER)
 }
@@ -132,7 +140,7 @@ fn now() -> Moment {
 
 /// The interval proof of an entry, verified.
 async fn proven(running: &mut Running, world: &World, entry: Entry, anchors: u32) -> IntervalClaim {
-    let request = v1::GetIntervalRequest { entry: Some(entry), anchors };
+    let request = v1::GetIntervalRequest { entry: Some(entry), anchors, cosigned: false };
     let proof = running.client.get_interval(request).await.expect("a proof").into_inner().proof;
     let verified = check::verify(&proof, world.key().verifier(), None).expect("it holds");
     let Claim::Interval(claim) = verified.claim else { panic!("another kind") };
@@ -169,8 +177,7 @@ async fn two_of_three_authorities_outvote_one_whose_clock_is_an_hour_fast() {
         times.push((version, before, now()));
         sleep(Duration::from_millis(300)).await;
     }
-    let size = running.handle.log_size();
-    let headers = stamped(&mut running, size - 1).await;
+    let headers = closed(&mut running).await;
     let anchors = judged(&headers, &roots);
     assert!(anchors.len() >= 2 && anchors.iter().all(|anchor| anchor.stamps.len() >= 2));
     let timeline = Timeline::new(&anchors, quorum(2)).expect("anchors in order");
@@ -250,8 +257,7 @@ async fn commits_go_on_without_authorities_and_an_order_says_so() {
     let version = write(&mut running, "between").await;
     let claim = proven(&mut running, &world, Entry::Version(version), 3).await;
     assert!(interval_of(&claim, &["first"], 1).upper.is_none());
-    let size = running.handle.log_size();
-    stamped(&mut running, size - 1).await;
+    closed(&mut running).await;
     let claim = proven(&mut running, &world, Entry::Version(version), 3).await;
     assert!(interval_of(&claim, &["first"], 1).is_within(Duration::from_secs(30)));
 }
@@ -294,6 +300,14 @@ async fn authorities_see_only_what_witnesses_have_cosigned() {
         cosigned.iter().map(|checkpoint| coppice_verify::hash::sha256(checkpoint.text().as_bytes()).0).collect();
     assert!(server.asked().iter().all(|asked| imprints.contains(asked)), "each was cosigned before");
     assert!(!judged(&headers, &["first"]).is_empty());
+    // A proof under a cosigned checkpoint satisfies a policy.
+    let policy = format!("log {}\n{}quorum w\n", world.key().verifier(), member.policy_line("w"));
+    let policy = Policy::parse(policy.as_bytes()).expect("a policy");
+    let request = v1::GetIntervalRequest { entry: Some(Entry::Version(2)), anchors: 1, cosigned: true };
+    let proof = running.client.get_interval(request).await.expect("a proof").into_inner().proof;
+    let (verified, _) = check::verify_under(&proof, &policy, None).expect("it is cosigned");
+    let Claim::Interval(claim) = verified.claim else { panic!("another kind") };
+    assert_eq!(claim.above.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -320,8 +334,7 @@ async fn a_new_leader_goes_on_where_the_anchors_are() {
     first.kill();
     let mut second = leader(&world, anchoring(vec![server.tsa("first")], 1)).await;
     write(&mut second, "2").await;
-    let size = second.handle.log_size();
-    let headers = stamped(&mut second, size - 1).await;
+    let headers = closed(&mut second).await;
     let sizes: Vec<u64> = headers.iter().filter_map(stamps).map(|stamps| stamps.size).collect();
     assert!(sizes.len() >= 2 && sizes.is_sorted_by(|a, b| a < b), "{sizes:?}");
 }
@@ -329,7 +342,7 @@ async fn a_new_leader_goes_on_where_the_anchors_are() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sigstores_tokens_are_kept_whole() {
     let world = world().await;
-    let tsa = Tsa { url: "http://sigstore.test/".to_owned(), authority: common::authority::trusted("first") };
+    let tsa = Tsa { url: "http://sigstore.test/".to_owned(), authority: common::authority::sigstores() };
     let settings = Anchoring { every: Duration::from_secs(600), ..anchoring(vec![tsa], 1) };
     let mut running = world.coordinator_with_anchors_by("a", sigstore(), settings);
     timeout(LIMIT, running.handle.leading()).await.expect("it leads in time");
@@ -346,7 +359,11 @@ async fn requests_that_make_no_sense_are_refused() {
     let error = running.client.anchor(v1::AnchorRequest {}).await.expect_err("no authority is configured");
     assert_eq!(reason(&error), Reason::PreconditionFailed);
     let mut ask = async |entry, anchors| {
-        running.client.get_interval(v1::GetIntervalRequest { entry, anchors }).await.map(|answer| answer.into_inner())
+        running
+            .client
+            .get_interval(v1::GetIntervalRequest { entry, anchors, cosigned: false })
+            .await
+            .map(|answer| answer.into_inner())
     };
     for (entry, anchors, expected) in [
         (None, 0, Reason::InvalidArgument),

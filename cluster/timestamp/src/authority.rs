@@ -84,6 +84,36 @@ impl Authority {
         Ok(Self { roots, certificates: Vec::new(), policies: Vec::new(), accuracy: None })
     }
 
+    /// An authority of which there is a file with its certificates. Those that are their own
+    /// issuers are its roots, and the others lie between these and tokens. If there is none of the
+    /// first kind, all are roots.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new).
+    pub fn from_certificates(bytes: &[u8]) -> Result<Self, Error> {
+        let all = read_certificates(bytes)?;
+        let is_root = |der: &CertificateDer<'_>| {
+            read_certificate(der).is_ok_and(|it| it.subject().as_raw() == it.issuer().as_raw())
+        };
+        let (roots, certificates): (Vec<_>, Vec<_>) = all.into_iter().partition(is_root);
+        if roots.is_empty() {
+            return Self::new(bytes);
+        }
+        Ok(Self { roots, certificates, policies: Vec::new(), accuracy: None })
+    }
+
+    /// The token with those certificates between its signer and the roots that it lacks, so that
+    /// others need nothing but the roots. They lie outside of what is signed.
+    ///
+    /// # Errors
+    /// If the token is too long with them.
+    pub fn complete(&self, token: &Token) -> Result<Token, Error> {
+        let own = token.certificates();
+        let missing = self.certificates.iter().map(|certificate| certificate.as_ref());
+        let missing: Vec<&[u8]> = missing.filter(|certificate| !own.contains(certificate)).collect();
+        if missing.is_empty() { Ok(token.clone()) } else { token.with_certificates(&missing) }
+    }
+
     /// Adds certificates between the roots and tokens, those of signers included. They need no
     /// trust, and tokens may bring them instead.
     ///

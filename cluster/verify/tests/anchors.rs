@@ -137,9 +137,7 @@ fn lies(sample: &Sample) -> Vec<(&'static str, Step, ProofFile<'static>)> {
                 proof.below[0].header = swapped(header);
             })
         }),
-        ("another entry's path", Step::Header, {
-            edited(5, &[4], &[8], &|proof| proof.header.path.swap(0, 1))
-        }),
+        ("another entry's path", Step::Header, { edited(5, &[4], &[8], &|proof| proof.header.path.swap(0, 1)) }),
         ("an entry that is not in the log", Step::Header, {
             edited(5, &[4], &[8], &|proof| {
                 let header = Header { timestamp_ms: 1, ..ledger.headers[5].clone() };

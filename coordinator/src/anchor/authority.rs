@@ -17,7 +17,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Tsa {
     /// The address that requests are posted to.
     pub url: String,
-    /// Its roots, by which tokens are judged.
+    /// Its roots, by which tokens are judged, and certificates that its tokens may lack.
     pub authority: Authority,
 }
 
@@ -41,8 +41,9 @@ impl Tsa {
         url.port().map_or(host.clone(), |port| format!("{host}:{port}"))
     }
 
-    /// Has the authority stamp an imprint. The token brings the certificates of its signer, so that
-    /// it can be judged by the roots alone for as long as the log is kept.
+    /// Has the authority stamp an imprint. The token brings the certificates of its signer, and
+    /// gets those that it lacks, so that it can be judged by the roots alone for as long as the log
+    /// is kept.
     pub(super) async fn stamp(
         &self,
         post: &Post,
@@ -57,7 +58,7 @@ impl Tsa {
         if status != StatusCode::OK {
             return Err(Failure::Status(status));
         }
-        let token = Token::parse(&answer)?;
+        let token = self.authority.complete(&Token::parse(&answer)?)?;
         let stamped = verify(&token, &self.authority, &imprint.0, Some(request.nonce()))?;
         Ok((token, stamped))
     }

@@ -468,7 +468,7 @@ impl Ledger for Api {
     }
 
     async fn get_interval(&self, request: Request<v1::GetIntervalRequest>) -> Answer<v1::GetIntervalResponse> {
-        let proof = interval(&self.intake.log, request.get_ref()).await?;
+        let proof = interval(&self.intake.log, &self.shown, request.get_ref()).await?;
         Ok(Response::new(v1::GetIntervalResponse { proof }))
     }
 

@@ -142,7 +142,7 @@ pub struct Anchor {
 pub struct Tsa {
     /// The address that requests are posted to.
     pub url: String,
-    /// The PEM file of its roots. Certificates between these and its signer come in its tokens.
+    /// The PEM file of its roots, and of certificates that its tokens may lack.
     pub root: PathBuf,
     /// How far its times may be off at least, in ms. Needed where its tokens don't say it.
     pub accuracy_ms: Option<u32>,
@@ -156,7 +156,7 @@ impl Tsa {
     fn open(&self) -> Result<anchor::Tsa, Failure> {
         let wrong = |error: String| Failure::usage(format!("anchor.tsa: {}: {error}", self.root.display()));
         let roots = std::fs::read(&self.root).map_err(|error| wrong(error.to_string()))?;
-        let authority = Authority::new(&roots).map_err(|error| wrong(error.to_string()))?;
+        let authority = Authority::from_certificates(&roots).map_err(|error| wrong(error.to_string()))?;
         let authority = match self.accuracy_ms.map(Accuracy::from_millis) {
             Some(accuracy) => authority.with_accuracy(accuracy),
             None => authority,

@@ -28,12 +28,15 @@ use crate::{
         wire,
     },
     plan::Refusal,
+    shown::Shown,
 };
 
 /// Number of headers of one read.
 const HEADERS_PER_READ: u64 = 256;
 /// Limit on the number of headers that are read in one direction.
 const HEADERS_MAX: u64 = 1 << 17;
+/// How long a request waits for witnesses.
+const COSIGN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the search may take.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -60,8 +63,8 @@ impl Found {
 ///
 /// # Errors
 /// `INVALID_ARGUMENT` for a request without an entry; `NOT_FOUND` for an entry that the log has
-/// not; `UNAVAILABLE` without a quorum of the root group.
-pub async fn interval(log: &RootLog, request: &v1::GetIntervalRequest) -> Result<Bytes, Status> {
+/// not; `UNAVAILABLE` without a quorum of the root group, or in time of witnesses.
+pub async fn interval(log: &RootLog, shown: &Shown, request: &v1::GetIntervalRequest) -> Result<Bytes, Status> {
     let count = usize::try_from(request.anchors.max(1)).unwrap_or(usize::MAX);
     if count > ANCHORS_MAX {
         return Err(Refusal::over_limit("anchors", ANCHORS_MAX as u64, count as u64).into());
@@ -80,7 +83,14 @@ pub async fn interval(log: &RootLog, request: &v1::GetIntervalRequest) -> Result
         None => return Err(Refusal::invalid("sequence or version is missing").into()),
     };
     let sequence = wire::header_in(&header)?.sequence.0;
-    let prefix = SignedPrefix::newest(log, log.view().await?).await?;
+    let view = log.view().await?;
+    let prefix = if request.cosigned {
+        let newest = view.anchor.map_or(0, |anchor| anchor.sequence);
+        let deadline = Instant::now() + COSIGN_TIMEOUT;
+        SignedPrefix::cosigned(log, shown, sequence.max(newest) + 1, deadline).await?
+    } else {
+        SignedPrefix::newest(log, view).await?
+    };
     let until = Instant::now() + SEARCH_TIMEOUT;
     let below = search_below(log, sequence, count, until).await?;
     let above = search_above(log, sequence, prefix.size(), count, until).await?;

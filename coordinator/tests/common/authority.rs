@@ -85,6 +85,12 @@ pub fn trusted(root: &str) -> Authority {
     Authority::new(&fs::read(authorities().join(format!("{root}.pem"))).expect("a root")).expect("a root")
 }
 
+/// The authority that sigstore's server is, with its intermediate certificate.
+pub fn sigstores() -> Authority {
+    let read = |name: &str| fs::read(authorities().join(name)).expect("a certificate");
+    Authority::from_certificates(&[read("chain-p384.pem"), read("first.pem")].concat()).expect("a chain")
+}
+
 /// An authority that runs in the test.
 pub struct Server {
     inner: Arc<Inner>,
@@ -194,8 +200,26 @@ fn signed_by(dir: &Path, signer: &str) -> Vec<u8> {
     let (certificate, key) = (format!("{signer}.pem"), format!("{signer}.key"));
     let kind = "1.2.840.113549.1.9.16.1.4";
     openssl(&[
-        "cms", "-sign", "-nodetach", "-binary", "-nosmimecap", "-outform", "DER", "-econtent_type", kind, "-md",
-        "sha256", "-signer", &certificate, "-inkey", &key, "-cades", "-in", "DIR/content", "-out", "DIR/signed",
+        "cms",
+        "-sign",
+        "-nodetach",
+        "-binary",
+        "-nosmimecap",
+        "-outform",
+        "DER",
+        "-econtent_type",
+        kind,
+        "-md",
+        "sha256",
+        "-signer",
+        &certificate,
+        "-inkey",
+        &key,
+        "-cades",
+        "-in",
+        "DIR/content",
+        "-out",
+        "DIR/signed",
     ]);
     fs::read(path("signed")).expect("OpenSSL wrote the token")
 }

@@ -55,6 +55,9 @@ pub struct AnchorInterval {
     /// Anchors on either side. More than one helps where authorities disagree.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub anchors: u32,
+    /// Wait for a proof under a checkpoint that witnesses have cosigned, which may take a moment.
+    #[arg(long)]
+    pub cosigned: bool,
     /// Write the proof to this file; `-` for standard output.
     #[arg(long, value_name = "FILE")]
     pub proof: PathBuf,

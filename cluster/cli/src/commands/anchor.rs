@@ -192,7 +192,7 @@ async fn interval(client: &Client, args: &AnchorInterval, output: Output) -> Res
         (None, Some(named)) => Entry::Version(named.version),
         (None, None) => return Err(Failure::usage("name an entry: --sequence or --version")),
     };
-    let request = v1::GetIntervalRequest { entry: Some(entry), anchors: args.anchors };
+    let request = v1::GetIntervalRequest { entry: Some(entry), anchors: args.anchors, cosigned: args.cosigned };
     let answer = client.interval(request).await?;
     super::read::save(Some(&args.proof), &answer.proof)?;
     let output = output.beside(Some(&args.proof));

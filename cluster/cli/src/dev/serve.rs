@@ -231,7 +231,7 @@ fn anchoring(args: &args::Dev) -> Result<Option<Anchoring>, Failure> {
     }
     let tsa = |(url, root): (&String, &PathBuf)| {
         let wrong = |error| Failure::usage(format!("--tsa-root {}: {error}", text::path(root)));
-        Ok(Tsa { url: url.clone(), authority: Authority::new(&input::read(root)?).map_err(wrong)? })
+        Ok(Tsa { url: url.clone(), authority: Authority::from_certificates(&input::read(root)?).map_err(wrong)? })
     };
     let authorities = args.tsa.iter().zip(&args.tsa_root).map(tsa).collect::<Result<Vec<_>, Failure>>()?;
     if authorities.is_empty() {

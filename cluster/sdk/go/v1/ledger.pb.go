@@ -2678,7 +2678,9 @@ type GetIntervalRequest struct {
 	//	*GetIntervalRequest_Version
 	Entry isGetIntervalRequest_Entry `protobuf_oneof:"entry"`
 	// The number of anchors on either side, up to 16; 0 means 1. The nearest ones are taken.
-	Anchors       uint32 `protobuf:"varint,3,opt,name=anchors,proto3" json:"anchors,omitempty"`
+	Anchors uint32 `protobuf:"varint,3,opt,name=anchors,proto3" json:"anchors,omitempty"`
+	// Waits for a checkpoint that witnesses have cosigned, and that covers entry and newest anchor.
+	Cosigned      bool `protobuf:"varint,4,opt,name=cosigned,proto3" json:"cosigned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2743,6 +2745,13 @@ func (x *GetIntervalRequest) GetAnchors() uint32 {
 		return x.Anchors
 	}
 	return 0
+}
+
+func (x *GetIntervalRequest) GetCosigned() bool {
+	if x != nil {
+		return x.Cosigned
+	}
+	return false
 }
 
 type isGetIntervalRequest_Entry interface {
@@ -5235,11 +5244,12 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\rexpected_head\x18\x04 \x01(\v2\x11.coppice.v1.StampR\fexpectedHead\"\x0f\n" +
 	"\rAnchorRequest\"(\n" +
 	"\x0eAnchorResponse\x12\x16\n" +
-	"\x06header\x18\x01 \x01(\fR\x06header\"q\n" +
+	"\x06header\x18\x01 \x01(\fR\x06header\"\x8d\x01\n" +
 	"\x12GetIntervalRequest\x12\x1c\n" +
 	"\bsequence\x18\x01 \x01(\x04H\x00R\bsequence\x12\x1a\n" +
 	"\aversion\x18\x02 \x01(\x04H\x00R\aversion\x12\x18\n" +
-	"\aanchors\x18\x03 \x01(\rR\aanchorsB\a\n" +
+	"\aanchors\x18\x03 \x01(\rR\aanchors\x12\x1a\n" +
+	"\bcosigned\x18\x04 \x01(\bR\bcosignedB\a\n" +
 	"\x05entry\"+\n" +
 	"\x13GetIntervalResponse\x12\x14\n" +
 	"\x05proof\x18\x01 \x01(\fR\x05proof\"\x97\x01\n" +

@@ -46,7 +46,7 @@ impl Believed {
         let accuracy = args.tsa_accuracy.map(accuracy).transpose()?;
         let authority = |path: &Path| {
             let wrong = |error| Failure::usage(format!("{}: {error}", text::path(path)));
-            let authority = Authority::new(&input::read(path)?).map_err(wrong)?;
+            let authority = Authority::from_certificates(&input::read(path)?).map_err(wrong)?;
             Ok(match accuracy {
                 Some(accuracy) => authority.with_accuracy(accuracy),
                 None => authority,

@@ -385,7 +385,6 @@ impl Model {
                 let before = self.boundary + self.rng.below(head - self.boundary + 1);
                 Command::AppendHeader(self.prune(before))
             }
-            15..17 => Command::AppendHeader(self.anchor(self.size())),
             _ => Command::AppendHeader(self.commit()),
         }
     }
