@@ -122,7 +122,7 @@ fn a_receipt_is_judged_by_the_clock_of_an_authority() {
         assert!(object["error"].as_str().is_some_and(|error| error.contains(why)), "{object}");
     };
     refused(&[&time, "--tsa-root", &root, "--max-window", "1s"], "wider than 1 s");
-    refused(&[&time, "--tsa-root", &stranger, "--max-window", "60s"], "no certificate");
+    refused(&[&time, "--tsa-root", &stranger, "--max-window", "60s"], "no chain to the authority's roots");
     refused(&[&time, "--tsa-root", &root, "--tsa-root", &stranger, "--max-window", "60s"], "unknown time");
     let other = path("other");
     at(&["anchor", "interval", "--version", "1", "--proof", &other]).expect(0);
