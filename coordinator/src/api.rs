@@ -8,4 +8,3 @@ pub mod service;
 
 mod lead;
 mod stream;
-mod survey;

@@ -7,6 +7,7 @@ pub mod places;
 pub mod root;
 pub mod root_log;
 pub mod shards;
+pub mod survey;
 pub mod wire;
 
 mod frontier;

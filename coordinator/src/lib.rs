@@ -10,6 +10,7 @@
 //!    │
 //!   api              gRPC: intake, forwarding to the leader, status, health
 //!    │      log      the root log over HTTP, and its witnesses
+//!  anchor    │       time stamps over the log, by authorities
 //!    ▼       │
 //!  write     │       the leader: order, prepare, append, answer
 //!    ▼       │
@@ -21,13 +22,14 @@
 //! ```
 //!
 //! Arrows point from a layer to those that it uses. `metrics`, `shown`, `quotas`, `random`,
-//! `options` and `error` serve several layers. No layer uses one above it.
+//! `post`, `options` and `error` serve several layers. No layer uses one above it.
 //!
 //! Invariants: a checkpoint is signed only over a committed prefix of the root log; an answer is
 //! sent only when its content is decided; a read names the exact state that it wants.
 
 pub mod process;
 
+mod anchor;
 mod api;
 mod groups;
 mod log;
@@ -38,6 +40,7 @@ mod write;
 
 mod error;
 mod options;
+mod post;
 mod quotas;
 mod random;
 mod shown;
@@ -58,10 +61,12 @@ use tokio::{
 use tokio_stream::Stream;
 use tonic::{service::Routes, transport::server::Connected};
 
+pub use anchor::{Anchoring, Tsa};
 pub use api::forward::Dial;
 pub use error::Error;
-pub use log::witness::{Post, WITNESSES_MAX, Witness};
+pub use log::witness::{WITNESSES_MAX, Witness};
 pub use options::{Connect, Genesis, Limits, Options, Retention};
+pub use post::Post;
 pub use shown::Leadership;
 
 use api::{forward, health, intake::Intake, service};
@@ -96,6 +101,7 @@ pub struct Service {
     tasks: JoinSet<()>,
     others: Option<forward::Others>,
     guard: Option<Guard>,
+    anchors: Option<anchor::Orders>,
     stop: Arc<watch::Sender<bool>>,
 }
 
@@ -152,6 +158,7 @@ impl Service {
             tasks,
             others: None,
             guard: None,
+            anchors: None,
             stop,
         };
         Ok((service, handle))
@@ -184,6 +191,37 @@ impl Service {
         let Resources { log, metrics, random, .. } = self.resources.clone();
         let means = witness::Means { log, shown: self.shown.clone(), metrics, random };
         self.tasks.spawn(witness::run(means, post, witnesses, quorum));
+        Ok(())
+    }
+
+    /// Has authorities stamp checkpoints while this coordinator leads, and keeps their tokens in
+    /// the root log.
+    ///
+    /// # Errors
+    /// Those of [`Anchoring::check`].
+    pub fn anchor(&mut self, anchoring: Anchoring) -> Result<(), Error> {
+        self.anchor_by(anchor::over_http()?, anchoring)
+    }
+
+    /// Like [`anchor`](Self::anchor), but sends requests with `post`.
+    ///
+    /// # Errors
+    /// Those of [`anchor`](Self::anchor).
+    pub fn anchor_by(&mut self, post: Post, anchoring: Anchoring) -> Result<(), Error> {
+        anchoring.check()?;
+        if anchoring.cosigned && !self.shown.asks_witnesses() {
+            return Err(Error::Options("anchors of cosigned checkpoints need witnesses".to_owned()));
+        }
+        let (orders, receiver) = anchor::Orders::channel();
+        metrics::show_anchors(&self.shown);
+        let means = anchor::Means {
+            resources: self.resources.clone(),
+            links: self.links.clone(),
+            shown: self.shown.clone(),
+            commands: self.commands.0.clone(),
+        };
+        self.tasks.spawn(anchor::run(means, post, anchoring, receiver));
+        self.anchors = Some(orders);
         Ok(())
     }
 
@@ -306,7 +344,7 @@ impl Service {
         let forward = forward::Forward::new(shown.clone(), limits.clone(), random, dial, self.message_bytes);
         let reads = Reads::new(log.clone(), shards, shown.clone(), metrics.clone(), limits.read_timeout);
         let intake = Intake::new(log.clone(), limits, metrics, sender, self.message_bytes);
-        let api = service::Api::new(intake, reads, forward, self.links, shown.clone());
+        let api = service::Api::new(intake, reads, forward, self.links, shown.clone(), self.anchors);
         let ledger = LedgerServer::new(api)
             .max_decoding_message_size(self.message_bytes)
             .max_encoding_message_size(self.message_bytes);

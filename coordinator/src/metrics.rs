@@ -62,6 +62,8 @@ pub struct Metrics {
     keys: Counter<u64>,
     cosignatures: Counter<u64>,
     witness_failures: Counter<u64>,
+    tokens: Counter<u64>,
+    authority_failures: Counter<u64>,
 }
 
 impl Metrics {
@@ -88,13 +90,23 @@ impl Metrics {
             journals: counter("coppice.commit.journals", "", "Journals of members in versions that were committed"),
             bytes: counter("coppice.commit.payload", "By", "Bytes of the batches in versions that were committed"),
             takeovers: counter("coppice.coordinator.takeovers", "", "Terms that the coordinator has begun as leader"),
-            operations: counter("coppice.admin.operations", "", "Rollbacks and prunes that were done"),
+            operations: counter(
+                "coppice.admin.operations",
+                "",
+                "Rollbacks, prunes, key changes and anchors that were done",
+            ),
             keys: counter("coppice.read.keys", "", "Keys that were read, with a proof or without"),
             cosignatures: counter("coppice.witness.cosignatures", "", "Cosignatures that witnesses gave"),
             witness_failures: counter(
                 "coppice.witness.failures",
                 "",
                 "Times that a witness was asked and did not cosign",
+            ),
+            tokens: counter("coppice.anchor.tokens", "", "Time stamps that authorities gave and that were judged good"),
+            authority_failures: counter(
+                "coppice.anchor.failures",
+                "",
+                "Times that an authority was asked and gave no good time stamp",
             ),
         };
         metrics.begin();
@@ -109,7 +121,7 @@ impl Metrics {
         for reason in [Reason::PreconditionFailed, Reason::ResourceExhausted, Reason::Unavailable, Reason::Internal] {
             self.refusals.add(0, &[KeyValue::new("reason", reason.name())]);
         }
-        for operation in ["rollback", "prune"] {
+        for operation in ["rollback", "prune", "anchor"] {
             self.operations.add(0, &[KeyValue::new("operation", operation)]);
         }
         for proof in [false, true] {
@@ -182,6 +194,19 @@ impl Metrics {
         self.witness_failures.add(0, &label);
     }
 
+    /// Prepares the counters of an authority.
+    pub fn has_authority(&self, name: &str) {
+        let label = [KeyValue::new("authority", name.to_owned())];
+        self.tokens.add(0, &label);
+        self.authority_failures.add(0, &label);
+    }
+
+    /// Counts an attempt to get an authority's time stamp.
+    pub fn asked_authority(&self, name: &str, stamped: bool) {
+        let counter = if stamped { &self.tokens } else { &self.authority_failures };
+        counter.add(1, &[KeyValue::new("authority", name.to_owned())]);
+    }
+
     /// Counts an attempt to get a witness's cosignature.
     pub fn asked_witness(&self, name: &str, cosigned: bool) {
         let counter = if cosigned { &self.cosignatures } else { &self.witness_failures };
@@ -231,6 +256,20 @@ pub fn show(shown: &Arc<Shown>, log: &Arc<RootLog>) {
             shown.asks_witnesses().then(|| cosigned.unwrap_or_default())
         },
     );
+}
+
+/// Shows how old the newest anchor is, and how long one has been due, while the coordinator leads.
+pub fn show_anchors(shown: &Arc<Shown>) {
+    gauge(
+        shown,
+        "coppice.anchor.age",
+        "s",
+        "Time since the newest anchor was made, or since one was first looked for",
+        |shown| shown.leads().then(|| shown.anchors.age()).flatten().map(|age| age.as_secs()),
+    );
+    gauge(shown, "coppice.anchor.overdue", "s", "How long an anchor has been due that is not made yet", |shown| {
+        shown.leads().then(|| shown.anchors.overdue().as_secs())
+    });
 }
 
 /// Registers a gauge of a value of `of`. It shows nothing once `of` is dropped.

@@ -30,7 +30,7 @@ use coppice_verify::note::SignerKey;
 use tokio::{net::TcpListener, task::JoinHandle};
 use zeroize::Zeroizing;
 
-pub use config::{Config, Limits, PROGRAM, Retention, Witness};
+pub use config::{Anchor, Config, Limits, PROGRAM, Retention, Tsa, Witness};
 
 use crate::{
     Handle, Service,
@@ -176,6 +176,9 @@ impl Prepared {
         if !config.witnesses.is_empty() {
             let (witnesses, quorum) = config.witnesses()?;
             service.ask_witnesses(witnesses, quorum).map_err(|error| failed(&error))?;
+        }
+        if let Some(anchoring) = config.anchoring()? {
+            service.anchor(anchoring).map_err(|error| failed(&error))?;
         }
         if let Some(Bound { listener, address, tls }) = self.http {
             service.serve_log(listener, tls);

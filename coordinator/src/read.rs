@@ -1,5 +1,6 @@
 //! Reads of committed state, and their proofs. They need no leadership.
 
+pub mod interval;
 pub mod ledgers;
 pub mod proofs;
 pub mod reads;

@@ -1,5 +1,5 @@
 //! The coordinator's state as others see it: its leader, its readiness, the cosigned checkpoint,
-//! and the metadata store's answer.
+//! its anchors, and the metadata store's answer.
 //!
 //! Tasks set these values, and gauges, health, the API and [`Handle`](crate::Handle) show them.
 //! None of them decides anything that is committed.
@@ -45,6 +45,43 @@ pub struct Cosigned {
     pub since: Instant,
 }
 
+/// How far the log is stamped, as the leader's task last saw it.
+#[derive(Debug, Default)]
+pub struct Anchors(Mutex<AnchorTimes>);
+
+#[derive(Debug, Default)]
+struct AnchorTimes {
+    /// When the newest anchor was made.
+    newest: Option<Instant>,
+    /// Since when an anchor has been due that is not made.
+    due: Option<Instant>,
+}
+
+impl Anchors {
+    /// Time since the newest anchor.
+    pub fn age(&self) -> Option<Duration> {
+        self.0.lock().expect("no holder of the lock panics").newest.map(|at| at.elapsed())
+    }
+
+    /// How long an anchor has been due. Zero if none is.
+    pub fn overdue(&self) -> Duration {
+        let due = self.0.lock().expect("no holder of the lock panics").due;
+        due.map_or(Duration::ZERO, |due| due.elapsed())
+    }
+
+    /// Notes when the newest anchor was made. Without any, time counts from the first look.
+    pub fn anchored(&self, at: Option<Instant>) {
+        let mut known = self.0.lock().expect("no holder of the lock panics");
+        known.newest = at.or(known.newest).or_else(|| Some(Instant::now()));
+    }
+
+    /// Notes whether an anchor is due.
+    pub fn is_due(&self, due: bool) {
+        let mut known = self.0.lock().expect("no holder of the lock panics");
+        known.due = if due { known.due.or_else(|| Some(Instant::now())) } else { None };
+    }
+}
+
 /// The values that a coordinator shows.
 #[derive(Debug)]
 pub struct Shown {
@@ -55,6 +92,7 @@ pub struct Shown {
     pub readiness: watch::Sender<Readiness>,
     /// The newest cosigned checkpoint.
     pub cosigned: watch::Sender<Option<Arc<Cosigned>>>,
+    pub anchors: Anchors,
     /// Whether this coordinator asks witnesses for cosignatures.
     asks_witnesses: AtomicBool,
     /// The newest answer of the metadata store, and when it came.
@@ -71,6 +109,7 @@ impl Shown {
             leadership: watch::Sender::new(Leadership::default()),
             readiness: watch::Sender::new(Err("it has just started".to_owned())),
             cosigned: watch::Sender::new(None),
+            anchors: Anchors::default(),
             asks_witnesses: AtomicBool::new(false),
             registry: watch::Sender::default(),
             registry_heard: Mutex::default(),

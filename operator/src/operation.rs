@@ -102,7 +102,7 @@ pub fn is_ours(header: &Header, principal: &str) -> bool {
     let recorded = match &header.body {
         Body::Rollback(rollback) => &rollback.principal,
         Body::Prune(prune) => &prune.principal,
-        Body::Genesis(_) | Body::Commit | Body::Key(_) | Body::Other { .. } => return false,
+        Body::Genesis(_) | Body::Commit | Body::Key(_) | Body::Anchor(_) | Body::Other { .. } => return false,
     };
     let claim = claim_of(recorded);
     claim.is_some_and(|claim| claim.split_once(CREATOR).is_some_and(|(name, _)| name == principal))

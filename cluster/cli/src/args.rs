@@ -1,15 +1,17 @@
 //! The command line as clap sees it: names, options, help texts.
 
+mod anchor;
 mod ledger;
 mod line;
 mod named;
 mod reads;
 mod serve;
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use anchor::{Anchor, AnchorExport, AnchorInterval, AnchorList, Window};
 pub use ledger::{
     Ledger, LedgerAppend, LedgerAudit, LedgerCreate, LedgerGet, LedgerJournals, LedgerLineage, LedgerMember,
     LedgerOccult, LedgerShow, MayOccult, MemberRole, OccultPrepare, Order, OrderSubmit, Signer,
@@ -125,6 +127,9 @@ pub enum Command {
     Audit(Audit),
     /// Check a proof file, offline. Exit code 1 if it does not hold.
     Verify(Verify),
+    /// Time stamps over the root log, by authorities that have no part in the ledger.
+    #[command(subcommand)]
+    Anchor(Anchor),
     /// Ledgers whose members sign what they append.
     #[command(subcommand, after_help = FORMS)]
     Ledger(Ledger),
@@ -220,6 +225,16 @@ pub struct Dev {
     /// repeatable. A majority counts.
     #[arg(long, num_args = 2, value_names = ["VKEY", "URL"])]
     pub witness: Vec<String>,
+    /// Address of a time-stamping authority (RFC 3161) that stamps checkpoints; repeat it, each
+    /// time with a --tsa-root. A majority counts.
+    #[arg(long, value_name = "URL", requires = "tsa_root")]
+    pub tsa: Vec<String>,
+    /// PEM file with the roots of a time-stamping authority, in the order of --tsa.
+    #[arg(long, value_name = "FILE", requires = "tsa")]
+    pub tsa_root: Vec<PathBuf>,
+    /// Time from one stamped checkpoint to the next, such as 2s. While nothing is committed, too.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = anchor::parse_duration)]
+    pub anchor_every: Duration,
 }
 
 fn parse_replicas(text: &str) -> Result<u32, String> {
@@ -336,6 +351,8 @@ pub struct Verify {
     /// Fail unless the proof is of this version.
     #[arg(long, value_name = "VERSION")]
     pub expect_version: Option<u64>,
+    #[command(flatten)]
+    pub time: Window,
 }
 
 #[derive(Clone, Debug, Args)]

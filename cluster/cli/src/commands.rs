@@ -1,5 +1,6 @@
 //! The commands.
 
+pub mod anchor;
 pub mod audit;
 mod consent;
 pub mod fsck;
@@ -64,6 +65,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Ledger(args::Ledger::Audit(args)) => {
             audit::ledger(&client()?, args, arguments.common.trust.as_deref(), output).await
         }
+        Command::Anchor(command) => anchor::anchor(&client()?, command, output).await,
         Command::Ledger(command) => ledger::ledger(&client()?, command, output).await,
         Command::Order(args::Order::Submit(args)) => order::submit(&client()?, args, output).await,
         Command::Order(command) => order::offline(command, output),

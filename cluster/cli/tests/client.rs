@@ -37,6 +37,7 @@ async fn cluster() -> (Cluster, coppice_verify::note::VerifierKey) {
         listen: Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "--listen").expect("a free port"),
         http_listen: None,
         witnesses: Vec::new(),
+        anchoring: None,
         retention: None,
         tuning: Tuning::default(),
     };

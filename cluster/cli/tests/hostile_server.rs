@@ -168,6 +168,14 @@ impl v1::ledger_server::Ledger for Liar {
         }))
     }
 
+    async fn anchor(&self, _: Request<v1::AnchorRequest>) -> Answer<v1::AnchorResponse> {
+        Ok(Response::new(v1::AnchorResponse { header: vec![7; 1 << 20].into() }))
+    }
+
+    async fn get_interval(&self, _: Request<v1::GetIntervalRequest>) -> Answer<v1::GetIntervalResponse> {
+        Ok(Response::new(v1::GetIntervalResponse { proof: vec![7; 1 << 20].into() }))
+    }
+
     async fn status(&self, _: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
         let replicas = vec![v1::ReplicaStatus { note: "x".repeat(100), ..Default::default() }; PARTS / 10];
         let groups = vec![v1::GroupStatus { replicas, ..Default::default() }];

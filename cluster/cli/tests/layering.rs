@@ -23,7 +23,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("coppice-root", &["types", "verify", "env"]),
     ("coppice-consensus", &["types", "env"]),
     ("coppice-shard-node", &["types", "verify", "proto", "env", "engine", "root", "consensus", "metadata", "process"]),
-    ("coppice-coordinator", &["types", "verify", "proto", "env", "metadata", "process"]),
+    ("coppice-coordinator", &["types", "verify", "timestamp", "proto", "env", "metadata", "process"]),
     ("coppice-client", &["types", "verify", "proto"]),
     ("coppice-operator", &["types", "verify", "proto", "env", "client"]),
     ("coppice-measure", &["types", "verify", "env", "engine", "consensus"]),

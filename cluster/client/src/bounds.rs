@@ -45,7 +45,7 @@ fn bytes_max(path: &str) -> usize {
         "Head" | "GetHeader" | "OpenSession" | "Stage" | "Discard" | "Pin" | "Unpin" | "TransferLeader" => {
             SHORT_BYTES_MAX
         }
-        "Prune" | "Rollback" | "RotateKey" | "Status" | "ListPins" => LIST_BYTES_MAX,
+        "Anchor" | "Prune" | "Rollback" | "RotateKey" | "Status" | "ListPins" => LIST_BYTES_MAX,
         _ => ANSWER_BYTES_MAX,
     }
 }

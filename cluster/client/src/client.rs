@@ -501,6 +501,18 @@ impl Client {
         ask!(self, Repeat::Unsafe, rotate_key, request)
     }
 
+    /// Has the newest checkpoint stamped by the authorities that the leading coordinator knows.
+    /// Returns the header that keeps their tokens.
+    pub async fn anchor(&self) -> Result<v1::AnchorResponse, Error> {
+        ask!(self, Repeat::Safe, anchor, v1::AnchorRequest {})
+    }
+
+    /// The proof of the time stamps around an entry of the root log. Verify it with
+    /// `coppice_verify::verify`, and judge its tokens with `coppice_timestamp`.
+    pub async fn interval(&self, request: v1::GetIntervalRequest) -> Result<v1::GetIntervalResponse, Error> {
+        ask!(self, Repeat::Safe, get_interval, request)
+    }
+
     /// Keeps a version from being pruned for `ttl`, which is rounded down to milliseconds and is at
     /// most a day. A pin with the same id is renewed.
     pub async fn pin(&self, id: PinId, version: u64, ttl: Duration) -> Result<v1::VersionPin, Error> {

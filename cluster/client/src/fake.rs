@@ -199,6 +199,8 @@ impl v1::ledger_server::Ledger for Fake {
         prune: v1::PruneRequest => v1::AdminResponse;
         rollback: v1::RollbackRequest => v1::AdminResponse;
         rotate_key: v1::RotateKeyRequest => v1::AdminResponse;
+        anchor: v1::AnchorRequest => v1::AnchorResponse;
+        get_interval: v1::GetIntervalRequest => v1::GetIntervalResponse;
         unpin: v1::UnpinRequest => v1::UnpinResponse;
         list_pins: v1::ListPinsRequest => v1::ListPinsResponse;
         transfer_leader: v1::TransferLeaderRequest => v1::TransferLeaderResponse;

@@ -84,6 +84,36 @@ impl Authority {
         Ok(Self { roots, certificates: Vec::new(), policies: Vec::new(), accuracy: None })
     }
 
+    /// An authority of which there is a file with its certificates. Those that are their own
+    /// issuers are its roots, and the others lie between these and tokens. If there is none of the
+    /// first kind, all are roots.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new).
+    pub fn from_certificates(bytes: &[u8]) -> Result<Self, Error> {
+        let all = read_certificates(bytes)?;
+        let is_root = |der: &CertificateDer<'_>| {
+            read_certificate(der).is_ok_and(|it| it.subject().as_raw() == it.issuer().as_raw())
+        };
+        let (roots, certificates): (Vec<_>, Vec<_>) = all.into_iter().partition(is_root);
+        if roots.is_empty() {
+            return Self::new(bytes);
+        }
+        Ok(Self { roots, certificates, policies: Vec::new(), accuracy: None })
+    }
+
+    /// The token with those certificates between its signer and the roots that it lacks, so that
+    /// others need nothing but the roots. They lie outside of what is signed.
+    ///
+    /// # Errors
+    /// If the token is too long with them.
+    pub fn complete(&self, token: &Token) -> Result<Token, Error> {
+        let own = token.certificates();
+        let missing = self.certificates.iter().map(|certificate| certificate.as_ref());
+        let missing: Vec<&[u8]> = missing.filter(|certificate| !own.contains(certificate)).collect();
+        if missing.is_empty() { Ok(token.clone()) } else { token.with_certificates(&missing) }
+    }
+
     /// Adds certificates between the roots and tokens, those of signers included. They need no
     /// trust, and tokens may bring them instead.
     ///
@@ -231,6 +261,16 @@ pub fn verify(
     let mut hash = [0; 32];
     hash.copy_from_slice(Digest::Sha256.of(&signer).as_ref());
     Ok(Stamped { time: info.time, accuracy, serial: info.serial.clone(), policy: info.policy, signer: hash })
+}
+
+/// The name of the signer as its certificate in the token has it, unverified. `None` if the token
+/// brings no such certificate. The name may hold any character.
+#[must_use]
+pub fn claimed_signer(token: &Token) -> Option<String> {
+    let signed = token.signed().ok()?;
+    let named = &signed.certificate;
+    let der = signed.certificates.iter().find(|der| named.digest.of(der).as_ref() == named.hash)?;
+    Some(read_certificate(der).ok()?.subject().to_string())
 }
 
 /// Finds the certificate that the signature names by its hash, and compares what else names it.

@@ -58,7 +58,7 @@ mod oids;
 mod request;
 mod token;
 
-pub use authority::{Authority, Stamped, verify};
+pub use authority::{Authority, Stamped, claimed_signer, verify};
 pub use const_oid::ObjectIdentifier;
 pub use error::{Error, Refusal};
 pub use info::Info;

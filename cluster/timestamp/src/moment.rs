@@ -115,6 +115,13 @@ impl Accuracy {
         if millis < 1000 && micros < 1000 { Some(Self { seconds, millis, micros }) } else { None }
     }
 
+    /// So many milliseconds, which may be more than a thousand.
+    #[must_use]
+    pub const fn from_millis(millis: u32) -> Self {
+        // The remainder is below a thousand.
+        Self { seconds: millis / 1000, millis: (millis % 1000) as u16, micros: 0 }
+    }
+
     /// The sum in nanoseconds.
     #[must_use]
     pub const fn nanoseconds(self) -> i128 {
@@ -189,6 +196,7 @@ mod tests {
         let accuracy = Accuracy::new(1, 500, 20).expect("small parts");
         assert_eq!(accuracy.nanoseconds(), 1_500_020_000);
         assert_eq!(accuracy.to_string(), "1.50002 s");
+        assert_eq!(Accuracy::from_millis(61_250).to_string(), "61.25 s");
         assert_eq!(Accuracy::new(0, 1000, 0), None);
         assert_eq!(Accuracy::new(0, 0, 1000), None);
         let second = Accuracy::new(1, 0, 0).expect("no parts");

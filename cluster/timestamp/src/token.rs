@@ -1,5 +1,7 @@
 //! What an authority sends back: a response with a token, and what the token's signature covers.
 
+use std::collections::BTreeSet;
+
 use const_oid::ObjectIdentifier;
 
 use crate::{
@@ -53,6 +55,37 @@ impl Token {
     pub fn to_response(&self) -> Vec<u8> {
         let status = der::element(SEQUENCE, &[&der::element(INTEGER, &[&[0]])]);
         der::element(SEQUENCE, &[&status, &self.der])
+    }
+
+    /// The certificates that the token brings, in DER. Nothing of them is verified.
+    #[must_use]
+    pub fn certificates(&self) -> Vec<&[u8]> {
+        // The constructor has parsed the same bytes.
+        self.signed().map(|signed| signed.certificates).unwrap_or_default()
+    }
+
+    /// The token with these certificates in addition to its own. They lie outside of what is
+    /// signed.
+    pub(crate) fn with_certificates(&self, more: &[&[u8]]) -> Result<Self, Error> {
+        let mut token = Reader::new(&self.der, "token").nested(SEQUENCE, "token")?;
+        let kind = token.element(OBJECT_IDENTIFIER)?.whole;
+        let mut data = token.nested(der::context(0), "signed data")?.nested(SEQUENCE, "signed data")?;
+        // Version, digests and content.
+        let head = [data.any()?.whole, data.any()?.whole, data.any()?.whole].concat();
+        let mut all: BTreeSet<&[u8]> = more.iter().copied().collect();
+        if let Some(own) = data.optional(der::context(0))? {
+            let mut own = Reader::new(own.contents, "certificates");
+            while !own.is_empty() {
+                all.insert(own.any()?.whole);
+            }
+        }
+        let mut tail = Vec::new();
+        while !data.is_empty() {
+            tail.extend_from_slice(data.any()?.whole);
+        }
+        let certificates = der::element(der::context(0), &all.into_iter().collect::<Vec<_>>());
+        let data = der::element(SEQUENCE, &[&head, &certificates, &tail]);
+        Self::parse(&der::element(SEQUENCE, &[kind, &der::element(der::context(0), &[&data])]))
     }
 
     /// What the token states, unverified.

@@ -12,6 +12,7 @@ use alloc::{collections::BTreeSet, vec::Vec};
 use coppice_types::{Digest, Params, ShardId, Stamp, Version};
 
 use crate::{
+    anchor::Anchor,
     epochs::Epochs,
     hash::RecordBody,
     header::{Body, BrokenRule, Header, check},
@@ -47,6 +48,8 @@ pub struct Chain {
     boundary: Version,
     /// The ledger's keys, from that of genesis on.
     keys: Vec<[u8; 32]>,
+    /// Entries of the log that was stamped last.
+    stamped: Option<u64>,
 }
 
 impl Chain {
@@ -104,7 +107,12 @@ impl Chain {
                 ])?;
                 self.keys.push(change.new);
             }
-            Body::Other { .. } => {}
+            Body::Anchor(Anchor::Stamps(stamps)) => {
+                let grows = self.stamped.is_none_or(|size| stamps.size > size);
+                check(&[("an anchor of a log that is no larger than the one stamped before", grows)])?;
+                self.stamped = Some(stamps.size);
+            }
+            Body::Anchor(Anchor::Chain(_)) | Body::Other { .. } => {}
         }
         let pairs = u32::try_from(self.epochs.pairs().len()) == Ok(header.epoch_pairs);
         check(&[("epochs that its rollbacks do not lead to", pairs && self.epochs.root() == header.epochs_root)])?;

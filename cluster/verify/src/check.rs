@@ -6,6 +6,7 @@
 //! The level of a tree (at most 32) and 64 halvings of a list bound every recursion. The length of
 //! the file bounds time and memory.
 
+mod anchors;
 mod claim;
 mod failure;
 mod ledgers;
@@ -21,8 +22,8 @@ use coppice_types::{Digest, Stamp};
 
 pub use self::{
     claim::{
-        Answer, Claim, Journal, JournalsClaim, LineageClaim, QueryClaim, ReceiptClaim, Record, StandingClaim,
-        TimeClaim, Verified,
+        AnchorClaim, Answer, Claim, IntervalClaim, Journal, JournalsClaim, LineageClaim, QueryClaim, ReceiptClaim,
+        Record, StandingClaim, TimeClaim, Verified,
     },
     failure::{Cause, Failure, Step},
     log::ProvenLog,
@@ -131,6 +132,7 @@ fn check_in<'a>(file: &ProofFile<'a>, log: Log) -> Result<Verified<'a>, Failure>
         Proof::Journals(proof) => Claim::Journals(ledgers::check_journals(&log, proof)?),
         Proof::Time(proof) => Claim::Time(time::check(&log, proof)?),
         Proof::Lineage(proof) => Claim::Lineage(ledgers::check_lineage(&log, proof)?),
+        Proof::Interval(proof) => Claim::Interval(anchors::check(&log, proof)?),
     };
     let Log { cluster, checkpoint, keys, newest } = log;
     Ok(Verified { cluster, checkpoint, newest, keys, claim, newer: None })

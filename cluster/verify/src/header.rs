@@ -20,6 +20,7 @@ pub(crate) use self::part::check;
 use self::part::read_text;
 pub use self::part::{BrokenRule, PREFIX_BYTES_MAX, PRINCIPAL_BYTES_MAX, REASON_BYTES_MAX};
 use crate::{
+    anchor::Anchor,
     epochs::Epochs,
     hash::log_entry_hash,
     keys::{KEY_CHANGES_MAX, KeyChange},
@@ -29,6 +30,7 @@ use crate::{
 
 /// Largest header, in bytes.
 pub const HEADER_BYTES_MAX: usize = 65_534;
+
 /// One entry of the root log: an event of the ledger, and the state that it leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -79,9 +81,11 @@ pub enum Body {
     Prune(Prune),
     /// The key that signs checkpoints was changed.
     Key(KeyChange),
+    /// Time stamps over an earlier checkpoint were kept.
+    Anchor(Anchor),
     /// A kind that this code does not know.
     Other {
-        /// Number of the kind: 4, 5, or 7 to 255.
+        /// Number of the kind: 4, 5, or 8 to 255.
         kind: u8,
         /// The opaque bytes of the body.
         bytes: Vec<u8>,
@@ -90,7 +94,7 @@ pub enum Body {
 
 /// Numbers of the kinds that this code knows. A replica of the log can't proceed past a header of a
 /// different kind.
-pub const KINDS: [u8; 5] = [0, 1, 2, 3, 6];
+pub const KINDS: [u8; 6] = [0, 1, 2, 3, 6, 7];
 
 /// Body of the genesis header.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,6 +178,7 @@ impl Header {
             Body::Rollback(_) => 2,
             Body::Prune(_) => 3,
             Body::Key(_) => 6,
+            Body::Anchor(_) => 7,
             Body::Other { kind, .. } => *kind,
         }
     }
@@ -312,6 +317,7 @@ impl Header {
                 check(&[("number of key changes", counted(change.number))])?;
                 change.check(&self.cluster)
             }
+            Body::Anchor(anchor) => anchor.check(self.sequence),
             Body::Other { .. } => Ok(()),
         }
     }
@@ -352,6 +358,10 @@ impl Header {
             Body::Key(_) => check(&[
                 ("state of a key change", self.stamp == before.stamp && self.state_root == before.state_root),
                 ("shards and epochs of a key change", same_shards && same_epochs),
+            ]),
+            Body::Anchor(_) => check(&[
+                ("state of an anchor", self.stamp == before.stamp && self.state_root == before.state_root),
+                ("shards and epochs of an anchor", same_shards && same_epochs),
             ]),
             // Only commits and rollbacks move the head; a header of an unknown kind never does.
             Body::Other { .. } => check(&[
@@ -400,6 +410,7 @@ impl Body {
                 out.str16(prune.reason.as_bytes());
             }
             Self::Key(change) => change.encode(&mut out),
+            Self::Anchor(anchor) => anchor.encode(&mut out),
             Self::Other { bytes, .. } => out.raw(bytes),
         }
         out.into_bytes()
@@ -427,6 +438,7 @@ impl Body {
                 reason: read_text(&mut input, REASON_BYTES_MAX, "reason")?,
             }),
             6 => Self::Key(KeyChange::decode(&mut input)?),
+            7 => Self::Anchor(Anchor::decode(&mut input)?),
             _ => return Ok(Self::Other { kind, bytes: bytes.to_vec() }),
         };
         input.finish()?;

@@ -13,8 +13,9 @@
 //!  check         replay         audit              the verifier, its oracle, the rules of an audit
 //!  policy        proof          journal           whom to trust; proof files; entries of journals
 //!  ledgers                                         ledgers of members
-//!  checkpoint    cosignature    header             the signed head of the log, and its entries
-//!  keys          principal                         parts of headers
+//!  header        cosignature                       the log's entries, and lines of witnesses
+//!  anchor        keys           principal          parts of headers
+//!  checkpoint                                      the signed head of the log
 //!  note  epochs  shard_map  rules                  notes; lists in headers; shapes of trees
 //!  merkle        base64         tile               lists of hashes, texts, names of tiles
 //!  hash                                            one function for each kind of hash
@@ -44,6 +45,7 @@ pub mod shard_map;
 pub mod keys;
 pub mod principal;
 
+pub mod anchor;
 pub mod checkpoint;
 pub mod cosignature;
 pub mod header;

@@ -5,6 +5,7 @@
 //! far less if its records are puts, whatever counts it claims.
 
 mod digests;
+mod interval;
 mod ledgers;
 mod time;
 mod tree;
@@ -18,6 +19,7 @@ use coppice_types::{
 };
 
 use self::digests::{read_digests, write_digests};
+pub use self::interval::{ANCHORS_MAX, IntervalProof};
 pub use self::ledgers::{JournalPart, JournalsProof, KnownPart, LineageProof, RequestPart};
 pub use self::time::TimeProof;
 pub use self::tree::{Entry, LEVEL_MAX, NodePart, Subtree, TREES_MAX, Tree, TreeList};
@@ -36,7 +38,7 @@ pub const FILE_BYTES_MAX: usize = 64 << 20;
 /// Longest bound of a range, in bytes: the successor of a longest key.
 pub const BOUND_BYTES_MAX: usize = KEY_BYTES_MAX + 1;
 
-/// Format of the proofs of kinds 0 to 2. Formats 1 and 2 belonged to protocol version 1.
+/// Format of the proofs of kinds 0 to 2 and 6. Formats 1 and 2 belonged to protocol version 1.
 const FORMAT: u8 = 3;
 /// Format of the kinds that came later, which readers of format 3 alone do not know.
 const FORMAT_LATER: u8 = 4;
@@ -66,6 +68,8 @@ pub enum Proof<'a> {
     Time(TimeProof<'a>),
     /// Kind 5: shows all journals with a clue, or the newest of them.
     Lineage(LineageProof<'a>),
+    /// Kind 6: shows anchors around an entry of the log.
+    Interval(IntervalProof<'a>),
 }
 
 /// `log part`: a signed checkpoint, the newest header in its log, and the log's key changes.
@@ -248,6 +252,7 @@ impl<'a> ProofFile<'a> {
             Proof::Journals(proof) => proof.encode(&mut out)?,
             Proof::Time(proof) => proof.encode(&mut out),
             Proof::Lineage(proof) => proof.encode(&mut out)?,
+            Proof::Interval(proof) => proof.encode(&mut out)?,
         }
         let mut bytes = out.into_bytes();
         bytes.extend(file_checksum(&bytes).to_le_bytes());
@@ -287,6 +292,7 @@ impl<'a> ProofFile<'a> {
             (FORMAT_LATER, 3) => Proof::Journals(JournalsProof::decode(&mut input)?),
             (FORMAT_LATER, 4) => Proof::Time(TimeProof::decode(&mut input)?),
             (FORMAT_LATER, 5) => Proof::Lineage(LineageProof::decode(&mut input)?),
+            (FORMAT_LATER, 6) => Proof::Interval(IntervalProof::decode(&mut input)?),
             _ => return Err(Error::Malformed("proof file kind")),
         };
         input.finish()?;
@@ -303,13 +309,14 @@ impl<'a> Proof<'a> {
             Self::Journals(_) => 3,
             Self::Time(_) => 4,
             Self::Lineage(_) => 5,
+            Self::Interval(_) => 6,
         }
     }
 
     fn format(&self) -> u8 {
         match self {
             Self::Query(_) | Self::Receipt(_) | Self::Standing(_) => FORMAT,
-            Self::Journals(_) | Self::Time(_) | Self::Lineage(_) => FORMAT_LATER,
+            Self::Journals(_) | Self::Time(_) | Self::Lineage(_) | Self::Interval(_) => FORMAT_LATER,
         }
     }
 
@@ -323,6 +330,7 @@ impl<'a> Proof<'a> {
             Self::Journals(proof) => &proof.log,
             Self::Time(proof) => &proof.log,
             Self::Lineage(proof) => &proof.query.log,
+            Self::Interval(proof) => &proof.log,
         }
     }
 }

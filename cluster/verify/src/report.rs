@@ -12,7 +12,10 @@ use coppice_types::{Digest, Stamp};
 
 use self::json::Object;
 use crate::{
-    check::{Answer, Claim, Failure, Journal, JournalsClaim, LineageClaim, ReceiptClaim, Record, TimeClaim, Verified},
+    check::{
+        AnchorClaim, Answer, Claim, Failure, IntervalClaim, Journal, JournalsClaim, LineageClaim, ReceiptClaim, Record,
+        TimeClaim, Verified,
+    },
     checkpoint::Checkpoint,
     journal::Entry,
     policy::Examined,
@@ -51,6 +54,7 @@ pub fn proven(verified: &Verified<'_>, examined: Option<&Examined>, encoding: Op
             Claim::Journals(claim) => put_journals(object, claim),
             Claim::Time(claim) => put_time(object, claim),
             Claim::Lineage(claim) => put_lineage(object, claim),
+            Claim::Interval(claim) => put_interval(object, claim),
         }
         put_log(object, verified);
         match examined {
@@ -198,6 +202,27 @@ fn put_lineage(object: &mut Object<'_>, claim: &LineageClaim) {
     object.number("count", claim.count);
     object.flag("complete", claim.after == 0);
     object.list("journals", &claim.journals, put_journal);
+}
+
+/// The anchors with their tokens, which are not judged here.
+fn put_interval(object: &mut Object<'_>, claim: &IntervalClaim) {
+    object.text("kind", "interval");
+    object.number("sequence", claim.header.sequence.0);
+    object.list("below", &claim.below, put_anchor);
+    object.list("above", &claim.above, put_anchor);
+}
+
+fn put_anchor(object: &mut Object<'_>, anchor: &AnchorClaim) {
+    object.number("sequence", anchor.sequence.0);
+    object.number("timestamp_ms", anchor.timestamp_ms);
+    object.number("stamped_size", anchor.stamps.size);
+    object.text("stamped_root", anchor.stamps.root);
+    object.text("imprint", anchor.imprint);
+    object.list("tokens", &anchor.stamps.tokens, |object, token| {
+        object.number("type", token.kind);
+        object.number("chain", token.chain);
+        object.number("bytes", token.bytes.len() as u64);
+    });
 }
 
 fn put_journal(object: &mut Object<'_>, journal: &Journal) {

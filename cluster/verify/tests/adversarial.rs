@@ -38,10 +38,10 @@ fn every_attack_fails_at_its_step() {
         assert!(names.insert(attack.name), "{} twice", attack.name);
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    // Step `format` has the test of damaged files. Key changes, questions, policies, ledgers and
-    // times have test files of their own.
+    // Step `format` has the test of damaged files. Key changes, questions, policies, ledgers, times
+    // and anchors have test files of their own.
     steps.extend([Step::Format, Step::Keys, Step::Cosignatures, Step::Question]);
-    steps.extend([Step::List, Step::Leaf, Step::Request, Step::Envelope, Step::Lineage, Step::Time]);
+    steps.extend([Step::List, Step::Leaf, Step::Request, Step::Envelope, Step::Lineage, Step::Time, Step::Anchors]);
     assert_eq!(steps.into_iter().collect::<Vec<_>>(), Step::ALL, "every step catches something");
 }
 

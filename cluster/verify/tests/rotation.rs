@@ -49,7 +49,9 @@ fn log<'a, 'b>(file: &'b mut ProofFile<'a>) -> &'b mut LogPart<'a> {
         Proof::Query(proof) => &mut proof.log,
         Proof::Receipt(proof) => &mut proof.log,
         Proof::Standing(proof) => &mut proof.log,
-        Proof::Journals(_) | Proof::Time(_) | Proof::Lineage(_) => panic!("other tests have these kinds"),
+        Proof::Journals(_) | Proof::Time(_) | Proof::Lineage(_) | Proof::Interval(_) => {
+            panic!("other tests have these kinds")
+        }
     }
 }
 

@@ -492,7 +492,9 @@ fn claim(verified: &Verified<'_>) -> Value {
             let entry = text(&Entry::Batch(claim.batch.clone()).encode());
             json!({ "kind": "receipt", "version": stamp(claim.header.stamp), "index": claim.index, "entry": entry })
         }
-        Claim::Journals(_) | Claim::Time(_) | Claim::Lineage(_) => panic!("other files have these kinds"),
+        Claim::Journals(_) | Claim::Time(_) | Claim::Lineage(_) | Claim::Interval(_) => {
+            panic!("other files have these kinds")
+        }
         Claim::Standing(claim) => {
             let pairs: Vec<Value> =
                 claim.epochs.pairs().iter().map(|pair| json!([pair.epoch.0, pair.base.0])).collect();

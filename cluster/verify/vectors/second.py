@@ -528,8 +528,8 @@ class Header:
     """A header that keeps the rules that concern it alone.
 
     `what` is its body: (prefix, key, parameters, shards) of genesis, (target, head before) of a
-    rollback, the boundary of a prune, (number, old key, new key) of a key change. `changes` counts
-    the key changes so far, in format 2 alone.
+    rollback, the boundary of a prune, (number, old key, new key) of a key change, (size, root,
+    tokens) of an anchor with stamps. `changes` counts the key changes so far, in format 2 alone.
     """
 
     def __init__(self, data, step):
@@ -582,6 +582,8 @@ class Header:
             need(self.what <= version, "format", "a prune above the head")
         elif self.kind == 6:
             self.what = self.check_change(r)
+        elif self.kind == 7:
+            self.what = self.check_anchor(r)
         else:
             return
         r.end()
@@ -604,6 +606,22 @@ class Header:
         need(self.state_root == mth(leaves), "format", "the state of genesis")
         epochs = (self.epochs_root, self.epoch_pairs)
         need(epochs == (mth([epoch_leaf((0, 0))]), 1), "format", "the epochs of genesis")
+
+    def check_anchor(self, r):
+        form = r.u8()
+        need(form in (0, 1), "format", "the form of an anchor")
+        if form == 0:
+            count = r.u16()
+            need(1 <= count <= 32, "format", "the number of certificates")
+            need(all([r.str16() for _ in range(count)]), "format", "an empty certificate")
+            return None
+        size, root, count = r.u64(), r.take(32), r.u16()
+        need(1 <= size <= self.sequence, "format", "an anchor that stamps nothing, or itself")
+        need(1 <= count <= 32, "format", "the number of tokens")
+        tokens = [(r.u8(), r.u8(), r.str32()) for _ in range(count)]
+        need(all(1 <= len(token[2]) <= 16384 for token in tokens), "format", "the length of a token")
+        need(sum(len(token[2]) for token in tokens) <= 64000, "format", "the length of all tokens")
+        return size, root, tokens
 
     def check_change(self, r):
         number, old, new, by_old, by_new = r.u32(), r.take(32), r.take(32), r.take(64), r.take(64)
@@ -1371,8 +1389,54 @@ def check_time(r, log):
     return header.stamp, claim | {"final": log.newest.time > time}
 
 
+# Section 19: anchors around an entry.
+def check_interval(r, log):
+    part = (r.str16(), r.hashes())
+    below = r.u16()
+    need(below <= 16, "format", "the number of anchors")
+    below = [((r.str16(), r.hashes()), None) for _ in range(below)]
+    above = r.u16()
+    need(above <= 16, "format", "the number of anchors")
+    above = [((r.str16(), r.hashes()), r.hashes()) for _ in range(above)]
+    r.end()
+    log.check()
+    header = log.header(part, "header")
+    anchors = [(log.header(anchor, "anchors"), path) for anchor, path in below + above]
+    stamped = all(anchor.kind == 7 and anchor.what is not None for anchor, _ in anchors)
+    need(stamped, "anchors", "not an anchor with stamps")
+    for anchor, path in anchors[: len(below)]:
+        need(anchor.sequence < header.sequence, "anchors", "an anchor that does not come before the entry")
+    for anchor, path in anchors[len(below) :]:
+        size, root, _ = anchor.what
+        need(header.sequence < size, "anchors", "an anchor of a log that does not hold the entry")
+        included(header.sequence, size, header.hash, path, root, "anchors")
+    places = [(anchor.sequence, anchor.what[0]) for anchor, _ in anchors]
+    ordered = all(a[0] < b[0] and a[1] < b[1] for a, b in zip(places, places[1:]))
+    need(ordered, "anchors", "anchors out of order")
+    claims = [claim_anchor(log, anchor) for anchor, _ in anchors]
+    return header.stamp, {
+        "kind": "interval",
+        "version": list(header.stamp),
+        "sequence": header.sequence,
+        "below": claims[: len(below)],
+        "above": claims[len(below) :],
+    }
+
+
+def claim_anchor(log, anchor):
+    size, root, tokens = anchor.what
+    lines = f"{log.keys.keys[0].name}\n{size}\n{base64.b64encode(root).decode()}\n"
+    return {
+        "sequence": anchor.sequence,
+        "size": size,
+        "root": root.hex(),
+        "imprint": H(lines.encode()).hex(),
+        "tokens": [[kind, chain, token.hex()] for kind, chain, token in tokens],
+    }
+
+
 # The kinds of proof files by their format.
-KINDS = {3: (0, 1, 2), 4: (3, 4, 5)}
+KINDS = {3: (0, 1, 2), 4: (3, 4, 5, 6)}
 
 
 def open_file(data):
@@ -1393,7 +1457,15 @@ def verify(data, keys, joined=False):
     """Verifies a proof file and returns (log, stamp, claim)."""
     r, kind, cluster = open_file(data)
     log = Log(r, cluster, keys, joined)
-    checks = (check_query, check_receipt, check_standing, check_journals, check_time, check_lineage)
+    checks = {
+        0: check_query,
+        1: check_receipt,
+        2: check_standing,
+        3: check_journals,
+        4: check_time,
+        5: check_lineage,
+        6: check_interval,
+    }
     stamp, claim = checks[kind](r, log)
     return log, stamp, claim
 
@@ -1468,6 +1540,7 @@ class Auditor:
 
     def __init__(self):
         self.before, self.standing, self.pairs, self.boundary, self.keys = None, [], [(0, 0)], 0, []
+        self.stamped = 0
 
     def take(self, data):
         header, before = Header(data, 1), self.before
@@ -1491,6 +1564,9 @@ class Auditor:
             need(old == self.keys[-1], 5, "a key change from another key")
             need(new not in self.keys, 5, "a key change to an earlier key")
             self.keys.append(new)
+        elif header.kind == 7 and header.what is not None:
+            need(header.what[0] > self.stamped, 2, "an anchor of a log that is no larger than the one before")
+            self.stamped = header.what[0]
         root = mth([epoch_leaf(pair) for pair in self.pairs])
         need((len(self.pairs), root) == (header.epoch_pairs, header.epochs_root), 6, "epochs that rollbacks do not give")
         self.before = header
@@ -2765,6 +2841,29 @@ def run_rotation():
     return len(vectors["cases"])
 
 
+def run_anchors():
+    vectors = load("anchors.json")
+    key, auditor = parse_key(vectors["vkey"]), Auditor()
+    for entry in vectors["entries"]:
+        auditor.take(bytes.fromhex(entry))
+    for case in vectors["invalid headers"]:
+        try:
+            Header(bytes.fromhex(case["bytes"]), "header")
+        except Failed:
+            continue
+        raise AssertionError(case["why"])
+    for case in vectors["proofs"]:
+        assert verify_both(bytes.fromhex(case["file"]), None, key)[2] == case["claim"], case["name"]
+    for case in vectors["lies"]:
+        try:
+            verify_both(bytes.fromhex(case["file"]), None, key)
+        except Failed as failed:
+            assert str(failed) == case["failed step"], (case["name"], str(failed))
+            continue
+        raise AssertionError(case["name"])
+    return sum(len(vectors[name]) for name in ("entries", "invalid headers", "proofs", "lies"))
+
+
 def run_cases():
     cases = load("cases.json")["cases"]
     for case in cases:
@@ -2949,6 +3048,11 @@ def say(log, claim):
         if claim["next"]:
             yield f"the one after it, {claim['next'][0]}, at {claim['next'][1]}"
         yield "no later commit changes that" if claim["final"] else "it is head: a later version may have that time, too"
+    elif claim["kind"] == "interval":
+        yield f"entry {claim['sequence']} of the log has these anchors around it, whose tokens are not judged here:"
+        for side in ("below", "above"):
+            for anchor in claim[side]:
+                yield f"{side}: entry {anchor['sequence']} stamps {anchor['size']} entries, imprint {anchor['imprint']}"
     elif claim["kind"] == "receipt":
         yield f"batch {claim['index']} of the version's journal was committed: {claim['entry']}"
     else:
@@ -3018,7 +3122,8 @@ def command(arguments):
 
 def run_all():
     lists = (run_hashes, run_list_proofs, run_rules, run_packing, run_replay)
-    files = (run_log, run_notes, run_proofs, run_rotation, run_cases, run_lies, run_times, run_audits, run_ledgers)
+    files = (run_log, run_notes, run_proofs, run_rotation, run_cases, run_lies, run_times)
+    files += (run_audits, run_ledgers, run_anchors)
     for run in lists + files:
         print(run.__name__[4:].replace("_", " ") + ":", run(), "agree")
     return 0

@@ -23,13 +23,18 @@ use super::{
     forward::Forward,
     intake::{Intake, answer, session_of},
     lead,
-    survey::{DONE, Survey},
 };
 use crate::{
-    groups::{links::Links, wire::View},
+    anchor::Orders,
+    groups::{
+        links::Links,
+        survey::{DONE, Survey},
+        wire::View,
+    },
     plan::Refusal,
     quotas,
     read::{
+        interval::interval,
         proofs::{self, SignedPrefix},
         reads::{Reads, Sink},
     },
@@ -60,6 +65,8 @@ pub struct Api {
     forward: Forward,
     links: Arc<Links>,
     shown: Arc<Shown>,
+    /// Orders anchors; `None` if no authority is configured.
+    anchors: Option<Orders>,
 }
 
 /// A stream of messages to a client.
@@ -68,8 +75,15 @@ type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 pub type Answer<T> = Result<Response<T>, Status>;
 
 impl Api {
-    pub fn new(intake: Intake, reads: Reads, forward: Forward, links: Arc<Links>, shown: Arc<Shown>) -> Self {
-        Self { intake, reads, keys: Arc::default(), forward, links, shown }
+    pub fn new(
+        intake: Intake,
+        reads: Reads,
+        forward: Forward,
+        links: Arc<Links>,
+        shown: Arc<Shown>,
+        anchors: Option<Orders>,
+    ) -> Self {
+        Self { intake, reads, keys: Arc::default(), forward, links, shown, anchors }
     }
 
     async fn commit_here(
@@ -458,6 +472,23 @@ impl Ledger for Api {
         };
         let done = self.forward.route(request, false, here, async |leader, request| leader.rotate_key(request).await);
         recorded(log.as_ref(), &caller, action, done).await
+    }
+
+    async fn anchor(&self, request: Request<v1::AnchorRequest>) -> Answer<v1::AnchorResponse> {
+        let (caller, log) = Caller::from(&request);
+        let here = async |_| {
+            let unknown = "the leading coordinator knows no time-stamping authority: name some as anchor.tsa";
+            let missing = || Refusal::new(Reason::PreconditionFailed, unknown.to_owned());
+            let header = self.anchors.as_ref().ok_or_else(missing)?.now().await?;
+            Ok(Response::new(v1::AnchorResponse { header }))
+        };
+        let done = self.forward.route(request, false, here, async |leader, request| leader.anchor(request).await);
+        recorded(log.as_ref(), &caller, Action::new("anchor", String::new()), done).await
+    }
+
+    async fn get_interval(&self, request: Request<v1::GetIntervalRequest>) -> Answer<v1::GetIntervalResponse> {
+        let proof = interval(&self.intake.log, &self.shown, request.get_ref()).await?;
+        Ok(Response::new(v1::GetIntervalResponse { proof }))
     }
 
     async fn pin(&self, request: Request<v1::PinRequest>) -> Answer<v1::PinResponse> {

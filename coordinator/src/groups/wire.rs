@@ -132,6 +132,18 @@ pub struct View {
     pub oldest_pin: Option<v1::VersionPin>,
     /// The newest version that appended to a ledger of members; 0 before the first.
     pub ledger_floor: Version,
+    /// The newest anchor with stamps.
+    pub anchor: Option<AnchorPlace>,
+}
+
+/// The place of an anchor with stamps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnchorPlace {
+    pub sequence: u64,
+    /// Entries of the log that it stamps.
+    pub stamped_size: u64,
+    /// The time in its header, in ms since 1970.
+    pub timestamp_ms: u64,
 }
 
 impl View {
@@ -178,6 +190,10 @@ pub fn view_in(view: Option<v1::RootView>) -> Result<View, Status> {
         term: Term(view.term),
         oldest_pin: view.oldest_pin,
         ledger_floor: Version(view.ledger_floor),
+        anchor: view.anchor.map(|it| {
+            let v1::AnchorPlace { sequence, stamped_size, timestamp_ms } = it;
+            AnchorPlace { sequence, stamped_size, timestamp_ms }
+        }),
     })
 }
 

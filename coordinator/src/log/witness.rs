@@ -26,11 +26,11 @@ use tokio::{
 };
 use tonic::Status;
 
-pub use self::client::Post;
 use crate::{
     error::Error,
     groups::root_log::RootLog,
     metrics::Metrics,
+    post::{self, Post},
     random::Random,
     shown::{Cosigned, Shown},
 };
@@ -94,7 +94,8 @@ struct Round {
 /// # Errors
 /// If the HTTP client can't be created.
 pub fn over_http() -> Result<Post, Error> {
-    client::over_http().map_err(|error| Error::Options(format!("witnesses can't be asked: {error}")))
+    let post = post::over_http(None, client::ANSWER_BYTES_MAX);
+    post.map_err(|error| Error::Options(format!("witnesses can't be asked: {error}")))
 }
 
 /// Asks witnesses, and publishes a checkpoint when `quorum` of them have cosigned it. Never

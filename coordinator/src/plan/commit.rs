@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use coppice_types::{Digest, MergeName, SessionCommit, ShardId, ShardState, Stamp, Version, codec::Writer};
 use coppice_verify::{
+    anchor::{Anchor, Stamps},
     epochs::Epochs,
     hash::{self, RecordBody},
     header::{Body, Header, Prune, Rollback},
@@ -216,6 +217,13 @@ impl LogTail {
     #[must_use]
     pub fn change_key(&self, change: KeyChange, now_ms: u64) -> Commit {
         Commit::of(self.next(Body::Key(change), now_ms), self.epochs.clone(), self.leaves.clone())
+    }
+
+    /// Makes the header that keeps time stamps.
+    #[must_use]
+    pub fn anchor(&self, stamps: Stamps, now_ms: u64) -> Commit {
+        let body = Body::Anchor(Anchor::Stamps(stamps));
+        Commit::of(self.next(body, now_ms), self.epochs.clone(), self.leaves.clone())
     }
 
     /// Makes the header of a rollback or prune.

@@ -1,6 +1,6 @@
 //! The settings of `coppice-coordinator`; docs/operations.md describes them for operators.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use coppice_process::{
     Failure, Flag, Format, Log, Program, Settings, Telemetry,
@@ -11,11 +11,16 @@ use coppice_process::{
     store::Store,
     tls::{Acceptor, Believed, Protocol, ServerTls, Tls},
 };
+use coppice_timestamp::{Accuracy, Authority};
 use coppice_types::ClusterId;
 use coppice_verify::cosignature::CosignerKey;
 use serde::{Deserialize, Serialize};
 
-use crate::{log::witness, options};
+use crate::{
+    anchor::{self, Anchoring},
+    log::witness,
+    options,
+};
 
 /// The command line.
 pub const PROGRAM: Program = Program {
@@ -92,6 +97,8 @@ pub struct Config {
     pub witnesses: Vec<Witness>,
     /// How many witnesses must cosign a checkpoint [default: a majority].
     pub witness_quorum: Option<usize>,
+    /// The authorities that stamp checkpoints. By default none.
+    pub anchor: Option<Anchor>,
     /// The versions that are kept. By default all.
     #[serde(default)]
     pub retention: Retention,
@@ -108,6 +115,54 @@ pub struct Witness {
     pub url: String,
     /// The witness's public key.
     pub vkey: String,
+}
+
+/// Time stamps over the root log, by authorities that speak RFC 3161 over HTTP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Anchor {
+    /// The authorities. None may have a root in common with another.
+    pub tsa: Vec<Tsa>,
+    /// How many of them must stamp a checkpoint [default: a majority].
+    pub quorum: Option<NonZeroUsize>,
+    /// Seconds from one anchor to the next.
+    #[serde(default = "every_s")]
+    pub every_s: u32,
+    /// Whether only checkpoints that witnesses have cosigned are stamped [default: true if there
+    /// are witnesses].
+    pub cosigned: Option<bool>,
+    /// Whether checkpoints are stamped while nothing is committed, too.
+    #[serde(default)]
+    pub idle: bool,
+}
+
+/// An authority that stamps time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tsa {
+    /// The address that requests are posted to.
+    pub url: String,
+    /// The PEM file of its roots, and of certificates that its tokens may lack.
+    pub root: PathBuf,
+    /// How far its times may be off at least, in ms. Needed where its tokens don't say it.
+    pub accuracy_ms: Option<u32>,
+}
+
+fn every_s() -> u32 {
+    60
+}
+
+impl Tsa {
+    fn open(&self) -> Result<anchor::Tsa, Failure> {
+        let wrong = |error: String| Failure::usage(format!("anchor.tsa: {}: {error}", self.root.display()));
+        let roots = std::fs::read(&self.root).map_err(|error| wrong(error.to_string()))?;
+        let authority = Authority::from_certificates(&roots).map_err(|error| wrong(error.to_string()))?;
+        let authority = match self.accuracy_ms.map(Accuracy::from_millis) {
+            Some(accuracy) => authority.with_accuracy(accuracy),
+            None => authority,
+        };
+        Ok(anchor::Tsa { url: self.url.clone(), authority })
+    }
 }
 
 /// The versions that the leading coordinator keeps, which must be equal for all coordinators. Older
@@ -239,6 +294,7 @@ impl Config {
             }
         }
         self.witnesses()?;
+        self.anchoring()?;
         self.ledger.digest().map(drop)
     }
 
@@ -280,6 +336,25 @@ impl Config {
         let witnesses = self.witnesses.iter().map(witness).collect::<Result<Vec<_>, Failure>>()?;
         let majority = witnesses.len() / 2 + 1;
         Ok((witnesses, self.witness_quorum.unwrap_or(majority)))
+    }
+
+    /// The authorities that stamp checkpoints, and how often. Reads their roots.
+    pub(super) fn anchoring(&self) -> Result<Option<Anchoring>, Failure> {
+        let Some(anchor) = &self.anchor else { return Ok(None) };
+        let authorities = anchor.tsa.iter().map(Tsa::open).collect::<Result<Vec<_>, Failure>>()?;
+        let majority = NonZeroUsize::MIN.saturating_add(authorities.len() / 2);
+        let anchoring = Anchoring {
+            quorum: anchor.quorum.unwrap_or(majority),
+            every: Duration::from_secs(anchor.every_s.into()),
+            cosigned: anchor.cosigned.unwrap_or(!self.witnesses.is_empty()),
+            idle: anchor.idle,
+            authorities,
+        };
+        anchoring.check().map_err(|error| Failure::usage(format!("anchor: {error}")))?;
+        if anchoring.cosigned && self.witnesses.is_empty() {
+            return Err(Failure::usage("anchor.cosigned needs witnesses, and there are none"));
+        }
+        Ok(Some(anchoring))
     }
 
     pub(super) fn limits(&self) -> options::Limits {

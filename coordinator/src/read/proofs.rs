@@ -168,7 +168,11 @@ impl HeaderProof {
     }
 }
 
-fn encode(cluster: ClusterId, proof: Proof<'_>) -> Result<Bytes, Status> {
+/// The bytes of a proof file.
+///
+/// # Errors
+/// `LIMIT_EXCEEDED` if the file would be too large.
+pub fn encode(cluster: ClusterId, proof: Proof<'_>) -> Result<Bytes, Status> {
     let too_large = |_| status::refuse(Reason::LimitExceeded, "a proof file may have at most 64 MiB: ask for less");
     ProofFile { cluster, proof }.encode().map(Bytes::from).map_err(too_large)
 }

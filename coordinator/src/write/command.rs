@@ -5,7 +5,7 @@ use std::sync::Arc;
 use coppice_process::access::Caller;
 use coppice_proto::{status, v1};
 use coppice_types::{Reason, SessionId, Version, text::control_in};
-use coppice_verify::principal::CLAIM_BYTES_MAX;
+use coppice_verify::{anchor::Stamps, principal::CLAIM_BYTES_MAX};
 use tokio::{
     sync::{OwnedSemaphorePermit, oneshot},
     time::Instant,
@@ -19,8 +19,8 @@ use crate::{
     quotas::Slot,
 };
 
-/// Limit on the number of stage commands, rollbacks, prunes and key changes that wait. Batches have
-/// their own queue slots.
+/// Limit on the number of stage commands, rollbacks, prunes, key changes and anchors that wait.
+/// Batches have their own queue slots.
 pub const TASKS_MAX: usize = 64;
 /// Longest reason, in bytes.
 const REASON_BYTES_MAX: usize = 1024;
@@ -124,7 +124,7 @@ pub enum StageCommand {
 }
 
 /// The operation of an [`AdminRequest`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// Head becomes the state of this version.
     Rollback(Version),
@@ -132,9 +132,11 @@ pub enum Wanted {
     Prune(Version),
     /// This key signs checkpoints from now on.
     Key(PublicKey),
+    /// These time stamps are kept.
+    Anchor(Arc<Stamps>),
 }
 
-/// A waiting rollback, prune or key change. Its texts are within their limits.
+/// A waiting rollback, prune, key change or anchor. Its texts are within their limits.
 #[derive(Debug)]
 pub struct AdminRequest {
     pub wanted: Wanted,

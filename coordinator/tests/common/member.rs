@@ -40,6 +40,7 @@ struct Inner {
 #[derive(Default)]
 struct State_ {
     last: Option<Checkpoint>,
+    cosigned: Vec<Checkpoint>,
     asked: u64,
 }
 
@@ -74,6 +75,11 @@ impl Member {
     /// The size that the witness cosigned last.
     pub fn size(&self) -> u64 {
         self.inner.state.lock().expect("no handler panics").last.as_ref().map_or(0, |last| last.size)
+    }
+
+    /// All checkpoints that the witness cosigned.
+    pub fn cosigned(&self) -> Vec<Checkpoint> {
+        self.inner.state.lock().expect("no handler panics").cosigned.clone()
     }
 
     /// How often the witness was asked.
@@ -117,6 +123,7 @@ impl Inner {
             Habit::SignsAnother => self.signer.cosign("another text\n", 1_700_000_000),
             _ => self.signer.cosign(&new.text(), 1_700_000_000),
         };
+        state.cosigned.push(new.clone());
         state.last = Some(new);
         Ok((StatusCode::OK, format!("{line}\n")))
     }

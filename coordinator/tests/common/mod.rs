@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use coppice_coordinator::{Connect, Genesis, Handle, Limits, Options, Service, Witness};
+use coppice_coordinator::{Anchoring, Connect, Genesis, Handle, Limits, Options, Post, Service, Witness};
 use coppice_env::{Clock, SimRng, SimStorage, SystemClock};
 use coppice_metadata::{Error, Leader, LeaseId, Member, Metadata, Revision, Snapshot, Watch};
 use coppice_proto::{
@@ -16,6 +16,7 @@ use coppice_types::{ClusterId, GroupId, Params, RaftId, ShardId};
 use coppice_verify::{checkpoint::origin, note::SignerKey, shard_map::ShardMap};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time::timeout};
 
+pub mod authority;
 pub mod member;
 pub mod proxy;
 pub mod team;
@@ -210,6 +211,23 @@ impl World {
         let url = format!("http://{}", listener.local_addr().expect("it listens"));
         service.serve_log(listener, None);
         (self.run(name, (service, handle)), url)
+    }
+
+    /// Starts a coordinator that has authorities stamp checkpoints. All witnesses must cosign.
+    pub fn coordinator_with_anchors(&self, name: &str, witnesses: &[Witness], anchoring: Anchoring) -> Running {
+        let (mut service, handle) = self.service(name);
+        if !witnesses.is_empty() {
+            service.ask_witnesses(witnesses.to_vec(), witnesses.len()).expect("the witnesses are sound");
+        }
+        service.anchor(anchoring).expect("the authorities are sound");
+        self.run(name, (service, handle))
+    }
+
+    /// Like `coordinator_with_anchors`, but authorities are asked by `post`.
+    pub fn coordinator_with_anchors_by(&self, name: &str, post: Post, anchoring: Anchoring) -> Running {
+        let (mut service, handle) = self.service(name);
+        service.anchor_by(post, anchoring).expect("the authorities are sound");
+        self.run(name, (service, handle))
     }
 
     fn service(&self, name: &str) -> (Service, Handle) {

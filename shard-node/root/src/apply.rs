@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use coppice_env::bug::{Bug, planted};
 use coppice_types::{Digest, Sequence, ShardId, Stamp, Term, Version};
 use coppice_verify::{
+    anchor::Anchor,
     epochs::Epochs,
     hash,
     header::{Body, Header, Prune, Rollback},
@@ -27,7 +28,7 @@ use crate::{
     state::{Ledger, state_of, state_root},
     tiles::split_index,
     timeline::Unreadable,
-    types::{KeyTurn, SessionCommit},
+    types::{AnchorPlace, KeyTurn, SessionCommit},
 };
 
 /// The reason why a command is not executed.
@@ -167,6 +168,12 @@ impl Root {
             Body::Key(change) => {
                 ledger.keys.push(KeyTurn { sequence, public_key: change.new });
             }
+            Body::Anchor(anchor) => {
+                if let Anchor::Stamps(stamps) = anchor {
+                    let timestamp_ms = header.timestamp_ms;
+                    ledger.anchor = Some(AnchorPlace { sequence, stamped_size: stamps.size, timestamp_ms });
+                }
+            }
             Body::Genesis(_) | Body::Other { .. } => unreachable!("other kinds were refused"),
         }
         let path = ledger.log.path_of_next();
@@ -205,12 +212,29 @@ impl Root {
             }
             Body::Prune(prune) => check_prune(ledger, &header, prune, command)?,
             Body::Key(change) => check_key(ledger, change, command)?,
+            Body::Anchor(anchor) => self.check_anchor(ledger, anchor, command)?,
             Body::Genesis(_) | Body::Other { .. } => return Err(Refusal::Follows("kind").into()),
         };
         check_state(ledger, &header, &changed)?;
         check_epochs(&header, &epochs)?;
         check_journal_root(&header, &command.journal)?;
         Ok(Checked { header, changed, growth })
+    }
+
+    /// Checks that an anchor stamps a larger log than the one before, with the root that it had.
+    fn check_anchor(&self, ledger: &Ledger, anchor: &Anchor, command: &AppendHeader) -> Result<States, Stop> {
+        check_no_journal(command)?;
+        if let Some(leaf) = command.changed_leaves.first() {
+            return Err(Refusal::Leaf { shard: leaf.shard, what: "an anchor changes no state" }.into());
+        }
+        let Anchor::Stamps(stamps) = anchor else { return Ok(States::new()) };
+        if ledger.anchor.is_some_and(|before| stamps.size <= before.stamped_size) {
+            return Err(Refusal::Anchor("the stamped log is no larger than the one before").into());
+        }
+        if ledger.log.root_at(stamps.size, &self.store)? != stamps.root {
+            return Err(Refusal::Anchor("the log never had this root").into());
+        }
+        Ok(States::new())
     }
 
     /// Checks a rollback. Returns the states of the target that differ from those of head.

@@ -19,8 +19,8 @@ use crate::{
 pub const COMMAND_VERSION: u8 = 1;
 /// The header formats that this code applies: of protocol versions 2 and 3.
 const HEADER_FORMATS: [u8; 2] = [1, 2];
-/// The header kinds that this code applies: genesis, commit, rollback, prune, key.
-const HEADER_KINDS: [u8; 5] = [0, 1, 2, 3, 6];
+/// The header kinds that this code applies: genesis, commit, rollback, prune, key, anchor.
+const HEADER_KINDS: [u8; 6] = [0, 1, 2, 3, 6, 7];
 /// Longest name of a candidate, in bytes.
 pub const CANDIDATE_BYTES_MAX: usize = 256;
 /// Limit on the number of shards that one header changes.

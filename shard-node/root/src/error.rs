@@ -235,6 +235,9 @@ pub enum Refusal {
     /// The key change is not the next one, or does not start from the current key.
     #[error("the key can't be changed: {0}")]
     Key(&'static str),
+    /// The anchor does not stamp a larger prefix of this log than the one before.
+    #[error("the anchor is refused: {0}")]
+    Anchor(&'static str),
     /// The pin holds another version, and a pin stays with its version.
     #[error("pin {pin} holds version {version}")]
     OtherPin {
@@ -273,7 +276,7 @@ impl Refusal {
             Self::Repeated { .. } => Reason::SessionMismatch,
             Self::Pinned { .. } => Reason::Pinned,
             Self::LedgerFloor { .. } => Reason::LedgerFloor,
-            Self::Key(_) | Self::OtherPin { .. } | Self::PinTime(_) => Reason::InvalidArgument,
+            Self::Key(_) | Self::Anchor(_) | Self::OtherPin { .. } | Self::PinTime(_) => Reason::InvalidArgument,
             Self::PinsFull(_) | Self::SessionsFull(_) => Reason::QuotaExceeded,
         }
     }

@@ -81,6 +81,6 @@ pub use read::{AtTime, HEADERS_PER_READ_MAX, View};
 pub use sessions::{SESSION_IDLE_MS_MAX, SESSION_IDLE_MS_MIN, SESSIONS_MAX, Session};
 pub use transfer::{PINS_MAX, SnapshotReceiver};
 pub use types::{
-    AdminEntry, EpochPair, KeyTurn, Operation, Position, SessionBatch, SessionCommit, ShardBoundary, ShardMap,
-    ShardState, StateLeaf, VersionState,
+    AdminEntry, AnchorPlace, EpochPair, KeyTurn, Operation, Position, SessionBatch, SessionCommit, ShardBoundary,
+    ShardMap, ShardState, StateLeaf, VersionState,
 };

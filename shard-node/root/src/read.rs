@@ -14,7 +14,7 @@ use crate::{
     state::{Ledger, state_root},
     timeline::{Admin, Unreadable},
     times::newest_at,
-    types::{AdminEntry, EpochPair, KeyTurn, Operation, ShardBoundary, ShardMap, StateLeaf, VersionState},
+    types::{AdminEntry, AnchorPlace, EpochPair, KeyTurn, Operation, ShardBoundary, ShardMap, StateLeaf, VersionState},
 };
 
 /// Limit on the number of headers of one read. A read ends with the bundle, so it may return fewer.
@@ -51,6 +51,8 @@ pub struct View {
     pub keys: Vec<KeyTurn>,
     /// The newest version that appended to a ledger of members; 0 before the first.
     pub ledger_floor: Version,
+    /// The newest anchor with stamps; `None` before the first.
+    pub anchor: Option<AnchorPlace>,
 }
 
 /// The newest version at a time: canonical bytes and places of its header, and of that of the
@@ -90,6 +92,7 @@ impl Root {
             leader: self.state.leader.clone(),
             keys: ledger.keys.clone(),
             ledger_floor: ledger.ledgers.floor(),
+            anchor: ledger.anchor,
         })
     }
 

@@ -28,7 +28,7 @@ use crate::{
     store::Store,
     tiles::{TILE_WIDTH, split_index},
     timeline::Timeline,
-    types::{KeyTurn, ShardState, StateLeaf},
+    types::{AnchorPlace, KeyTurn, ShardState, StateLeaf},
 };
 
 /// First bytes of a saved state without pins and key changes.
@@ -42,6 +42,10 @@ const MAGIC_KEYS: &[u8; 8] = b"copstt03";
 /// First bytes of the saved state of a cluster with ledgers. Pins, keys and ledgers, each possibly
 /// none, follow the ledger.
 const MAGIC_LEDGERS: &[u8; 8] = b"copstt04";
+
+/// First bytes of a saved state with an anchor. Pins and keys, each possibly none, then ledgers in
+/// a cluster with ledgers, and then the place of the newest anchor follow the ledger.
+const MAGIC_ANCHORS: &[u8; 8] = b"copstt05";
 
 /// Everything that commands change.
 #[derive(Debug)]
@@ -76,6 +80,8 @@ pub(crate) struct Ledger {
     pub(crate) keys: Vec<KeyTurn>,
     /// The ledgers of members.
     pub(crate) ledgers: Ledgers,
+    /// The newest anchor with stamps.
+    pub(crate) anchor: Option<AnchorPlace>,
     /// Index of the growing chunk.
     pub(crate) chunk: Chunk,
 }
@@ -92,11 +98,13 @@ impl State {
         let keyed = self.ledger.as_ref().is_some_and(|ledger| !ledger.keys.is_empty());
         let pinned = self.ledger.as_ref().is_some_and(|ledger| !ledger.pins.is_empty());
         let with_ledgers = self.ledger.as_ref().is_some_and(|ledger| ledger.params().ledgers);
-        out.raw(match (with_ledgers, keyed, pinned) {
-            (true, ..) => MAGIC_LEDGERS,
-            (false, true, _) => MAGIC_KEYS,
-            (false, false, true) => MAGIC_PINS,
-            (false, false, false) => MAGIC,
+        let anchor = self.ledger.as_ref().and_then(|ledger| ledger.anchor);
+        out.raw(match (anchor, with_ledgers, keyed, pinned) {
+            (Some(_), ..) => MAGIC_ANCHORS,
+            (None, true, ..) => MAGIC_LEDGERS,
+            (None, false, true, _) => MAGIC_KEYS,
+            (None, false, false, true) => MAGIC_PINS,
+            (None, false, false, false) => MAGIC,
         });
         out.u64(journal.chunk);
         out.u64(journal.len);
@@ -109,14 +117,19 @@ impl State {
         out.flag(self.ledger.is_some());
         if let Some(ledger) = &self.ledger {
             ledger.encode(&mut out);
-            if pinned || keyed || with_ledgers {
+            if pinned || keyed || with_ledgers || anchor.is_some() {
                 ledger.pins.encode(&mut out);
             }
-            if keyed || with_ledgers {
+            if keyed || with_ledgers || anchor.is_some() {
                 encode_keys(&ledger.keys, &mut out);
             }
             if with_ledgers {
                 ledger.ledgers.encode(&mut out);
+            }
+            if let Some(AnchorPlace { sequence, stamped_size, timestamp_ms }) = anchor {
+                out.u64(sequence.0);
+                out.u64(stamped_size);
+                out.u64(timestamp_ms);
             }
         }
         with_checksum(out.into_bytes())
@@ -131,7 +144,8 @@ impl State {
     fn decode(bytes: &[u8]) -> Result<(Self, End), codec::Error> {
         let mut input = Reader::new(bytes);
         let magic = input.take(MAGIC.len())?;
-        if ![MAGIC, MAGIC_PINS, MAGIC_KEYS, MAGIC_LEDGERS].iter().any(|known| magic == *known) {
+        let known = [MAGIC, MAGIC_PINS, MAGIC_KEYS, MAGIC_LEDGERS, MAGIC_ANCHORS];
+        if !known.iter().any(|known| magic == *known) {
             return Err(codec::Error::Malformed("magic"));
         }
         let journal = End { chunk: input.u64()?, len: input.u64()?, chain: input.digest()? };
@@ -154,12 +168,15 @@ impl State {
             if magic == MAGIC_KEYS && ledger.keys.is_empty() {
                 return Err(codec::Error::Malformed("keys"));
             }
-            if magic == MAGIC_LEDGERS {
+            if magic == MAGIC_LEDGERS || magic == MAGIC_ANCHORS && ledger.params().ledgers {
                 ledger.ledgers = Ledgers::decode(&mut input, ledger.timeline.head().version)?;
+            }
+            if magic == MAGIC_ANCHORS {
+                ledger.anchor = Some(decode_anchor(&mut input, ledger.log.size())?);
             }
         }
         let with_ledgers = state.ledger.as_ref().is_some_and(|ledger| ledger.params().ledgers);
-        if with_ledgers != (magic == MAGIC_LEDGERS) {
+        if magic != MAGIC_ANCHORS && with_ledgers != (magic == MAGIC_LEDGERS) {
             return Err(codec::Error::Malformed("ledgers"));
         }
         input.finish()?;
@@ -202,6 +219,7 @@ impl Ledger {
             pins: Pins::default(),
             keys: Vec::new(),
             ledgers: Ledgers::default(),
+            anchor: None,
             chunk: Chunk::default(),
         };
         // A log of one entry fills no tile.
@@ -297,6 +315,7 @@ impl Ledger {
             pins: Pins::default(),
             keys: Vec::new(),
             ledgers: Ledgers::default(),
+            anchor: None,
             chunk: Chunk::decode(input)?,
         };
         let consistent = ledger.newest.sequence.0.checked_add(1) == Some(ledger.log.size())
@@ -324,6 +343,13 @@ fn decode_keys(input: &mut Reader<'_>, log_size: u64) -> Result<Vec<KeyTurn>, co
     let inside = keys.last().is_none_or(|turn| turn.sequence.0 < log_size);
     let inside = inside && keys.first().is_none_or(|turn| turn.sequence.0 > 0);
     if ascend && inside && keys.len() <= KEY_CHANGES_MAX { Ok(keys) } else { Err(codec::Error::Malformed("keys")) }
+}
+
+fn decode_anchor(input: &mut Reader<'_>, log_size: u64) -> Result<AnchorPlace, codec::Error> {
+    let sequence = Sequence(input.u64()?);
+    let place = AnchorPlace { sequence, stamped_size: input.u64()?, timestamp_ms: input.u64()? };
+    let fits = (1..=place.sequence.0).contains(&place.stamped_size) && place.sequence.0 < log_size;
+    if fits { Ok(place) } else { Err(codec::Error::Malformed("place of an anchor")) }
 }
 
 pub(crate) fn state_of(leaf: &StateLeaf) -> ShardState {

@@ -19,6 +19,17 @@ pub struct KeyTurn {
     pub public_key: [u8; 32],
 }
 
+/// The place of an anchor with stamps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnchorPlace {
+    /// The anchor's own place in the log.
+    pub sequence: Sequence,
+    /// Entries of the log that it stamps.
+    pub stamped_size: u64,
+    /// The time in its header, in ms since 1970.
+    pub timestamp_ms: u64,
+}
+
 /// A version that was found by number, with its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionState {

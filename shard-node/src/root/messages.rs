@@ -20,6 +20,11 @@ pub fn to_pin(pin: &Pin) -> v1::VersionPin {
     v1::VersionPin { id: convert::to_pin_id(pin.id), version: pin.version.0, expires_ms: pin.expires_ms }
 }
 
+pub(super) fn to_anchor(place: &coppice_root::AnchorPlace) -> v1::AnchorPlace {
+    let coppice_root::AnchorPlace { sequence, stamped_size, timestamp_ms } = *place;
+    v1::AnchorPlace { sequence: sequence.0, stamped_size, timestamp_ms }
+}
+
 pub(super) fn to_key_turn(turn: &coppice_root::KeyTurn) -> v1::KeyTurn {
     v1::KeyTurn { sequence: turn.sequence.0, public_key: Bytes::copy_from_slice(&turn.public_key) }
 }

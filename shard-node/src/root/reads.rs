@@ -8,7 +8,7 @@ use coppice_proto::{
 use coppice_root::{Flush, Root};
 use coppice_types::{Epoch, Reason, Sequence, Version};
 
-use super::messages::{refused, to_admin, to_key_turn, to_pin};
+use super::messages::{refused, to_admin, to_anchor, to_key_turn, to_pin};
 use crate::{
     refusal::Refusal,
     replica::runner::{Job, Runner},
@@ -64,6 +64,7 @@ impl RootMachine {
             keys: view.keys.iter().map(to_key_turn).collect(),
             newest_path: Some(convert::to_path(&view.newest_path)),
             ledger_floor: view.ledger_floor.0,
+            anchor: view.anchor.as_ref().map(to_anchor),
         })
     }
 

@@ -4,6 +4,7 @@ use coppice_client::{Client, Error};
 use coppice_proto::v1::{self, get_header_request::Which};
 use coppice_types::escape::escape_lines;
 use coppice_verify::{
+    anchor::Anchor,
     header::{Body, Header},
     proof::ProofFile,
 };
@@ -93,6 +94,11 @@ pub(super) fn log_row(header: &Header) -> [String; 5] {
             let (who, why) = (safe(&change.principal), safe(&change.reason));
             format!("number {}, to {}, by `{who}`: {why}", change.number, hex::encode(change.new))
         }
+        Body::Anchor(Anchor::Stamps(stamps)) => {
+            let (size, tokens) = (count(stamps.size, "entry"), count(stamps.tokens.len() as u64, "token"));
+            format!("{tokens} over the first {size}")
+        }
+        Body::Anchor(Anchor::Chain(certificates)) => count(certificates.len() as u64, "certificate"),
         Body::Commit | Body::Other { .. } => format!("state root {}", header.state_root),
     };
     [
@@ -155,6 +161,10 @@ pub fn header_json(header: &Header) -> Value {
                 "reason": change.reason,
             }),
         )),
+        Body::Anchor(Anchor::Stamps(stamps)) => Some(("anchor", super::anchor::describe(header, stamps))),
+        Body::Anchor(Anchor::Chain(certificates)) => {
+            Some(("anchor", json!({ "certificates": certificates.iter().map(hex::encode).collect::<Vec<_>>() })))
+        }
         Body::Commit | Body::Other { .. } => None,
     };
     if let (Some((name, body)), Value::Object(fields)) = (body, &mut object) {

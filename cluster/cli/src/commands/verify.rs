@@ -1,12 +1,13 @@
 //! `coppice verify`: checks a proof file and says what it proves, offline.
 
 mod ledgers;
+mod time;
 
 use std::path::Path;
 
 use coppice_types::{Digest, Version};
 use coppice_verify::{
-    check::{self, Answer, Claim, Question, Record, Subject, TimeClaim, Verified},
+    check::{self, Answer, Claim, IntervalClaim, Question, Record, Subject, TimeClaim, Verified},
     note::VerifierKey,
     policy::{Examined, Policy},
     report,
@@ -27,24 +28,26 @@ use crate::{
 pub fn verify(args: &args::Verify, output: Output) -> Result<(), Failure> {
     let file = input::read(&args.file)?;
     let newer = args.checkpoint.as_deref().map(input::read).transpose()?;
-    let verified = match (&args.policy, &args.key) {
-        (Some(policy), key) => {
-            let policy = parse_policy(policy, key.as_deref())?;
-            check::verify_under(&file, &policy, newer.as_deref()).map(|(verified, examined)| (verified, Some(examined)))
-        }
-        (None, Some(key)) => check::verify(&file, &parse_vkey(key)?, newer.as_deref()).map(|verified| (verified, None)),
-        (None, None) => return Err(Failure::usage("no key to trust: set --key or --policy")),
-    };
+    let trust = Trust::parse(args)?;
+    let verified = trust.verify(&file, newer.as_deref());
     let expected = Expectation::parse(args)?;
+    let times = Times::read(args, trust)?;
     let answered = verified.and_then(|(verified, examined)| {
         verified.answers(&expected.question())?;
         Ok((verified, examined))
     });
     match answered {
-        Ok((verified, examined)) => {
-            let object = proven(&verified, examined.as_ref(), output)?;
-            output.result(&object, || describe(&verified, examined.as_ref(), output))
-        }
+        Ok((verified, examined)) => match times.judge(&verified)? {
+            Ok(judged) => {
+                let mut object = proven(&verified, examined.as_ref(), output)?;
+                if let (Some(judged), Value::Object(fields)) = (&judged, &mut object) {
+                    fields.insert("time".to_owned(), judged.json());
+                }
+                let time = judged.map_or_else(String::new, |judged| judged.describe());
+                output.result(&object, || describe(&verified, examined.as_ref(), output) + &time)
+            }
+            Err(why) => refuse_time(args, &why, output),
+        },
         Err(failure) => {
             if output.json {
                 output.result(&read(report::refused(&failure)), String::new)?;
@@ -55,6 +58,87 @@ pub fn verify(args: &args::Verify, output: Output) -> Result<(), Failure> {
             Err(Failure::new(Code::NotFound, "").silent())
         }
     }
+}
+
+/// What the caller demands of time, with the bytes of the proof of time, if there is one.
+struct Times {
+    believed: Option<time::Believed>,
+    file: Option<Vec<u8>>,
+    trust: Trust,
+}
+
+/// The key or policy of the command line.
+enum Trust {
+    Key(VerifierKey),
+    Policy(Box<Policy>),
+}
+
+impl Trust {
+    fn parse(args: &args::Verify) -> Result<Self, Failure> {
+        match (&args.policy, &args.key) {
+            (Some(policy), key) => Ok(Self::Policy(Box::new(parse_policy(policy, key.as_deref())?))),
+            (None, Some(key)) => Ok(Self::Key(parse_vkey(key)?)),
+            (None, None) => Err(Failure::usage("no key to trust: set --key or --policy")),
+        }
+    }
+
+    fn verify<'f>(
+        &self,
+        file: &'f [u8],
+        newer: Option<&[u8]>,
+    ) -> Result<(Verified<'f>, Option<Examined>), check::Failure> {
+        match self {
+            Self::Policy(policy) => {
+                check::verify_under(file, policy, newer).map(|(verified, examined)| (verified, Some(examined)))
+            }
+            Self::Key(key) => check::verify(file, key, newer).map(|verified| (verified, None)),
+        }
+    }
+}
+
+impl Times {
+    fn read(args: &args::Verify, trust: Trust) -> Result<Self, Failure> {
+        let file = args.time.time.as_deref().map(input::read).transpose()?;
+        Ok(Self { believed: time::Believed::read(&args.time)?, file, trust })
+    }
+
+    /// Judges the time of the proven entry, by the proof itself or by the one of `--time`. `None`
+    /// if there are no time stamps, and none are asked for. The inner error says why it does not
+    /// hold.
+    fn judge(&self, verified: &Verified<'_>) -> Result<Result<Option<time::Judged>, String>, Failure> {
+        let judge = |claim: &IntervalClaim| time::judge(claim, self.believed.as_ref()).map(Some);
+        let Some(file) = &self.file else {
+            return match &verified.claim {
+                Claim::Interval(claim) => Ok(judge(claim)),
+                _ if self.believed.is_none() => Ok(Ok(None)),
+                _ => {
+                    let failure = Failure::usage("the proof has no time stamps");
+                    Err(failure.hint("Get those of its entry with `coppice anchor interval`, and name them as --time."))
+                }
+            };
+        };
+        let other = match self.trust.verify(file, None) {
+            Ok((other, _)) => other,
+            Err(failure) => return Ok(Err(format!("the proof of time: {failure}"))),
+        };
+        Ok(match &other.claim {
+            Claim::Interval(claim) if verified.header() == Some(&claim.header) => judge(claim),
+            Claim::Interval(_) => Err("the proof of time is for another entry of the log".to_owned()),
+            _ => Err("the proof of time is of another kind".to_owned()),
+        })
+    }
+}
+
+/// Says that the time of a proof does not hold.
+fn refuse_time(args: &args::Verify, why: &str, output: Output) -> Result<(), Failure> {
+    if output.json {
+        let object = serde_json::json!({ "valid": false, "failed_step": "time", "error": format!("time: {why}") });
+        output.result(&object, String::new)?;
+    } else {
+        let words = text::safe(why);
+        tell_line(&format!("coppice: {}: does not hold, at step time: {words}", text::path(&args.file)));
+    }
+    Err(Failure::new(Code::NotFound, "").silent())
 }
 
 /// The question that the proof must answer, from the command line.
@@ -180,6 +264,14 @@ fn describe(verified: &Verified<'_>, examined: Option<&Examined>, output: Output
         Claim::Journals(claim) => ledgers::describe_journals(claim),
         Claim::Time(claim) => describe_time(claim),
         Claim::Lineage(claim) => ledgers::describe_lineage(claim),
+        Claim::Interval(claim) => {
+            let sequence = claim.header.sequence;
+            format!(
+                "entry {sequence} of the root log lies between {} and {}",
+                count(claim.below.len() as u64, "anchor"),
+                count(claim.above.len() as u64, "anchor")
+            )
+        }
     };
     let stands = verified
         .newer

@@ -48,6 +48,8 @@ pub struct Options {
     pub http_listen: Option<Listener>,
     /// Witnesses to ask for cosignatures of checkpoints; a majority of them counts.
     pub witnesses: Vec<coordinator::Witness>,
+    /// The authorities that stamp checkpoints, and how often; `None` without any.
+    pub anchoring: Option<coordinator::Anchoring>,
     /// The versions to keep; `None` keeps all.
     pub retention: Option<coordinator::Retention>,
     /// The pace of the replicas.
@@ -76,7 +78,8 @@ impl Cluster {
     /// # Errors
     /// If a replica can't be started, or if there is no leader in time.
     pub async fn start(options: Options) -> Result<Self, Failure> {
-        let Options { storage, shape, key, next_key, listen, http_listen, witnesses, retention, tuning } = options;
+        let Options { storage, shape, key, next_key, listen, http_listen, witnesses, anchoring, retention, tuning } =
+            options;
         let cluster = cluster_id(key.name())?;
         let map = shape.shard_map()?;
         let (listener, endpoint) = listen.open()?;
@@ -106,6 +109,9 @@ impl Cluster {
         if !witnesses.is_empty() {
             let majority = witnesses.len() / 2 + 1;
             service.ask_witnesses(witnesses, majority).map_err(|error| Failure::usage(error.to_string()))?;
+        }
+        if let Some(anchoring) = anchoring {
+            service.anchor(anchoring).map_err(|error| Failure::usage(error.to_string()))?;
         }
         let service = tokio::spawn(service.run(incoming(listener, None), async {
             // An error means that the cluster was dropped, which ends the service, too.

@@ -3,12 +3,13 @@
 //! Everything that can be refused is checked before the data directory is touched, so a refused
 //! option leaves nothing behind.
 
-use std::time::Duration;
+use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
-use coppice_coordinator::{Retention, Witness};
+use coppice_coordinator::{Anchoring, Retention, Tsa, Witness};
 use coppice_env::SystemRng;
 use coppice_process::{Format, Log, health};
 use coppice_shard_node::Tuning;
+use coppice_timestamp::Authority;
 use coppice_types::escape::guard_but;
 use coppice_verify::cosignature::CosignerKey;
 use serde_json::{Value, json};
@@ -23,7 +24,9 @@ use super::{
 use crate::{
     args,
     failure::{Code, Failure},
+    input,
     output::{self, Output, line, object},
+    text,
 };
 
 /// If the free space is below this many times the reserve with one busy replica on each node, the
@@ -41,6 +44,7 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
     health::note_panics();
     let wanted = Wanted::parse(args)?;
     let witnesses = witnesses(&args.witness)?;
+    let anchoring = anchoring(args)?;
     let (listen, moved) = listen(args)?;
     let http_listen = args.http_listen.map(|address| Listener::bind(address, "--http-listen")).transpose()?;
     // Signals are caught before anything is made, so that they stop a start, too.
@@ -62,6 +66,7 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
         listen,
         http_listen,
         witnesses,
+        anchoring,
         retention: retention(args),
         tuning: disk.tuning.clone(),
     };
@@ -216,6 +221,27 @@ fn witnesses(words: &[String]) -> Result<Vec<Witness>, Failure> {
         checked.map_err(|error| Failure::usage(format!("--witness: {error}")))?;
     }
     Ok(witnesses)
+}
+
+/// The authorities of the command line. Checkpoints are stamped while nothing is committed, too, so
+/// that whatever is tried out lies between two anchors.
+fn anchoring(args: &args::Dev) -> Result<Option<Anchoring>, Failure> {
+    if args.tsa.len() != args.tsa_root.len() {
+        return Err(Failure::usage("each --tsa needs a --tsa-root"));
+    }
+    let tsa = |(url, root): (&String, &PathBuf)| {
+        let wrong = |error| Failure::usage(format!("--tsa-root {}: {error}", text::path(root)));
+        Ok(Tsa { url: url.clone(), authority: Authority::from_certificates(&input::read(root)?).map_err(wrong)? })
+    };
+    let authorities = args.tsa.iter().zip(&args.tsa_root).map(tsa).collect::<Result<Vec<_>, Failure>>()?;
+    if authorities.is_empty() {
+        return Ok(None);
+    }
+    let quorum = NonZeroUsize::MIN.saturating_add(authorities.len() / 2);
+    let (every, cosigned) = (args.anchor_every, !args.witness.is_empty());
+    let anchoring = Anchoring { authorities, quorum, every, cosigned, idle: true };
+    anchoring.check().map_err(|error| Failure::usage(error.to_string()))?;
+    Ok(Some(anchoring))
 }
 
 fn retention(args: &args::Dev) -> Option<Retention> {

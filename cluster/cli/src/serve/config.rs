@@ -10,7 +10,7 @@ use std::{
     path::PathBuf,
 };
 
-use coppice_coordinator::process::{self as coordinator, Limits, Retention, Witness};
+use coppice_coordinator::process::{self as coordinator, Anchor, Limits, Retention, Witness};
 use coppice_process::{
     Failure, Flag, Format, Log, Program, Settings, Telemetry,
     access::Access,
@@ -105,6 +105,7 @@ pub struct Config {
     #[serde(default)]
     pub witnesses: Vec<Witness>,
     pub witness_quorum: Option<usize>,
+    pub anchor: Option<Anchor>,
     #[serde(default)]
     pub retention: Retention,
     #[serde(default)]
@@ -183,6 +184,7 @@ impl Config {
             access: all.access,
             witnesses: all.witnesses,
             witness_quorum: all.witness_quorum,
+            anchor: all.anchor,
             retention: all.retention,
             limits: all.limits,
         }

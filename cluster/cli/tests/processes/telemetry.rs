@@ -109,25 +109,39 @@ fn with_lines(text: &str, lines: &[String]) -> String {
     before.chain(lines.iter().map(String::as_str)).chain(after).map(|line| format!("{line}\n")).collect()
 }
 
-/// A witness that does not exist, in the coordinator's settings.
-fn witness(cluster: &Cluster) -> PathBuf {
+/// A witness and an authority that do not exist, in the coordinator's settings.
+fn strangers(cluster: &Cluster) -> PathBuf {
     let path = cluster.path("witness.toml");
     let key = Cosigner::from_seed("witness.example", &[7; 32]).expect("a name");
     let vkey = key.verifier().to_string();
-    let text = format!("[[witnesses]]\nurl = \"http://127.0.0.1:1\"\nvkey = \"{vkey}\"\n");
+    let root = cluster.path("authority.pem");
+    fs::write(&root, authority()).expect("a file can be written");
+    let text = format!(
+        "[[witnesses]]\nurl = \"http://127.0.0.1:1\"\nvkey = \"{vkey}\"\n\
+         [anchor]\nevery_s = 1\n[[anchor.tsa]]\nurl = \"http://127.0.0.1:1\"\nroot = {:?}\n",
+        root.display().to_string()
+    );
     fs::write(&path, text).expect("a file can be written");
     path
+}
+
+/// The certificate of a root, in PEM.
+fn authority() -> String {
+    let mut params = rcgen::CertificateParams::default();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.self_signed(&rcgen::KeyPair::generate().expect("a key")).expect("a root").pem()
 }
 
 #[test]
 fn every_metric_is_listed_and_everything_listed_is_there() {
     let cluster = Cluster::plain();
     let _nodes = cluster.nodes();
-    let settings = witness(&cluster);
+    let settings = strangers(&cluster);
     let _coordinator = cluster.coordinator_with(&["--config", &settings.display().to_string()], &[]);
     cluster.until_it_commits("key=value");
     cluster.until_whole();
     cluster.run(&["get", "key"]).expect(0);
+    until("anchors were looked for", || cluster.metrics(4).contains("coppice_anchor_age").then_some(()));
 
     let mut metrics = BTreeMap::new();
     for (number, process) in [(1, NODE), (2, NODE), (3, NODE), (4, COORDINATOR)] {

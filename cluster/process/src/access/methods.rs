@@ -30,7 +30,7 @@ const BY_COORDINATORS: Roles = Roles::of(&[Coordinator]);
 /// Requests of nodes and coordinators to nodes.
 const INSIDE: Roles = Roles::of(&[Node, Coordinator]);
 
-const METHODS: [(&str, Roles); 52] = [
+const METHODS: [(&str, Roles); 54] = [
     ("/coppice.v1.Ledger/Commit", WRITE),
     ("/coppice.v1.Ledger/CommitStream", WRITE),
     ("/coppice.v1.Ledger/Stage", WRITE),
@@ -56,11 +56,13 @@ const METHODS: [(&str, Roles); 52] = [
     ("/coppice.v1.Ledger/WatchHeads", LOG),
     ("/coppice.v1.Ledger/GetCheckpoint", LOG),
     ("/coppice.v1.Ledger/Time", LOG),
+    ("/coppice.v1.Ledger/GetInterval", LOG),
     ("/coppice.v1.Ledger/Status", LOG),
     ("/coppice.v1.Ledger/ListPins", LOG),
     ("/coppice.v1.Ledger/Prune", OPERATE),
     ("/coppice.v1.Ledger/Rollback", OPERATE),
     ("/coppice.v1.Ledger/RotateKey", OPERATE),
+    ("/coppice.v1.Ledger/Anchor", OPERATE),
     ("/coppice.v1.Ledger/Pin", OPERATE),
     ("/coppice.v1.Ledger/Unpin", OPERATE),
     ("/coppice.v1.Ledger/TransferLeader", OPERATE),

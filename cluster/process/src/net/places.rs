@@ -41,7 +41,7 @@ impl Kind {
             }
             "Ledger/DescribeLedger" | "Ledger/GetMember" | "Ledger/GetJournals" | "Ledger/GetLineage" => Self::Read,
             "Ledger/ErasureStatus" => Self::Read,
-            "Ledger/Status" | "Ledger/ListPins" | "Ledger/Time" => Self::Read,
+            "Ledger/Status" | "Ledger/ListPins" | "Ledger/Time" | "Ledger/GetInterval" => Self::Read,
             "Shard/Read" | "Shard/Scan" | "Root/ReadRoot" => Self::Read,
             // An unknown method is refused at once.
             path if path.starts_with('/') => Self::Read,

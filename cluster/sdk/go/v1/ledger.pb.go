@@ -2749,6 +2749,235 @@ func (x *RotateKeyRequest) GetExpectedHead() *Stamp {
 	return nil
 }
 
+type AnchorRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnchorRequest) Reset() {
+	*x = AnchorRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnchorRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnchorRequest) ProtoMessage() {}
+
+func (x *AnchorRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnchorRequest.ProtoReflect.Descriptor instead.
+func (*AnchorRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{42}
+}
+
+type AnchorResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The header of the anchor, in canonical bytes.
+	Header        []byte `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnchorResponse) Reset() {
+	*x = AnchorResponse{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnchorResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnchorResponse) ProtoMessage() {}
+
+func (x *AnchorResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnchorResponse.ProtoReflect.Descriptor instead.
+func (*AnchorResponse) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *AnchorResponse) GetHeader() []byte {
+	if x != nil {
+		return x.Header
+	}
+	return nil
+}
+
+type GetIntervalRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The entry whose time is in question. Required.
+	//
+	// Types that are valid to be assigned to Entry:
+	//
+	//	*GetIntervalRequest_Sequence
+	//	*GetIntervalRequest_Version
+	Entry isGetIntervalRequest_Entry `protobuf_oneof:"entry"`
+	// The number of anchors on either side, up to 16; 0 means 1. The nearest ones are taken.
+	Anchors uint32 `protobuf:"varint,3,opt,name=anchors,proto3" json:"anchors,omitempty"`
+	// Waits for a checkpoint that witnesses have cosigned, and that covers entry and newest anchor.
+	Cosigned      bool `protobuf:"varint,4,opt,name=cosigned,proto3" json:"cosigned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetIntervalRequest) Reset() {
+	*x = GetIntervalRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetIntervalRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetIntervalRequest) ProtoMessage() {}
+
+func (x *GetIntervalRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetIntervalRequest.ProtoReflect.Descriptor instead.
+func (*GetIntervalRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *GetIntervalRequest) GetEntry() isGetIntervalRequest_Entry {
+	if x != nil {
+		return x.Entry
+	}
+	return nil
+}
+
+func (x *GetIntervalRequest) GetSequence() uint64 {
+	if x != nil {
+		if x, ok := x.Entry.(*GetIntervalRequest_Sequence); ok {
+			return x.Sequence
+		}
+	}
+	return 0
+}
+
+func (x *GetIntervalRequest) GetVersion() uint64 {
+	if x != nil {
+		if x, ok := x.Entry.(*GetIntervalRequest_Version); ok {
+			return x.Version
+		}
+	}
+	return 0
+}
+
+func (x *GetIntervalRequest) GetAnchors() uint32 {
+	if x != nil {
+		return x.Anchors
+	}
+	return 0
+}
+
+func (x *GetIntervalRequest) GetCosigned() bool {
+	if x != nil {
+		return x.Cosigned
+	}
+	return false
+}
+
+type isGetIntervalRequest_Entry interface {
+	isGetIntervalRequest_Entry()
+}
+
+type GetIntervalRequest_Sequence struct {
+	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3,oneof"`
+}
+
+type GetIntervalRequest_Version struct {
+	// The entry is the header of this version, which must stand.
+	Version uint64 `protobuf:"varint,2,opt,name=version,proto3,oneof"`
+}
+
+func (*GetIntervalRequest_Sequence) isGetIntervalRequest_Entry() {}
+
+func (*GetIntervalRequest_Version) isGetIntervalRequest_Entry() {}
+
+type GetIntervalResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A proof file of kind 6. Either side may have fewer anchors than were asked for, or none.
+	Proof         []byte `protobuf:"bytes,1,opt,name=proof,proto3" json:"proof,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetIntervalResponse) Reset() {
+	*x = GetIntervalResponse{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetIntervalResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetIntervalResponse) ProtoMessage() {}
+
+func (x *GetIntervalResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetIntervalResponse.ProtoReflect.Descriptor instead.
+func (*GetIntervalResponse) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *GetIntervalResponse) GetProof() []byte {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
 type AdminResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The header of the operation, in canonical bytes.
@@ -2762,7 +2991,7 @@ type AdminResponse struct {
 
 func (x *AdminResponse) Reset() {
 	*x = AdminResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2774,7 +3003,7 @@ func (x *AdminResponse) String() string {
 func (*AdminResponse) ProtoMessage() {}
 
 func (x *AdminResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2787,7 +3016,7 @@ func (x *AdminResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminResponse.ProtoReflect.Descriptor instead.
 func (*AdminResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{42}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *AdminResponse) GetHeader() []byte {
@@ -2831,7 +3060,7 @@ type VersionPin struct {
 
 func (x *VersionPin) Reset() {
 	*x = VersionPin{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2843,7 +3072,7 @@ func (x *VersionPin) String() string {
 func (*VersionPin) ProtoMessage() {}
 
 func (x *VersionPin) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2856,7 +3085,7 @@ func (x *VersionPin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionPin.ProtoReflect.Descriptor instead.
 func (*VersionPin) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{43}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *VersionPin) GetId() []byte {
@@ -2894,7 +3123,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2906,7 +3135,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2919,7 +3148,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{44}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *PinRequest) GetPinId() []byte {
@@ -2952,7 +3181,7 @@ type PinResponse struct {
 
 func (x *PinResponse) Reset() {
 	*x = PinResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2964,7 +3193,7 @@ func (x *PinResponse) String() string {
 func (*PinResponse) ProtoMessage() {}
 
 func (x *PinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2977,7 +3206,7 @@ func (x *PinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinResponse.ProtoReflect.Descriptor instead.
 func (*PinResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{45}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *PinResponse) GetPin() *VersionPin {
@@ -2996,7 +3225,7 @@ type UnpinRequest struct {
 
 func (x *UnpinRequest) Reset() {
 	*x = UnpinRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3008,7 +3237,7 @@ func (x *UnpinRequest) String() string {
 func (*UnpinRequest) ProtoMessage() {}
 
 func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3021,7 +3250,7 @@ func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinRequest.ProtoReflect.Descriptor instead.
 func (*UnpinRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{46}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *UnpinRequest) GetPinId() []byte {
@@ -3040,7 +3269,7 @@ type UnpinResponse struct {
 
 func (x *UnpinResponse) Reset() {
 	*x = UnpinResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3052,7 +3281,7 @@ func (x *UnpinResponse) String() string {
 func (*UnpinResponse) ProtoMessage() {}
 
 func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3065,7 +3294,7 @@ func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinResponse.ProtoReflect.Descriptor instead.
 func (*UnpinResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{47}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *UnpinResponse) GetFound() bool {
@@ -3083,7 +3312,7 @@ type ListPinsRequest struct {
 
 func (x *ListPinsRequest) Reset() {
 	*x = ListPinsRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3095,7 +3324,7 @@ func (x *ListPinsRequest) String() string {
 func (*ListPinsRequest) ProtoMessage() {}
 
 func (x *ListPinsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3108,7 +3337,7 @@ func (x *ListPinsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPinsRequest.ProtoReflect.Descriptor instead.
 func (*ListPinsRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{48}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{52}
 }
 
 type ListPinsResponse struct {
@@ -3120,7 +3349,7 @@ type ListPinsResponse struct {
 
 func (x *ListPinsResponse) Reset() {
 	*x = ListPinsResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3132,7 +3361,7 @@ func (x *ListPinsResponse) String() string {
 func (*ListPinsResponse) ProtoMessage() {}
 
 func (x *ListPinsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3145,7 +3374,7 @@ func (x *ListPinsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPinsResponse.ProtoReflect.Descriptor instead.
 func (*ListPinsResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{49}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ListPinsResponse) GetPins() []*VersionPin {
@@ -3166,7 +3395,7 @@ type JournalRequest struct {
 
 func (x *JournalRequest) Reset() {
 	*x = JournalRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3178,7 +3407,7 @@ func (x *JournalRequest) String() string {
 func (*JournalRequest) ProtoMessage() {}
 
 func (x *JournalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3191,7 +3420,7 @@ func (x *JournalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalRequest.ProtoReflect.Descriptor instead.
 func (*JournalRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{50}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *JournalRequest) GetFromVersion() uint64 {
@@ -3225,7 +3454,7 @@ type JournalResponse struct {
 
 func (x *JournalResponse) Reset() {
 	*x = JournalResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3237,7 +3466,7 @@ func (x *JournalResponse) String() string {
 func (*JournalResponse) ProtoMessage() {}
 
 func (x *JournalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3250,7 +3479,7 @@ func (x *JournalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalResponse.ProtoReflect.Descriptor instead.
 func (*JournalResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{51}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *JournalResponse) GetHeader() []byte {
@@ -3292,7 +3521,7 @@ type TransferLeaderRequest struct {
 
 func (x *TransferLeaderRequest) Reset() {
 	*x = TransferLeaderRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3304,7 +3533,7 @@ func (x *TransferLeaderRequest) String() string {
 func (*TransferLeaderRequest) ProtoMessage() {}
 
 func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3317,7 +3546,7 @@ func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeaderRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{52}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *TransferLeaderRequest) GetGroup() string {
@@ -3342,7 +3571,7 @@ type TransferLeaderResponse struct {
 
 func (x *TransferLeaderResponse) Reset() {
 	*x = TransferLeaderResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3354,7 +3583,7 @@ func (x *TransferLeaderResponse) String() string {
 func (*TransferLeaderResponse) ProtoMessage() {}
 
 func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3367,7 +3596,7 @@ func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeaderResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{53}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{57}
 }
 
 type StatusRequest struct {
@@ -3378,7 +3607,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3390,7 +3619,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3403,7 +3632,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{54}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{58}
 }
 
 type StatusResponse struct {
@@ -3431,7 +3660,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3443,7 +3672,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3456,7 +3685,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{55}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *StatusResponse) GetClusterId() []byte {
@@ -3540,7 +3769,7 @@ type CoordinatorStatus struct {
 
 func (x *CoordinatorStatus) Reset() {
 	*x = CoordinatorStatus{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3552,7 +3781,7 @@ func (x *CoordinatorStatus) String() string {
 func (*CoordinatorStatus) ProtoMessage() {}
 
 func (x *CoordinatorStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3565,7 +3794,7 @@ func (x *CoordinatorStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CoordinatorStatus.ProtoReflect.Descriptor instead.
 func (*CoordinatorStatus) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{56}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *CoordinatorStatus) GetName() string {
@@ -3604,7 +3833,7 @@ type GroupStatus struct {
 
 func (x *GroupStatus) Reset() {
 	*x = GroupStatus{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3616,7 +3845,7 @@ func (x *GroupStatus) String() string {
 func (*GroupStatus) ProtoMessage() {}
 
 func (x *GroupStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3629,7 +3858,7 @@ func (x *GroupStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupStatus.ProtoReflect.Descriptor instead.
 func (*GroupStatus) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{57}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *GroupStatus) GetGroup() string {
@@ -3717,7 +3946,7 @@ type ReplicaStatus struct {
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3729,7 +3958,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3742,7 +3971,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{58}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ReplicaStatus) GetRaftId() uint64 {
@@ -3805,7 +4034,7 @@ type AppendRequest struct {
 
 func (x *AppendRequest) Reset() {
 	*x = AppendRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3817,7 +4046,7 @@ func (x *AppendRequest) String() string {
 func (*AppendRequest) ProtoMessage() {}
 
 func (x *AppendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3830,7 +4059,7 @@ func (x *AppendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendRequest.ProtoReflect.Descriptor instead.
 func (*AppendRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{59}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *AppendRequest) GetSigned() []byte {
@@ -3873,7 +4102,7 @@ type LedgerItem struct {
 
 func (x *LedgerItem) Reset() {
 	*x = LedgerItem{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3885,7 +4114,7 @@ func (x *LedgerItem) String() string {
 func (*LedgerItem) ProtoMessage() {}
 
 func (x *LedgerItem) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3898,7 +4127,7 @@ func (x *LedgerItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerItem.ProtoReflect.Descriptor instead.
 func (*LedgerItem) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{60}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *LedgerItem) GetKind() uint32 {
@@ -3934,7 +4163,7 @@ type AppendResponse struct {
 
 func (x *AppendResponse) Reset() {
 	*x = AppendResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3946,7 +4175,7 @@ func (x *AppendResponse) String() string {
 func (*AppendResponse) ProtoMessage() {}
 
 func (x *AppendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3959,7 +4188,7 @@ func (x *AppendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendResponse.ProtoReflect.Descriptor instead.
 func (*AppendResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{61}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *AppendResponse) GetStamp() *Stamp {
@@ -4018,7 +4247,7 @@ type LedgerName struct {
 
 func (x *LedgerName) Reset() {
 	*x = LedgerName{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4030,7 +4259,7 @@ func (x *LedgerName) String() string {
 func (*LedgerName) ProtoMessage() {}
 
 func (x *LedgerName) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4043,7 +4272,7 @@ func (x *LedgerName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerName.ProtoReflect.Descriptor instead.
 func (*LedgerName) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{62}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *LedgerName) GetWhich() isLedgerName_Which {
@@ -4100,7 +4329,7 @@ type ListLedgersRequest struct {
 
 func (x *ListLedgersRequest) Reset() {
 	*x = ListLedgersRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4112,7 +4341,7 @@ func (x *ListLedgersRequest) String() string {
 func (*ListLedgersRequest) ProtoMessage() {}
 
 func (x *ListLedgersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4125,7 +4354,7 @@ func (x *ListLedgersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLedgersRequest.ProtoReflect.Descriptor instead.
 func (*ListLedgersRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{63}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ListLedgersRequest) GetAfter() string {
@@ -4159,7 +4388,7 @@ type ListLedgersResponse struct {
 
 func (x *ListLedgersResponse) Reset() {
 	*x = ListLedgersResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4171,7 +4400,7 @@ func (x *ListLedgersResponse) String() string {
 func (*ListLedgersResponse) ProtoMessage() {}
 
 func (x *ListLedgersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4184,7 +4413,7 @@ func (x *ListLedgersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLedgersResponse.ProtoReflect.Descriptor instead.
 func (*ListLedgersResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{64}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ListLedgersResponse) GetName() string {
@@ -4212,7 +4441,7 @@ type DescribeLedgerRequest struct {
 
 func (x *DescribeLedgerRequest) Reset() {
 	*x = DescribeLedgerRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4224,7 +4453,7 @@ func (x *DescribeLedgerRequest) String() string {
 func (*DescribeLedgerRequest) ProtoMessage() {}
 
 func (x *DescribeLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4237,7 +4466,7 @@ func (x *DescribeLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeLedgerRequest.ProtoReflect.Descriptor instead.
 func (*DescribeLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{65}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *DescribeLedgerRequest) GetLedger() *LedgerName {
@@ -4273,7 +4502,7 @@ type DescribeLedgerResponse struct {
 
 func (x *DescribeLedgerResponse) Reset() {
 	*x = DescribeLedgerResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4285,7 +4514,7 @@ func (x *DescribeLedgerResponse) String() string {
 func (*DescribeLedgerResponse) ProtoMessage() {}
 
 func (x *DescribeLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4298,7 +4527,7 @@ func (x *DescribeLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeLedgerResponse.ProtoReflect.Descriptor instead.
 func (*DescribeLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{66}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *DescribeLedgerResponse) GetId() []byte {
@@ -4362,7 +4591,7 @@ type ListMembersRequest struct {
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4374,7 +4603,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4387,7 +4616,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{67}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ListMembersRequest) GetLedger() *LedgerName {
@@ -4423,7 +4652,7 @@ type ListMembersResponse struct {
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4435,7 +4664,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4448,7 +4677,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{68}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ListMembersResponse) GetId() []byte {
@@ -4478,7 +4707,7 @@ type GetMemberRequest struct {
 
 func (x *GetMemberRequest) Reset() {
 	*x = GetMemberRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4490,7 +4719,7 @@ func (x *GetMemberRequest) String() string {
 func (*GetMemberRequest) ProtoMessage() {}
 
 func (x *GetMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4503,7 +4732,7 @@ func (x *GetMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMemberRequest.ProtoReflect.Descriptor instead.
 func (*GetMemberRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{69}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *GetMemberRequest) GetLedger() *LedgerName {
@@ -4547,7 +4776,7 @@ type GetMemberResponse struct {
 
 func (x *GetMemberResponse) Reset() {
 	*x = GetMemberResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4559,7 +4788,7 @@ func (x *GetMemberResponse) String() string {
 func (*GetMemberResponse) ProtoMessage() {}
 
 func (x *GetMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4572,7 +4801,7 @@ func (x *GetMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMemberResponse.ProtoReflect.Descriptor instead.
 func (*GetMemberResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{70}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *GetMemberResponse) GetId() []byte {
@@ -4621,7 +4850,7 @@ type GetJournalsRequest struct {
 
 func (x *GetJournalsRequest) Reset() {
 	*x = GetJournalsRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4633,7 +4862,7 @@ func (x *GetJournalsRequest) String() string {
 func (*GetJournalsRequest) ProtoMessage() {}
 
 func (x *GetJournalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4646,7 +4875,7 @@ func (x *GetJournalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJournalsRequest.ProtoReflect.Descriptor instead.
 func (*GetJournalsRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{71}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *GetJournalsRequest) GetLedger() *LedgerName {
@@ -4714,7 +4943,7 @@ type GetJournalsResponse struct {
 
 func (x *GetJournalsResponse) Reset() {
 	*x = GetJournalsResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4726,7 +4955,7 @@ func (x *GetJournalsResponse) String() string {
 func (*GetJournalsResponse) ProtoMessage() {}
 
 func (x *GetJournalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4739,7 +4968,7 @@ func (x *GetJournalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJournalsResponse.ProtoReflect.Descriptor instead.
 func (*GetJournalsResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{72}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *GetJournalsResponse) GetJournals() []*LedgerJournal {
@@ -4799,7 +5028,7 @@ type LedgerJournal struct {
 
 func (x *LedgerJournal) Reset() {
 	*x = LedgerJournal{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4811,7 +5040,7 @@ func (x *LedgerJournal) String() string {
 func (*LedgerJournal) ProtoMessage() {}
 
 func (x *LedgerJournal) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4824,7 +5053,7 @@ func (x *LedgerJournal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerJournal.ProtoReflect.Descriptor instead.
 func (*LedgerJournal) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{73}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *LedgerJournal) GetJsn() uint64 {
@@ -4866,7 +5095,7 @@ type ErasureStatusRequest struct {
 
 func (x *ErasureStatusRequest) Reset() {
 	*x = ErasureStatusRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4878,7 +5107,7 @@ func (x *ErasureStatusRequest) String() string {
 func (*ErasureStatusRequest) ProtoMessage() {}
 
 func (x *ErasureStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4891,7 +5120,7 @@ func (x *ErasureStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErasureStatusRequest.ProtoReflect.Descriptor instead.
 func (*ErasureStatusRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{74}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ErasureStatusRequest) GetLedger() *LedgerName {
@@ -4922,7 +5151,7 @@ type ErasureStatusResponse struct {
 
 func (x *ErasureStatusResponse) Reset() {
 	*x = ErasureStatusResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4934,7 +5163,7 @@ func (x *ErasureStatusResponse) String() string {
 func (*ErasureStatusResponse) ProtoMessage() {}
 
 func (x *ErasureStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4947,7 +5176,7 @@ func (x *ErasureStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErasureStatusResponse.ProtoReflect.Descriptor instead.
 func (*ErasureStatusResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{75}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ErasureStatusResponse) GetOrdered() *Stamp {
@@ -4985,7 +5214,7 @@ type ReplicaErasure struct {
 
 func (x *ReplicaErasure) Reset() {
 	*x = ReplicaErasure{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[76]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4997,7 +5226,7 @@ func (x *ReplicaErasure) String() string {
 func (*ReplicaErasure) ProtoMessage() {}
 
 func (x *ReplicaErasure) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[76]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5010,7 +5239,7 @@ func (x *ReplicaErasure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaErasure.ProtoReflect.Descriptor instead.
 func (*ReplicaErasure) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{76}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ReplicaErasure) GetGroup() string {
@@ -5056,7 +5285,7 @@ type GetLineageRequest struct {
 
 func (x *GetLineageRequest) Reset() {
 	*x = GetLineageRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[77]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5068,7 +5297,7 @@ func (x *GetLineageRequest) String() string {
 func (*GetLineageRequest) ProtoMessage() {}
 
 func (x *GetLineageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[77]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5081,7 +5310,7 @@ func (x *GetLineageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLineageRequest.ProtoReflect.Descriptor instead.
 func (*GetLineageRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{77}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *GetLineageRequest) GetLedger() *LedgerName {
@@ -5142,7 +5371,7 @@ type GetLineageResponse struct {
 
 func (x *GetLineageResponse) Reset() {
 	*x = GetLineageResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[78]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5154,7 +5383,7 @@ func (x *GetLineageResponse) String() string {
 func (*GetLineageResponse) ProtoMessage() {}
 
 func (x *GetLineageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[78]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5167,7 +5396,7 @@ func (x *GetLineageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLineageResponse.ProtoReflect.Descriptor instead.
 func (*GetLineageResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{78}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *GetLineageResponse) GetJournals() []*LedgerJournal {
@@ -5411,7 +5640,18 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\x04vkey\x18\x01 \x01(\tR\x04vkey\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1c\n" +
 	"\tprincipal\x18\x03 \x01(\tR\tprincipal\x126\n" +
-	"\rexpected_head\x18\x04 \x01(\v2\x11.coppice.v1.StampR\fexpectedHead\"\x97\x01\n" +
+	"\rexpected_head\x18\x04 \x01(\v2\x11.coppice.v1.StampR\fexpectedHead\"\x0f\n" +
+	"\rAnchorRequest\"(\n" +
+	"\x0eAnchorResponse\x12\x16\n" +
+	"\x06header\x18\x01 \x01(\fR\x06header\"\x8d\x01\n" +
+	"\x12GetIntervalRequest\x12\x1c\n" +
+	"\bsequence\x18\x01 \x01(\x04H\x00R\bsequence\x12\x1a\n" +
+	"\aversion\x18\x02 \x01(\x04H\x00R\aversion\x12\x18\n" +
+	"\aanchors\x18\x03 \x01(\rR\aanchors\x12\x1a\n" +
+	"\bcosigned\x18\x04 \x01(\bR\bcosignedB\a\n" +
+	"\x05entry\"+\n" +
+	"\x13GetIntervalResponse\x12\x14\n" +
+	"\x05proof\x18\x01 \x01(\fR\x05proof\"\x97\x01\n" +
 	"\rAdminResponse\x12\x16\n" +
 	"\x06header\x18\x01 \x01(\fR\x06header\x12%\n" +
 	"\x04head\x18\x02 \x01(\v2\x11.coppice.v1.StampR\x04head\x12'\n" +
@@ -5598,7 +5838,7 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\aread_at\x18\x03 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
 	"\x05proof\x18\x04 \x01(\fR\x05proof\x12\x1f\n" +
 	"\vmarks_proof\x18\x05 \x01(\fR\n" +
-	"marksProof2\xbe\x12\n" +
+	"marksProof2\xcf\x13\n" +
 	"\x06Ledger\x12?\n" +
 	"\x06Commit\x12\x19.coppice.v1.CommitRequest\x1a\x1a.coppice.v1.CommitResponse\x12U\n" +
 	"\fCommitStream\x12\x1f.coppice.v1.CommitStreamRequest\x1a .coppice.v1.CommitStreamResponse(\x010\x01\x12<\n" +
@@ -5619,7 +5859,9 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\x04Time\x12\x17.coppice.v1.TimeRequest\x1a\x18.coppice.v1.TimeResponse\x12<\n" +
 	"\x05Prune\x12\x18.coppice.v1.PruneRequest\x1a\x19.coppice.v1.AdminResponse\x12B\n" +
 	"\bRollback\x12\x1b.coppice.v1.RollbackRequest\x1a\x19.coppice.v1.AdminResponse\x12D\n" +
-	"\tRotateKey\x12\x1c.coppice.v1.RotateKeyRequest\x1a\x19.coppice.v1.AdminResponse\x126\n" +
+	"\tRotateKey\x12\x1c.coppice.v1.RotateKeyRequest\x1a\x19.coppice.v1.AdminResponse\x12?\n" +
+	"\x06Anchor\x12\x19.coppice.v1.AnchorRequest\x1a\x1a.coppice.v1.AnchorResponse\x12N\n" +
+	"\vGetInterval\x12\x1e.coppice.v1.GetIntervalRequest\x1a\x1f.coppice.v1.GetIntervalResponse\x126\n" +
 	"\x03Pin\x12\x16.coppice.v1.PinRequest\x1a\x17.coppice.v1.PinResponse\x12<\n" +
 	"\x05Unpin\x12\x18.coppice.v1.UnpinRequest\x1a\x19.coppice.v1.UnpinResponse\x12E\n" +
 	"\bListPins\x12\x1b.coppice.v1.ListPinsRequest\x1a\x1c.coppice.v1.ListPinsResponse\x12?\n" +
@@ -5648,7 +5890,7 @@ func file_coppice_v1_ledger_proto_rawDescGZIP() []byte {
 	return file_coppice_v1_ledger_proto_rawDescData
 }
 
-var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 79)
+var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 83)
 var file_coppice_v1_ledger_proto_goTypes = []any{
 	(*Stamp)(nil),                  // 0: coppice.v1.Stamp
 	(*Operation)(nil),              // 1: coppice.v1.Operation
@@ -5692,181 +5934,189 @@ var file_coppice_v1_ledger_proto_goTypes = []any{
 	(*PruneRequest)(nil),           // 39: coppice.v1.PruneRequest
 	(*RollbackRequest)(nil),        // 40: coppice.v1.RollbackRequest
 	(*RotateKeyRequest)(nil),       // 41: coppice.v1.RotateKeyRequest
-	(*AdminResponse)(nil),          // 42: coppice.v1.AdminResponse
-	(*VersionPin)(nil),             // 43: coppice.v1.VersionPin
-	(*PinRequest)(nil),             // 44: coppice.v1.PinRequest
-	(*PinResponse)(nil),            // 45: coppice.v1.PinResponse
-	(*UnpinRequest)(nil),           // 46: coppice.v1.UnpinRequest
-	(*UnpinResponse)(nil),          // 47: coppice.v1.UnpinResponse
-	(*ListPinsRequest)(nil),        // 48: coppice.v1.ListPinsRequest
-	(*ListPinsResponse)(nil),       // 49: coppice.v1.ListPinsResponse
-	(*JournalRequest)(nil),         // 50: coppice.v1.JournalRequest
-	(*JournalResponse)(nil),        // 51: coppice.v1.JournalResponse
-	(*TransferLeaderRequest)(nil),  // 52: coppice.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil), // 53: coppice.v1.TransferLeaderResponse
-	(*StatusRequest)(nil),          // 54: coppice.v1.StatusRequest
-	(*StatusResponse)(nil),         // 55: coppice.v1.StatusResponse
-	(*CoordinatorStatus)(nil),      // 56: coppice.v1.CoordinatorStatus
-	(*GroupStatus)(nil),            // 57: coppice.v1.GroupStatus
-	(*ReplicaStatus)(nil),          // 58: coppice.v1.ReplicaStatus
-	(*AppendRequest)(nil),          // 59: coppice.v1.AppendRequest
-	(*LedgerItem)(nil),             // 60: coppice.v1.LedgerItem
-	(*AppendResponse)(nil),         // 61: coppice.v1.AppendResponse
-	(*LedgerName)(nil),             // 62: coppice.v1.LedgerName
-	(*ListLedgersRequest)(nil),     // 63: coppice.v1.ListLedgersRequest
-	(*ListLedgersResponse)(nil),    // 64: coppice.v1.ListLedgersResponse
-	(*DescribeLedgerRequest)(nil),  // 65: coppice.v1.DescribeLedgerRequest
-	(*DescribeLedgerResponse)(nil), // 66: coppice.v1.DescribeLedgerResponse
-	(*ListMembersRequest)(nil),     // 67: coppice.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),    // 68: coppice.v1.ListMembersResponse
-	(*GetMemberRequest)(nil),       // 69: coppice.v1.GetMemberRequest
-	(*GetMemberResponse)(nil),      // 70: coppice.v1.GetMemberResponse
-	(*GetJournalsRequest)(nil),     // 71: coppice.v1.GetJournalsRequest
-	(*GetJournalsResponse)(nil),    // 72: coppice.v1.GetJournalsResponse
-	(*LedgerJournal)(nil),          // 73: coppice.v1.LedgerJournal
-	(*ErasureStatusRequest)(nil),   // 74: coppice.v1.ErasureStatusRequest
-	(*ErasureStatusResponse)(nil),  // 75: coppice.v1.ErasureStatusResponse
-	(*ReplicaErasure)(nil),         // 76: coppice.v1.ReplicaErasure
-	(*GetLineageRequest)(nil),      // 77: coppice.v1.GetLineageRequest
-	(*GetLineageResponse)(nil),     // 78: coppice.v1.GetLineageResponse
+	(*AnchorRequest)(nil),          // 42: coppice.v1.AnchorRequest
+	(*AnchorResponse)(nil),         // 43: coppice.v1.AnchorResponse
+	(*GetIntervalRequest)(nil),     // 44: coppice.v1.GetIntervalRequest
+	(*GetIntervalResponse)(nil),    // 45: coppice.v1.GetIntervalResponse
+	(*AdminResponse)(nil),          // 46: coppice.v1.AdminResponse
+	(*VersionPin)(nil),             // 47: coppice.v1.VersionPin
+	(*PinRequest)(nil),             // 48: coppice.v1.PinRequest
+	(*PinResponse)(nil),            // 49: coppice.v1.PinResponse
+	(*UnpinRequest)(nil),           // 50: coppice.v1.UnpinRequest
+	(*UnpinResponse)(nil),          // 51: coppice.v1.UnpinResponse
+	(*ListPinsRequest)(nil),        // 52: coppice.v1.ListPinsRequest
+	(*ListPinsResponse)(nil),       // 53: coppice.v1.ListPinsResponse
+	(*JournalRequest)(nil),         // 54: coppice.v1.JournalRequest
+	(*JournalResponse)(nil),        // 55: coppice.v1.JournalResponse
+	(*TransferLeaderRequest)(nil),  // 56: coppice.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil), // 57: coppice.v1.TransferLeaderResponse
+	(*StatusRequest)(nil),          // 58: coppice.v1.StatusRequest
+	(*StatusResponse)(nil),         // 59: coppice.v1.StatusResponse
+	(*CoordinatorStatus)(nil),      // 60: coppice.v1.CoordinatorStatus
+	(*GroupStatus)(nil),            // 61: coppice.v1.GroupStatus
+	(*ReplicaStatus)(nil),          // 62: coppice.v1.ReplicaStatus
+	(*AppendRequest)(nil),          // 63: coppice.v1.AppendRequest
+	(*LedgerItem)(nil),             // 64: coppice.v1.LedgerItem
+	(*AppendResponse)(nil),         // 65: coppice.v1.AppendResponse
+	(*LedgerName)(nil),             // 66: coppice.v1.LedgerName
+	(*ListLedgersRequest)(nil),     // 67: coppice.v1.ListLedgersRequest
+	(*ListLedgersResponse)(nil),    // 68: coppice.v1.ListLedgersResponse
+	(*DescribeLedgerRequest)(nil),  // 69: coppice.v1.DescribeLedgerRequest
+	(*DescribeLedgerResponse)(nil), // 70: coppice.v1.DescribeLedgerResponse
+	(*ListMembersRequest)(nil),     // 71: coppice.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),    // 72: coppice.v1.ListMembersResponse
+	(*GetMemberRequest)(nil),       // 73: coppice.v1.GetMemberRequest
+	(*GetMemberResponse)(nil),      // 74: coppice.v1.GetMemberResponse
+	(*GetJournalsRequest)(nil),     // 75: coppice.v1.GetJournalsRequest
+	(*GetJournalsResponse)(nil),    // 76: coppice.v1.GetJournalsResponse
+	(*LedgerJournal)(nil),          // 77: coppice.v1.LedgerJournal
+	(*ErasureStatusRequest)(nil),   // 78: coppice.v1.ErasureStatusRequest
+	(*ErasureStatusResponse)(nil),  // 79: coppice.v1.ErasureStatusResponse
+	(*ReplicaErasure)(nil),         // 80: coppice.v1.ReplicaErasure
+	(*GetLineageRequest)(nil),      // 81: coppice.v1.GetLineageRequest
+	(*GetLineageResponse)(nil),     // 82: coppice.v1.GetLineageResponse
 }
 var file_coppice_v1_ledger_proto_depIdxs = []int32{
-	0,  // 0: coppice.v1.Precondition.last_changed:type_name -> coppice.v1.Stamp
-	1,  // 1: coppice.v1.Batch.operations:type_name -> coppice.v1.Operation
-	2,  // 2: coppice.v1.Batch.preconditions:type_name -> coppice.v1.Precondition
-	0,  // 3: coppice.v1.Batch.expected_head:type_name -> coppice.v1.Stamp
-	3,  // 4: coppice.v1.CommitRequest.batch:type_name -> coppice.v1.Batch
-	0,  // 5: coppice.v1.CommitResponse.stamp:type_name -> coppice.v1.Stamp
-	3,  // 6: coppice.v1.CommitStreamRequest.batch:type_name -> coppice.v1.Batch
-	5,  // 7: coppice.v1.CommitStreamResponse.commit:type_name -> coppice.v1.CommitResponse
-	3,  // 8: coppice.v1.StageRequest.batch:type_name -> coppice.v1.Batch
-	0,  // 9: coppice.v1.StageResponse.stamp:type_name -> coppice.v1.Stamp
-	0,  // 10: coppice.v1.ReadOptions.at:type_name -> coppice.v1.Stamp
-	0,  // 11: coppice.v1.Record.last_changed:type_name -> coppice.v1.Stamp
-	15, // 12: coppice.v1.GetRequest.read:type_name -> coppice.v1.ReadOptions
-	16, // 13: coppice.v1.GetResponse.record:type_name -> coppice.v1.Record
-	0,  // 14: coppice.v1.GetResponse.read_at:type_name -> coppice.v1.Stamp
-	15, // 15: coppice.v1.BatchGetRequest.read:type_name -> coppice.v1.ReadOptions
-	16, // 16: coppice.v1.BatchGetResponse.records:type_name -> coppice.v1.Record
-	0,  // 17: coppice.v1.BatchGetResponse.read_at:type_name -> coppice.v1.Stamp
-	15, // 18: coppice.v1.RangeRequest.read:type_name -> coppice.v1.ReadOptions
-	16, // 19: coppice.v1.RangeResponse.records:type_name -> coppice.v1.Record
-	23, // 20: coppice.v1.RangeResponse.end:type_name -> coppice.v1.RangeEnd
-	0,  // 21: coppice.v1.RangeEnd.read_at:type_name -> coppice.v1.Stamp
-	15, // 22: coppice.v1.HistoryRequest.read:type_name -> coppice.v1.ReadOptions
-	16, // 23: coppice.v1.HistoryResponse.change:type_name -> coppice.v1.Record
-	0,  // 24: coppice.v1.DiffRequest.from:type_name -> coppice.v1.Stamp
-	0,  // 25: coppice.v1.DiffRequest.to:type_name -> coppice.v1.Stamp
-	28, // 26: coppice.v1.DiffResponse.differences:type_name -> coppice.v1.Difference
-	16, // 27: coppice.v1.Difference.before:type_name -> coppice.v1.Record
-	16, // 28: coppice.v1.Difference.after:type_name -> coppice.v1.Record
-	0,  // 29: coppice.v1.HeadResponse.stamp:type_name -> coppice.v1.Stamp
-	16, // 30: coppice.v1.WatchHeadsResponse.changes:type_name -> coppice.v1.Record
-	0,  // 31: coppice.v1.TimeResponse.stamp:type_name -> coppice.v1.Stamp
-	0,  // 32: coppice.v1.TimeResponse.next:type_name -> coppice.v1.Stamp
-	0,  // 33: coppice.v1.PruneRequest.expected_head:type_name -> coppice.v1.Stamp
-	0,  // 34: coppice.v1.RollbackRequest.expected_head:type_name -> coppice.v1.Stamp
-	0,  // 35: coppice.v1.RotateKeyRequest.expected_head:type_name -> coppice.v1.Stamp
-	0,  // 36: coppice.v1.AdminResponse.head:type_name -> coppice.v1.Stamp
-	43, // 37: coppice.v1.PinResponse.pin:type_name -> coppice.v1.VersionPin
-	43, // 38: coppice.v1.ListPinsResponse.pins:type_name -> coppice.v1.VersionPin
-	0,  // 39: coppice.v1.StatusResponse.head:type_name -> coppice.v1.Stamp
-	57, // 40: coppice.v1.StatusResponse.groups:type_name -> coppice.v1.GroupStatus
-	56, // 41: coppice.v1.StatusResponse.coordinators:type_name -> coppice.v1.CoordinatorStatus
-	58, // 42: coppice.v1.GroupStatus.replicas:type_name -> coppice.v1.ReplicaStatus
-	60, // 43: coppice.v1.AppendRequest.items:type_name -> coppice.v1.LedgerItem
-	0,  // 44: coppice.v1.AppendResponse.stamp:type_name -> coppice.v1.Stamp
-	15, // 45: coppice.v1.ListLedgersRequest.read:type_name -> coppice.v1.ReadOptions
-	62, // 46: coppice.v1.DescribeLedgerRequest.ledger:type_name -> coppice.v1.LedgerName
-	15, // 47: coppice.v1.DescribeLedgerRequest.read:type_name -> coppice.v1.ReadOptions
-	0,  // 48: coppice.v1.DescribeLedgerResponse.read_at:type_name -> coppice.v1.Stamp
-	62, // 49: coppice.v1.ListMembersRequest.ledger:type_name -> coppice.v1.LedgerName
-	15, // 50: coppice.v1.ListMembersRequest.read:type_name -> coppice.v1.ReadOptions
-	62, // 51: coppice.v1.GetMemberRequest.ledger:type_name -> coppice.v1.LedgerName
-	15, // 52: coppice.v1.GetMemberRequest.read:type_name -> coppice.v1.ReadOptions
-	0,  // 53: coppice.v1.GetMemberResponse.read_at:type_name -> coppice.v1.Stamp
-	62, // 54: coppice.v1.GetJournalsRequest.ledger:type_name -> coppice.v1.LedgerName
-	15, // 55: coppice.v1.GetJournalsRequest.read:type_name -> coppice.v1.ReadOptions
-	73, // 56: coppice.v1.GetJournalsResponse.journals:type_name -> coppice.v1.LedgerJournal
-	0,  // 57: coppice.v1.GetJournalsResponse.read_at:type_name -> coppice.v1.Stamp
-	62, // 58: coppice.v1.ErasureStatusRequest.ledger:type_name -> coppice.v1.LedgerName
-	0,  // 59: coppice.v1.ErasureStatusResponse.ordered:type_name -> coppice.v1.Stamp
-	76, // 60: coppice.v1.ErasureStatusResponse.replicas:type_name -> coppice.v1.ReplicaErasure
-	62, // 61: coppice.v1.GetLineageRequest.ledger:type_name -> coppice.v1.LedgerName
-	15, // 62: coppice.v1.GetLineageRequest.read:type_name -> coppice.v1.ReadOptions
-	73, // 63: coppice.v1.GetLineageResponse.journals:type_name -> coppice.v1.LedgerJournal
-	0,  // 64: coppice.v1.GetLineageResponse.read_at:type_name -> coppice.v1.Stamp
-	4,  // 65: coppice.v1.Ledger.Commit:input_type -> coppice.v1.CommitRequest
-	6,  // 66: coppice.v1.Ledger.CommitStream:input_type -> coppice.v1.CommitStreamRequest
-	8,  // 67: coppice.v1.Ledger.Stage:input_type -> coppice.v1.StageRequest
-	10, // 68: coppice.v1.Ledger.Finalize:input_type -> coppice.v1.FinalizeRequest
-	11, // 69: coppice.v1.Ledger.Discard:input_type -> coppice.v1.DiscardRequest
-	13, // 70: coppice.v1.Ledger.OpenSession:input_type -> coppice.v1.OpenSessionRequest
-	17, // 71: coppice.v1.Ledger.Get:input_type -> coppice.v1.GetRequest
-	19, // 72: coppice.v1.Ledger.BatchGet:input_type -> coppice.v1.BatchGetRequest
-	21, // 73: coppice.v1.Ledger.Range:input_type -> coppice.v1.RangeRequest
-	24, // 74: coppice.v1.Ledger.History:input_type -> coppice.v1.HistoryRequest
-	26, // 75: coppice.v1.Ledger.Diff:input_type -> coppice.v1.DiffRequest
-	29, // 76: coppice.v1.Ledger.Head:input_type -> coppice.v1.HeadRequest
-	31, // 77: coppice.v1.Ledger.GetHeader:input_type -> coppice.v1.GetHeaderRequest
-	33, // 78: coppice.v1.Ledger.WatchHeads:input_type -> coppice.v1.WatchHeadsRequest
-	35, // 79: coppice.v1.Ledger.GetCheckpoint:input_type -> coppice.v1.GetCheckpointRequest
-	37, // 80: coppice.v1.Ledger.Time:input_type -> coppice.v1.TimeRequest
-	39, // 81: coppice.v1.Ledger.Prune:input_type -> coppice.v1.PruneRequest
-	40, // 82: coppice.v1.Ledger.Rollback:input_type -> coppice.v1.RollbackRequest
-	41, // 83: coppice.v1.Ledger.RotateKey:input_type -> coppice.v1.RotateKeyRequest
-	44, // 84: coppice.v1.Ledger.Pin:input_type -> coppice.v1.PinRequest
-	46, // 85: coppice.v1.Ledger.Unpin:input_type -> coppice.v1.UnpinRequest
-	48, // 86: coppice.v1.Ledger.ListPins:input_type -> coppice.v1.ListPinsRequest
-	54, // 87: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
-	52, // 88: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
-	50, // 89: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
-	59, // 90: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
-	63, // 91: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
-	65, // 92: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
-	67, // 93: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
-	69, // 94: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
-	71, // 95: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
-	77, // 96: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
-	74, // 97: coppice.v1.Ledger.ErasureStatus:input_type -> coppice.v1.ErasureStatusRequest
-	5,  // 98: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
-	7,  // 99: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
-	9,  // 100: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
-	5,  // 101: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
-	12, // 102: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
-	14, // 103: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
-	18, // 104: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
-	20, // 105: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
-	22, // 106: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
-	25, // 107: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
-	27, // 108: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
-	30, // 109: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
-	32, // 110: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
-	34, // 111: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
-	36, // 112: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
-	38, // 113: coppice.v1.Ledger.Time:output_type -> coppice.v1.TimeResponse
-	42, // 114: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
-	42, // 115: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
-	42, // 116: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
-	45, // 117: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
-	47, // 118: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
-	49, // 119: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
-	55, // 120: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
-	53, // 121: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
-	51, // 122: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
-	61, // 123: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
-	64, // 124: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
-	66, // 125: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
-	68, // 126: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
-	70, // 127: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
-	72, // 128: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
-	78, // 129: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
-	75, // 130: coppice.v1.Ledger.ErasureStatus:output_type -> coppice.v1.ErasureStatusResponse
-	98, // [98:131] is the sub-list for method output_type
-	65, // [65:98] is the sub-list for method input_type
-	65, // [65:65] is the sub-list for extension type_name
-	65, // [65:65] is the sub-list for extension extendee
-	0,  // [0:65] is the sub-list for field type_name
+	0,   // 0: coppice.v1.Precondition.last_changed:type_name -> coppice.v1.Stamp
+	1,   // 1: coppice.v1.Batch.operations:type_name -> coppice.v1.Operation
+	2,   // 2: coppice.v1.Batch.preconditions:type_name -> coppice.v1.Precondition
+	0,   // 3: coppice.v1.Batch.expected_head:type_name -> coppice.v1.Stamp
+	3,   // 4: coppice.v1.CommitRequest.batch:type_name -> coppice.v1.Batch
+	0,   // 5: coppice.v1.CommitResponse.stamp:type_name -> coppice.v1.Stamp
+	3,   // 6: coppice.v1.CommitStreamRequest.batch:type_name -> coppice.v1.Batch
+	5,   // 7: coppice.v1.CommitStreamResponse.commit:type_name -> coppice.v1.CommitResponse
+	3,   // 8: coppice.v1.StageRequest.batch:type_name -> coppice.v1.Batch
+	0,   // 9: coppice.v1.StageResponse.stamp:type_name -> coppice.v1.Stamp
+	0,   // 10: coppice.v1.ReadOptions.at:type_name -> coppice.v1.Stamp
+	0,   // 11: coppice.v1.Record.last_changed:type_name -> coppice.v1.Stamp
+	15,  // 12: coppice.v1.GetRequest.read:type_name -> coppice.v1.ReadOptions
+	16,  // 13: coppice.v1.GetResponse.record:type_name -> coppice.v1.Record
+	0,   // 14: coppice.v1.GetResponse.read_at:type_name -> coppice.v1.Stamp
+	15,  // 15: coppice.v1.BatchGetRequest.read:type_name -> coppice.v1.ReadOptions
+	16,  // 16: coppice.v1.BatchGetResponse.records:type_name -> coppice.v1.Record
+	0,   // 17: coppice.v1.BatchGetResponse.read_at:type_name -> coppice.v1.Stamp
+	15,  // 18: coppice.v1.RangeRequest.read:type_name -> coppice.v1.ReadOptions
+	16,  // 19: coppice.v1.RangeResponse.records:type_name -> coppice.v1.Record
+	23,  // 20: coppice.v1.RangeResponse.end:type_name -> coppice.v1.RangeEnd
+	0,   // 21: coppice.v1.RangeEnd.read_at:type_name -> coppice.v1.Stamp
+	15,  // 22: coppice.v1.HistoryRequest.read:type_name -> coppice.v1.ReadOptions
+	16,  // 23: coppice.v1.HistoryResponse.change:type_name -> coppice.v1.Record
+	0,   // 24: coppice.v1.DiffRequest.from:type_name -> coppice.v1.Stamp
+	0,   // 25: coppice.v1.DiffRequest.to:type_name -> coppice.v1.Stamp
+	28,  // 26: coppice.v1.DiffResponse.differences:type_name -> coppice.v1.Difference
+	16,  // 27: coppice.v1.Difference.before:type_name -> coppice.v1.Record
+	16,  // 28: coppice.v1.Difference.after:type_name -> coppice.v1.Record
+	0,   // 29: coppice.v1.HeadResponse.stamp:type_name -> coppice.v1.Stamp
+	16,  // 30: coppice.v1.WatchHeadsResponse.changes:type_name -> coppice.v1.Record
+	0,   // 31: coppice.v1.TimeResponse.stamp:type_name -> coppice.v1.Stamp
+	0,   // 32: coppice.v1.TimeResponse.next:type_name -> coppice.v1.Stamp
+	0,   // 33: coppice.v1.PruneRequest.expected_head:type_name -> coppice.v1.Stamp
+	0,   // 34: coppice.v1.RollbackRequest.expected_head:type_name -> coppice.v1.Stamp
+	0,   // 35: coppice.v1.RotateKeyRequest.expected_head:type_name -> coppice.v1.Stamp
+	0,   // 36: coppice.v1.AdminResponse.head:type_name -> coppice.v1.Stamp
+	47,  // 37: coppice.v1.PinResponse.pin:type_name -> coppice.v1.VersionPin
+	47,  // 38: coppice.v1.ListPinsResponse.pins:type_name -> coppice.v1.VersionPin
+	0,   // 39: coppice.v1.StatusResponse.head:type_name -> coppice.v1.Stamp
+	61,  // 40: coppice.v1.StatusResponse.groups:type_name -> coppice.v1.GroupStatus
+	60,  // 41: coppice.v1.StatusResponse.coordinators:type_name -> coppice.v1.CoordinatorStatus
+	62,  // 42: coppice.v1.GroupStatus.replicas:type_name -> coppice.v1.ReplicaStatus
+	64,  // 43: coppice.v1.AppendRequest.items:type_name -> coppice.v1.LedgerItem
+	0,   // 44: coppice.v1.AppendResponse.stamp:type_name -> coppice.v1.Stamp
+	15,  // 45: coppice.v1.ListLedgersRequest.read:type_name -> coppice.v1.ReadOptions
+	66,  // 46: coppice.v1.DescribeLedgerRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 47: coppice.v1.DescribeLedgerRequest.read:type_name -> coppice.v1.ReadOptions
+	0,   // 48: coppice.v1.DescribeLedgerResponse.read_at:type_name -> coppice.v1.Stamp
+	66,  // 49: coppice.v1.ListMembersRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 50: coppice.v1.ListMembersRequest.read:type_name -> coppice.v1.ReadOptions
+	66,  // 51: coppice.v1.GetMemberRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 52: coppice.v1.GetMemberRequest.read:type_name -> coppice.v1.ReadOptions
+	0,   // 53: coppice.v1.GetMemberResponse.read_at:type_name -> coppice.v1.Stamp
+	66,  // 54: coppice.v1.GetJournalsRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 55: coppice.v1.GetJournalsRequest.read:type_name -> coppice.v1.ReadOptions
+	77,  // 56: coppice.v1.GetJournalsResponse.journals:type_name -> coppice.v1.LedgerJournal
+	0,   // 57: coppice.v1.GetJournalsResponse.read_at:type_name -> coppice.v1.Stamp
+	66,  // 58: coppice.v1.ErasureStatusRequest.ledger:type_name -> coppice.v1.LedgerName
+	0,   // 59: coppice.v1.ErasureStatusResponse.ordered:type_name -> coppice.v1.Stamp
+	80,  // 60: coppice.v1.ErasureStatusResponse.replicas:type_name -> coppice.v1.ReplicaErasure
+	66,  // 61: coppice.v1.GetLineageRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 62: coppice.v1.GetLineageRequest.read:type_name -> coppice.v1.ReadOptions
+	77,  // 63: coppice.v1.GetLineageResponse.journals:type_name -> coppice.v1.LedgerJournal
+	0,   // 64: coppice.v1.GetLineageResponse.read_at:type_name -> coppice.v1.Stamp
+	4,   // 65: coppice.v1.Ledger.Commit:input_type -> coppice.v1.CommitRequest
+	6,   // 66: coppice.v1.Ledger.CommitStream:input_type -> coppice.v1.CommitStreamRequest
+	8,   // 67: coppice.v1.Ledger.Stage:input_type -> coppice.v1.StageRequest
+	10,  // 68: coppice.v1.Ledger.Finalize:input_type -> coppice.v1.FinalizeRequest
+	11,  // 69: coppice.v1.Ledger.Discard:input_type -> coppice.v1.DiscardRequest
+	13,  // 70: coppice.v1.Ledger.OpenSession:input_type -> coppice.v1.OpenSessionRequest
+	17,  // 71: coppice.v1.Ledger.Get:input_type -> coppice.v1.GetRequest
+	19,  // 72: coppice.v1.Ledger.BatchGet:input_type -> coppice.v1.BatchGetRequest
+	21,  // 73: coppice.v1.Ledger.Range:input_type -> coppice.v1.RangeRequest
+	24,  // 74: coppice.v1.Ledger.History:input_type -> coppice.v1.HistoryRequest
+	26,  // 75: coppice.v1.Ledger.Diff:input_type -> coppice.v1.DiffRequest
+	29,  // 76: coppice.v1.Ledger.Head:input_type -> coppice.v1.HeadRequest
+	31,  // 77: coppice.v1.Ledger.GetHeader:input_type -> coppice.v1.GetHeaderRequest
+	33,  // 78: coppice.v1.Ledger.WatchHeads:input_type -> coppice.v1.WatchHeadsRequest
+	35,  // 79: coppice.v1.Ledger.GetCheckpoint:input_type -> coppice.v1.GetCheckpointRequest
+	37,  // 80: coppice.v1.Ledger.Time:input_type -> coppice.v1.TimeRequest
+	39,  // 81: coppice.v1.Ledger.Prune:input_type -> coppice.v1.PruneRequest
+	40,  // 82: coppice.v1.Ledger.Rollback:input_type -> coppice.v1.RollbackRequest
+	41,  // 83: coppice.v1.Ledger.RotateKey:input_type -> coppice.v1.RotateKeyRequest
+	42,  // 84: coppice.v1.Ledger.Anchor:input_type -> coppice.v1.AnchorRequest
+	44,  // 85: coppice.v1.Ledger.GetInterval:input_type -> coppice.v1.GetIntervalRequest
+	48,  // 86: coppice.v1.Ledger.Pin:input_type -> coppice.v1.PinRequest
+	50,  // 87: coppice.v1.Ledger.Unpin:input_type -> coppice.v1.UnpinRequest
+	52,  // 88: coppice.v1.Ledger.ListPins:input_type -> coppice.v1.ListPinsRequest
+	58,  // 89: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
+	56,  // 90: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
+	54,  // 91: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
+	63,  // 92: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
+	67,  // 93: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
+	69,  // 94: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
+	71,  // 95: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
+	73,  // 96: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
+	75,  // 97: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
+	81,  // 98: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
+	78,  // 99: coppice.v1.Ledger.ErasureStatus:input_type -> coppice.v1.ErasureStatusRequest
+	5,   // 100: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
+	7,   // 101: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
+	9,   // 102: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
+	5,   // 103: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
+	12,  // 104: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
+	14,  // 105: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
+	18,  // 106: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
+	20,  // 107: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
+	22,  // 108: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
+	25,  // 109: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
+	27,  // 110: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
+	30,  // 111: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
+	32,  // 112: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
+	34,  // 113: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
+	36,  // 114: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
+	38,  // 115: coppice.v1.Ledger.Time:output_type -> coppice.v1.TimeResponse
+	46,  // 116: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
+	46,  // 117: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
+	46,  // 118: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
+	43,  // 119: coppice.v1.Ledger.Anchor:output_type -> coppice.v1.AnchorResponse
+	45,  // 120: coppice.v1.Ledger.GetInterval:output_type -> coppice.v1.GetIntervalResponse
+	49,  // 121: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
+	51,  // 122: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
+	53,  // 123: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
+	59,  // 124: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
+	57,  // 125: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
+	55,  // 126: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
+	65,  // 127: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
+	68,  // 128: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
+	70,  // 129: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
+	72,  // 130: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
+	74,  // 131: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
+	76,  // 132: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
+	82,  // 133: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
+	79,  // 134: coppice.v1.Ledger.ErasureStatus:output_type -> coppice.v1.ErasureStatusResponse
+	100, // [100:135] is the sub-list for method output_type
+	65,  // [65:100] is the sub-list for method input_type
+	65,  // [65:65] is the sub-list for extension type_name
+	65,  // [65:65] is the sub-list for extension extendee
+	0,   // [0:65] is the sub-list for field type_name
 }
 
 func init() { file_coppice_v1_ledger_proto_init() }
@@ -5892,20 +6142,24 @@ func file_coppice_v1_ledger_proto_init() {
 	}
 	file_coppice_v1_ledger_proto_msgTypes[39].OneofWrappers = []any{}
 	file_coppice_v1_ledger_proto_msgTypes[40].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[44].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[57].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[62].OneofWrappers = []any{
+	file_coppice_v1_ledger_proto_msgTypes[44].OneofWrappers = []any{
+		(*GetIntervalRequest_Sequence)(nil),
+		(*GetIntervalRequest_Version)(nil),
+	}
+	file_coppice_v1_ledger_proto_msgTypes[48].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[61].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[66].OneofWrappers = []any{
 		(*LedgerName_Name)(nil),
 		(*LedgerName_Id)(nil),
 	}
-	file_coppice_v1_ledger_proto_msgTypes[73].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[77].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coppice_v1_ledger_proto_rawDesc), len(file_coppice_v1_ledger_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   79,
+			NumMessages:   83,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

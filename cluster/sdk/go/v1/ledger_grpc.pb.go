@@ -44,6 +44,8 @@ const (
 	Ledger_Prune_FullMethodName          = "/coppice.v1.Ledger/Prune"
 	Ledger_Rollback_FullMethodName       = "/coppice.v1.Ledger/Rollback"
 	Ledger_RotateKey_FullMethodName      = "/coppice.v1.Ledger/RotateKey"
+	Ledger_Anchor_FullMethodName         = "/coppice.v1.Ledger/Anchor"
+	Ledger_GetInterval_FullMethodName    = "/coppice.v1.Ledger/GetInterval"
 	Ledger_Pin_FullMethodName            = "/coppice.v1.Ledger/Pin"
 	Ledger_Unpin_FullMethodName          = "/coppice.v1.Ledger/Unpin"
 	Ledger_ListPins_FullMethodName       = "/coppice.v1.Ledger/ListPins"
@@ -102,6 +104,11 @@ type LedgerClient interface {
 	// Replaces the key that signs checkpoints. The leading coordinator must already hold the new
 	// private key.
 	RotateKey(ctx context.Context, in *RotateKeyRequest, opts ...grpc.CallOption) (*AdminResponse, error)
+	// Has the newest checkpoint stamped by the authorities that the leading coordinator knows, and
+	// keeps their tokens in the root log. Answers once they are there.
+	Anchor(ctx context.Context, in *AnchorRequest, opts ...grpc.CallOption) (*AnchorResponse, error)
+	// Returns a file that proves which time stamps of the root log lie around one of its entries.
+	GetInterval(ctx context.Context, in *GetIntervalRequest, opts ...grpc.CallOption) (*GetIntervalResponse, error)
 	// Keeps a version from being pruned for a while. With the id of a living pin, renews that pin.
 	Pin(ctx context.Context, in *PinRequest, opts ...grpc.CallOption) (*PinResponse, error)
 	// Drops a pin. Dropping a pin that no longer exists is not an error.
@@ -370,6 +377,26 @@ func (c *ledgerClient) RotateKey(ctx context.Context, in *RotateKeyRequest, opts
 	return out, nil
 }
 
+func (c *ledgerClient) Anchor(ctx context.Context, in *AnchorRequest, opts ...grpc.CallOption) (*AnchorResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AnchorResponse)
+	err := c.cc.Invoke(ctx, Ledger_Anchor_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *ledgerClient) GetInterval(ctx context.Context, in *GetIntervalRequest, opts ...grpc.CallOption) (*GetIntervalResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetIntervalResponse)
+	err := c.cc.Invoke(ctx, Ledger_GetInterval_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *ledgerClient) Pin(ctx context.Context, in *PinRequest, opts ...grpc.CallOption) (*PinResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PinResponse)
@@ -579,6 +606,11 @@ type LedgerServer interface {
 	// Replaces the key that signs checkpoints. The leading coordinator must already hold the new
 	// private key.
 	RotateKey(context.Context, *RotateKeyRequest) (*AdminResponse, error)
+	// Has the newest checkpoint stamped by the authorities that the leading coordinator knows, and
+	// keeps their tokens in the root log. Answers once they are there.
+	Anchor(context.Context, *AnchorRequest) (*AnchorResponse, error)
+	// Returns a file that proves which time stamps of the root log lie around one of its entries.
+	GetInterval(context.Context, *GetIntervalRequest) (*GetIntervalResponse, error)
 	// Keeps a version from being pruned for a while. With the id of a living pin, renews that pin.
 	Pin(context.Context, *PinRequest) (*PinResponse, error)
 	// Drops a pin. Dropping a pin that no longer exists is not an error.
@@ -674,6 +706,12 @@ func (UnimplementedLedgerServer) Rollback(context.Context, *RollbackRequest) (*A
 }
 func (UnimplementedLedgerServer) RotateKey(context.Context, *RotateKeyRequest) (*AdminResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RotateKey not implemented")
+}
+func (UnimplementedLedgerServer) Anchor(context.Context, *AnchorRequest) (*AnchorResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Anchor not implemented")
+}
+func (UnimplementedLedgerServer) GetInterval(context.Context, *GetIntervalRequest) (*GetIntervalResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetInterval not implemented")
 }
 func (UnimplementedLedgerServer) Pin(context.Context, *PinRequest) (*PinResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Pin not implemented")
@@ -1041,6 +1079,42 @@ func _Ledger_RotateKey_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Ledger_Anchor_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AnchorRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LedgerServer).Anchor(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Ledger_Anchor_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LedgerServer).Anchor(ctx, req.(*AnchorRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Ledger_GetInterval_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetIntervalRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LedgerServer).GetInterval(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Ledger_GetInterval_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LedgerServer).GetInterval(ctx, req.(*GetIntervalRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Ledger_Pin_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PinRequest)
 	if err := dec(in); err != nil {
@@ -1334,6 +1408,14 @@ var Ledger_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RotateKey",
 			Handler:    _Ledger_RotateKey_Handler,
+		},
+		{
+			MethodName: "Anchor",
+			Handler:    _Ledger_Anchor_Handler,
+		},
+		{
+			MethodName: "GetInterval",
+			Handler:    _Ledger_GetInterval_Handler,
 		},
 		{
 			MethodName: "Pin",

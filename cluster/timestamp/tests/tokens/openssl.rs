@@ -195,6 +195,27 @@ fn an_intermediate_certificate_is_needed_and_may_come_in_the_token() {
 }
 
 #[test]
+fn a_token_is_completed_by_the_certificates_of_its_authority() {
+    let file = [bench().read("chain-p384.pem"), bench().read("first.pem")].concat();
+    let authority = Authority::from_certificates(&file).expect("a chain with its root");
+    let root = Authority::from_certificates(&bench().read("first.pem")).expect("a root");
+    for asked in [request(), request().with_certificates()] {
+        let token = Token::parse(&bench().answer("p384", &asked)).expect("a token");
+        let whole = authority.complete(&token).expect("it fits");
+        assert_eq!((whole.info(), whole.certificates().len()), (token.info(), 2));
+        assert_eq!(authority.complete(&whole), Ok(whole.clone()));
+        assert_eq!(root.complete(&token), Ok(token));
+        let stamped = verify(&whole, &root, &imprint(DATA), Some(asked.nonce())).expect("the root is enough");
+        assert_eq!(verify(&whole, &authority, &imprint(DATA), None), Ok(stamped));
+        let first = bench().path("first.pem");
+        assert_eq!(openssl_verifies(&whole, &first, &first, None), Ok(()));
+    }
+    // Without a certificate that is its own issuer, all are trusted.
+    let intermediate = Authority::from_certificates(&bench().read("intermediate.pem")).expect("a certificate");
+    judge(&bench().answer("p384", &request().with_certificates()), &intermediate).expect("it is believed");
+}
+
+#[test]
 fn a_chain_counts_as_of_the_stamped_time() {
     let bench = bench();
     let authority = |signer| bench.authority("first", signer);

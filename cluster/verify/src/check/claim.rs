@@ -3,9 +3,10 @@
 
 use alloc::{borrow::Cow, vec::Vec};
 
-use coppice_types::{ClusterId, Digest, LedgerId, Stamp};
+use coppice_types::{ClusterId, Digest, LedgerId, Sequence, Stamp};
 
 use crate::{
+    anchor::Stamps,
     checkpoint::Checkpoint,
     epochs::Epochs,
     header::Header,
@@ -47,6 +48,8 @@ pub enum Claim<'a> {
     Time(TimeClaim),
     /// These were all journals with a clue, or the newest of them.
     Lineage(LineageClaim),
+    /// These anchors lie around an entry of the log.
+    Interval(IntervalClaim),
 }
 
 /// The answer to a query at a version.
@@ -181,6 +184,30 @@ pub struct StandingClaim {
     pub epochs: Epochs,
 }
 
+/// Anchors around an entry of the log. What the tokens say is not judged here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IntervalClaim {
+    /// The entry.
+    pub header: Header,
+    /// Anchors before the entry, in the order of the log.
+    pub below: Vec<AnchorClaim>,
+    /// Anchors whose stamped log holds the entry, in the order of the log.
+    pub above: Vec<AnchorClaim>,
+}
+
+/// An anchor that is in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnchorClaim {
+    /// The anchor's own place in the log.
+    pub sequence: Sequence,
+    /// The time in the anchor's header, by the ledger's clock.
+    pub timestamp_ms: u64,
+    /// The imprint that each token must have.
+    pub imprint: Digest,
+    /// The tokens.
+    pub stamps: Stamps,
+}
+
 impl Verified<'_> {
     /// Header of the version that the claim is about; `None` for a standing proof.
     #[must_use]
@@ -192,6 +219,7 @@ impl Verified<'_> {
             Claim::Journals(claim) => Some(&claim.header),
             Claim::Time(claim) => Some(&claim.header),
             Claim::Lineage(claim) => Some(&claim.header),
+            Claim::Interval(claim) => Some(&claim.header),
         }
     }
 }

@@ -44,6 +44,8 @@ pub enum Step {
     Lineage,
     /// The version is the newest one at the time.
     Time,
+    /// The anchors lie around the entry, in the log's order.
+    Anchors,
     /// The version stands at the newer checkpoint.
     Standing,
     /// Enough witnesses of the policy have cosigned the newest checkpoint that is shown.
@@ -72,6 +74,7 @@ impl Step {
         Self::Envelope,
         Self::Lineage,
         Self::Time,
+        Self::Anchors,
         Self::Standing,
         Self::Cosignatures,
         Self::Question,
@@ -98,6 +101,7 @@ impl Step {
             Self::Envelope => "envelope",
             Self::Lineage => "lineage",
             Self::Time => "time",
+            Self::Anchors => "anchors",
             Self::Standing => "standing",
             Self::Cosignatures => "cosignatures",
             Self::Question => "question",

@@ -75,8 +75,13 @@ impl Log {
 
     /// Decodes a header and checks that it is in the log.
     pub(super) fn header(&self, part: &HeaderPart<'_>) -> Result<Header, Failure> {
-        let header = included(&part.header, &part.path, self.cluster, &self.checkpoint, Step::Header)?;
-        self.check_keys_in(&header, Step::Header)?;
+        self.entry(part, Step::Header)
+    }
+
+    /// As [`header`](Self::header), at another step.
+    pub(super) fn entry(&self, part: &HeaderPart<'_>, step: Step) -> Result<Header, Failure> {
+        let header = included(&part.header, &part.path, self.cluster, &self.checkpoint, step)?;
+        self.check_keys_in(&header, step)?;
         Ok(header)
     }
 

@@ -3,7 +3,13 @@ use alloc::{vec, vec::Vec};
 use coppice_types::Epoch;
 
 use super::*;
-use crate::{epochs::Epochs, hash::sha256, note::SignerKey, shard_map::ShardMap};
+use crate::{
+    anchor::{RFC_3161, Stamps, TOKEN_BYTES_MAX, TOKENS_MAX, Token},
+    epochs::Epochs,
+    hash::sha256,
+    note::SignerKey,
+    shard_map::ShardMap,
+};
 
 fn genesis() -> Header {
     let shard_map = ShardMap::from_splits(&[b"m".to_vec()]).expect("one split");
@@ -24,7 +30,8 @@ fn after(before: &Header, body: Body) -> Header {
     }
 }
 
-/// Genesis, two commits, a prune, a rollback to version 1, a header of the future, a key change.
+/// Genesis, two commits, a prune, a rollback to version 1, a header of the future, a key change,
+/// two anchors.
 fn log() -> Vec<Header> {
     let genesis = genesis();
     let mut one = after(&genesis, Body::Commit);
@@ -49,7 +56,11 @@ fn log() -> Vec<Header> {
     let (principal, reason) = who();
     let change = KeyChange { principal, reason, ..KeyChange::sign(1, &ClusterId([9; 16]), &signer(1), &signer(2)) };
     let key = after(&future, Body::Key(change));
-    vec![genesis, one, two, prune, rollback, future, key]
+    let chain = after(&key, Body::Anchor(Anchor::Chain(vec![b"certificate".to_vec()])));
+    let token = |kind, bytes: &[u8]| Token { kind, chain: 0, bytes: bytes.to_vec() };
+    let tokens = vec![token(RFC_3161, b"token"), token(9, b"later")];
+    let stamps = after(&chain, Body::Anchor(Anchor::Stamps(Stamps { size: 7, root: sha256(b"root"), tokens })));
+    vec![genesis, one, two, prune, rollback, future, key, chain, stamps]
 }
 
 #[test]
@@ -140,6 +151,12 @@ fn each_rule_of_the_log_is_checked() {
     assert_eq!(change(&|change| change.new = change.old), "a key change to the same key");
     assert_eq!(change(&|change| change.new = [0; 32]), "keys of a key change");
     assert_eq!(broken(6, &|header| header.cluster.0[0] = 0), "signature of the old key");
+    assert_eq!(broken(8, &|header| header.stamp.version.0 = 2), "state of an anchor");
+    assert_eq!(broken(8, &|header| header.state_root.0[0] ^= 1), "state of an anchor");
+    assert_eq!(broken(8, &|header| header.epoch_pairs = 3), "shards and epochs of an anchor");
+    assert_eq!(broken(8, &|header| header.journal_leaves = 1), "journal of a header that is not a commit");
+    let stamped = |size| broken(8, &|header| edit_stamps(header, &|stamps| stamps.size = size));
+    assert_eq!((stamped(0), stamped(9)), ("an anchor that stamps nothing", "an anchor that stamps itself"));
 }
 
 #[test]
@@ -169,4 +186,48 @@ fn texts_are_utf8_and_limited() {
     assert_eq!(&bytes[at..at + 2], b"zz");
     bytes[at] = 0xff;
     assert_eq!(Header::decode(&bytes), Err(Error::Malformed("principal")));
+}
+
+fn edit_stamps(header: &mut Header, edit: &dyn Fn(&mut Stamps)) {
+    match &mut header.body {
+        Body::Anchor(Anchor::Stamps(stamps)) => edit(stamps),
+        other => panic!("no stamps: {other:?}"),
+    }
+}
+
+#[test]
+fn an_anchor_is_within_its_limits() {
+    let last = log().pop().expect("an anchor");
+    let decoded = |edit: &dyn Fn(&mut Stamps)| {
+        let mut header = last.clone();
+        edit_stamps(&mut header, edit);
+        Header::decode(&header.encode())
+    };
+    let with = |count: usize, bytes: usize| {
+        decoded(&|stamps| stamps.tokens = vec![Token { kind: RFC_3161, chain: 3, bytes: vec![5; bytes] }; count])
+    };
+    assert!(with(TOKENS_MAX, 1000).is_ok() && with(1, TOKEN_BYTES_MAX).is_ok());
+    assert_eq!(with(0, 1), Err(Error::Malformed("number of tokens")));
+    assert_eq!(with(TOKENS_MAX + 1, 1), Err(Error::Malformed("number of tokens")));
+    assert_eq!(with(1, TOKEN_BYTES_MAX + 1), Err(Error::Malformed("length of a token")));
+    assert_eq!(with(1, 0), Err(Error::Malformed("length of a token")));
+    assert!(with(4, 16_000).is_ok());
+    assert_eq!(with(4, 16_001), Err(Error::Malformed("length of all tokens")));
+
+    let chain = |certificates: Vec<Vec<u8>>| {
+        let header = Header { body: Body::Anchor(Anchor::Chain(certificates)), ..last.clone() };
+        Header::decode(&header.encode())
+    };
+    assert!(chain(vec![vec![1]; 32]).is_ok());
+    assert_eq!(chain(vec![]), Err(Error::Malformed("number of certificates")));
+    assert_eq!(chain(vec![vec![1]; 33]), Err(Error::Malformed("number of certificates")));
+    assert_eq!(chain(vec![vec![]]), Err(Error::Malformed("length of a certificate")));
+    let mut bytes = last.encode();
+    let at = bytes.len() - body_bytes(&last);
+    bytes[at] = 2;
+    assert_eq!(Header::decode(&bytes), Err(Error::Malformed("form of an anchor")));
+}
+
+fn body_bytes(header: &Header) -> usize {
+    header.body.encode().len()
 }

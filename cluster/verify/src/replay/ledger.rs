@@ -9,6 +9,7 @@ use coppice_types::{
 
 use super::forest::{Error, Forest};
 use crate::{
+    anchor::{Anchor, Stamps, Token},
     checkpoint::{self, Checkpoint},
     epochs::Epochs,
     hash::{self, RecordBody},
@@ -18,8 +19,8 @@ use crate::{
     merkle,
     note::SignerKey,
     proof::{
-        EpochPart, HeaderPart, LogPart, Proof, ProofFile, Query, QueryProof, ReceiptProof, ShardPart, StandingProof,
-        TimeProof,
+        EpochPart, HeaderPart, IntervalProof, LogPart, Proof, ProofFile, Query, QueryProof, ReceiptProof, ShardPart,
+        StandingProof, TimeProof,
     },
     shard_map::{ShardMap, StateLeaf, state_root},
 };
@@ -229,6 +230,14 @@ impl Ledger {
         self.append(header);
     }
 
+    /// Appends an anchor that stamps the first `size` entries by these tokens.
+    pub fn anchor(&mut self, size: u64, tokens: Vec<Token>) {
+        let root = merkle::mth(&self.headers[..size as usize].iter().map(Header::hash).collect::<Vec<_>>());
+        let body = Body::Anchor(Anchor::Stamps(Stamps { size, root, tokens }));
+        let header = self.next_header(self.head(), self.newest().state_root, &[], body);
+        self.append(header);
+    }
+
     /// Appends any header, so that tests can make logs that no ledger makes.
     pub fn append(&mut self, header: Header) {
         self.headers.push(header);
@@ -427,6 +436,31 @@ impl Ledger {
             hashes: merkle::list_proof(&hashes, &[u64::from(index)]),
         };
         ProofFile { cluster: self.cluster, proof: Proof::Receipt(proof) }
+    }
+
+    /// A proof of the anchors at these sequences around the entry at `sequence`.
+    ///
+    /// # Panics
+    /// If one of those above is no anchor with stamps of a log that holds the entry.
+    #[must_use]
+    pub fn interval(&self, sequence: u64, below: &[u64], above: &[u64]) -> ProofFile<'static> {
+        let size = self.headers.len() as u64;
+        let entries = self.entries(size);
+        let part = |at: u64| {
+            let header = Cow::Owned(self.headers[at as usize].encode());
+            HeaderPart { header, path: merkle::inclusion_path(&entries, at) }
+        };
+        let above = above.iter().map(|at| {
+            let Body::Anchor(Anchor::Stamps(stamps)) = &self.headers[*at as usize].body else { panic!("no stamps") };
+            (part(*at), merkle::inclusion_path(&entries[..stamps.size as usize], sequence))
+        });
+        let proof = IntervalProof {
+            log: self.log_part(size),
+            header: part(sequence),
+            below: below.iter().map(|at| part(*at)).collect(),
+            above: above.collect(),
+        };
+        ProofFile { cluster: self.cluster, proof: Proof::Interval(proof) }
     }
 
     /// A standing proof from the first `old` entries to the first `size`.

@@ -7,8 +7,7 @@ use coppice_env::watch;
 use coppice_proto::v1::{self, read_root_request::Read};
 use coppice_types::{Backoff, Digest};
 use coppice_verify::{cosignature, note};
-use futures::future::BoxFuture;
-use reqwest::{Client, StatusCode, redirect};
+use reqwest::StatusCode;
 use tokio::{
     sync::mpsc,
     time::{sleep, timeout},
@@ -16,42 +15,17 @@ use tokio::{
 use tonic::Status;
 
 use super::{Answer, Candidate, Means, Witness};
-use crate::groups::wire;
+use crate::{groups::wire, post::Post};
 
 /// How long a witness may take for one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The pauses after failures in a row.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
 /// Longest answer that is read.
-const ANSWER_BYTES_MAX: usize = 64 << 10;
+pub(super) const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// A witness that was asked with a wrong old size answers with the right one, and is asked once
 /// more.
 const ATTEMPTS_MAX: usize = 2;
-
-/// Posts a body to an address. Returns the answer's status and body, or an error text.
-pub type Post = Arc<dyn Fn(String, Vec<u8>) -> BoxFuture<'static, Result<(StatusCode, Vec<u8>), String>> + Send + Sync>;
-
-/// Posts over HTTP.
-///
-/// # Errors
-/// If the HTTP client can't be created.
-pub(super) fn over_http() -> Result<Post, reqwest::Error> {
-    let client = Client::builder().redirect(redirect::Policy::none()).build()?;
-    Ok(Arc::new(move |url, body| {
-        let client = client.clone();
-        Box::pin(async move {
-            let mut response = client.post(url).body(body).send().await.map_err(|error| error.to_string())?;
-            let mut answer = Vec::new();
-            while let Some(chunk) = response.chunk().await.map_err(|error| error.to_string())? {
-                if answer.len() + chunk.len() > ANSWER_BYTES_MAX {
-                    return Err("its answer is too long".to_owned());
-                }
-                answer.extend_from_slice(&chunk);
-            }
-            Ok((response.status(), answer))
-        })
-    }))
-}
 
 /// The reason why a witness has not cosigned.
 #[derive(Debug, thiserror::Error)]

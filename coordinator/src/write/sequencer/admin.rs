@@ -1,5 +1,5 @@
-//! Rollbacks, prunes and key changes (PROTOCOL 8). They are headers like commits. Every shard
-//! executes rollbacks and prunes before it serves anything newer.
+//! Rollbacks, prunes, key changes and anchors (PROTOCOL 8). They are headers like commits. Every
+//! shard executes rollbacks and prunes before it serves anything newer.
 //!
 //! If a rollback stops before its header is in the log, nothing has happened; the fences are lifted
 //! by name, or by the next `TakeOver`. Once the header is in the log, the rollback is decided. A
@@ -12,6 +12,7 @@ use coppice_env::bug::{Bug, planted};
 use coppice_proto::{convert, status, v1};
 use coppice_types::{Reason, Sequence, ShardId, Stamp, Version};
 use coppice_verify::{
+    anchor::Stamps,
     header::Body,
     keys::{KEY_CHANGES_MAX, KeyChange},
 };
@@ -31,7 +32,7 @@ use crate::{
 };
 
 impl Sequencer {
-    /// Performs a rollback, prune or key change. No version may be under way.
+    /// Performs a rollback, prune or key change, or keeps an anchor. No version may be under way.
     pub(super) async fn on_admin(&mut self, request: AdminRequest) -> Result<(), Exit> {
         assert!(self.head.is_settled(), "the pipeline is drained first");
         if request.reply.is_closed() {
@@ -57,16 +58,17 @@ impl Sequencer {
         }
         check_expected_head(request.expected_head, view.head())?;
         self.boundary = view.boundary;
-        match request.wanted {
-            Wanted::Rollback(to) => {
+        match &request.wanted {
+            &Wanted::Rollback(to) => {
                 check_floor(view.ledger_floor, to)?;
                 self.roll_back(to, request).await
             }
-            Wanted::Prune(before) => {
+            &Wanted::Prune(before) => {
                 check_pin(view.oldest_pin.as_ref(), before)?;
                 self.prune(before, request).await
             }
-            Wanted::Key(key) => self.rotate_key(&key, request).await,
+            Wanted::Key(key) => self.rotate_key(key, request).await,
+            Wanted::Anchor(stamps) => self.anchor(stamps).await,
         }
     }
 
@@ -154,6 +156,14 @@ impl Sequencer {
         Ok(answer)
     }
 
+    /// Keeps time stamps by a header. Shards don't learn of it.
+    async fn anchor(&mut self, stamps: &Stamps) -> Result<v1::AdminResponse, Failure> {
+        let commit = self.head.decided().anchor(stamps.clone(), self.resources.clock.wall_ms());
+        let answer = self.append_admin(commit).await?;
+        self.resources.metrics.administered("anchor");
+        Ok(answer)
+    }
+
     /// The state leaves of a version that stands, and the sequence of its header.
     async fn version_leaves(&self, stamp: Stamp) -> Result<(Leaves, Sequence), Failure> {
         let read = v1::VersionRead { version: stamp.version.0, epoch: Some(stamp.epoch.0), header_only: false };
@@ -214,9 +224,11 @@ impl Sequencer {
             }
             // The pin was set after the view was taken. Nothing else is wrong with the header.
             Decision::Refused(error) if status::reason(&error) == Some(Reason::Pinned) => Err(Failure::Refused(error)),
-            // Only the root group knows that the key was the ledger's before. Nothing else is wrong
-            // with the header.
-            Decision::Refused(error) if matches!(commit.tail.header.body, Body::Key(_)) => Err(Failure::Refused(error)),
+            // Only the root group knows that the key was the ledger's before, or that a larger log
+            // was stamped meanwhile. Nothing else is wrong with the header.
+            Decision::Refused(error) if matches!(commit.tail.header.body, Body::Key(_) | Body::Anchor(_)) => {
+                Err(Failure::Refused(error))
+            }
             Decision::Refused(error) => {
                 let exit = Exit::Reset(format!("the root group refused a header: {error}"));
                 Err(Failure::Over(error, exit))

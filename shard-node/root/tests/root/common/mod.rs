@@ -12,6 +12,7 @@ use coppice_root::{
 };
 use coppice_types::{ClusterId, Digest, Params, PinId, Sequence, SessionId, Stamp, Term, Version};
 use coppice_verify::{
+    anchor::{Anchor, Stamps, Token},
     epochs::Epochs,
     hash::{log_entry_hash, sha256},
     header::{Body, Genesis, Header, Prune, Rollback},
@@ -350,6 +351,19 @@ impl Model {
         self.append(&header)
     }
 
+    /// An anchor over the first `size` entries.
+    pub fn anchor(&mut self, size: u64) -> AppendHeader {
+        let root = merkle::mth(&self.hashes()[..size as usize]);
+        let tokens = vec![Token { kind: 1, chain: 0, bytes: b"token".to_vec() }];
+        self.plain(Body::Anchor(Anchor::Stamps(Stamps { size, root, tokens })))
+    }
+
+    /// A header that changes no state.
+    pub fn plain(&mut self, body: Body) -> AppendHeader {
+        let header = self.next_header(body);
+        self.append(&header)
+    }
+
     pub fn prune(&mut self, before: u64) -> AppendHeader {
         let text = String::from("test");
         let body = Body::Prune(Prune { boundary: Version(before), principal: text.clone(), reason: text });
@@ -504,7 +518,7 @@ impl Model {
                 self.admins.push(Admin { sequence, rollback_to: None, prune_before, boundary, newest: before });
                 self.boundary = prune.boundary.0;
             }
-            Body::Key(_) => {}
+            Body::Key(_) | Body::Anchor(_) => {}
             _ => panic!("not made by this model"),
         }
         self.leaves.push(after);

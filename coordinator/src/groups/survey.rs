@@ -11,7 +11,8 @@ use futures::future::join_all;
 use tokio::time::timeout;
 use tonic::Response;
 
-use crate::{groups::links::Links, plan::Refusal};
+use super::links::Links;
+use crate::plan::Refusal;
 
 /// State of a replica whose disks have none of the erased content.
 pub const DONE: &str = "done";

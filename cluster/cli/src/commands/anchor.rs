@@ -1,0 +1,203 @@
+//! `coppice anchor`: the time stamps of the root log.
+
+use std::{fs, path::Path};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use coppice_client::{Client, Error};
+use coppice_proto::v1::{self, get_header_request::Which, get_interval_request::Entry};
+use coppice_timestamp::{Info, Token, claimed_signer};
+use coppice_verify::{
+    anchor::{Anchor, RFC_3161, Stamps},
+    checkpoint,
+    header::{Body, Header},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    args::{self, AnchorExport, AnchorInterval, AnchorList},
+    failure::{Code, Failure},
+    output::{self, Output, Table},
+    text::{self, count},
+    time::moment,
+};
+
+pub async fn anchor(client: &Client, command: &args::Anchor, output: Output) -> Result<(), Failure> {
+    match command {
+        args::Anchor::List(args) => list(client, args, output).await,
+        args::Anchor::Export(args) => export(client, args, output).await,
+        args::Anchor::Now => now(client, output).await,
+        args::Anchor::Interval(args) => interval(client, args, output).await,
+    }
+}
+
+/// The stamps of an anchor; `None` for other headers.
+fn stamps(header: &Header) -> Option<&Stamps> {
+    match &header.body {
+        Body::Anchor(Anchor::Stamps(stamps)) => Some(stamps),
+        _ => None,
+    }
+}
+
+async fn list(client: &Client, args: &AnchorList, output: Output) -> Result<(), Failure> {
+    let request = v1::WatchHeadsRequest { from_sequence: args.from, ..v1::WatchHeadsRequest::default() };
+    let mut stream = client.watch(request).await?;
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    let mut table = Table::new(output, &["ENTRY", "SIZE", "TIME", "TOKENS"]);
+    while left > 0 {
+        let Some(message) = stream.next().await? else { break };
+        let header = coppice_client::header(&message.header)?;
+        let Some(stamps) = stamps(&header) else { continue };
+        table.row(&describe(&header, stamps), || {
+            let tokens: Vec<String> = stamps.tokens.iter().map(|token| line(&token.bytes)).collect();
+            let time = moment(header.timestamp_ms);
+            Ok([header.sequence.to_string(), stamps.size.to_string(), time, tokens.join("; ")])
+        })?;
+        left -= 1;
+    }
+    table.end()
+}
+
+/// What a token claims, in some words.
+fn line(token: &[u8]) -> String {
+    match Token::parse(token) {
+        Ok(token) => {
+            let Info { time, accuracy, .. } = token.info();
+            let accuracy = accuracy.map_or_else(|| "unknown".to_owned(), |accuracy| accuracy.to_string());
+            let by = claimed_signer(&token).unwrap_or_else(|| "an unnamed authority".to_owned());
+            format!("{time} +-{accuracy} by {}", text::safe(&by))
+        }
+        Err(error) => text::safe(&format!("unreadable: {error}")),
+    }
+}
+
+/// An anchor as an object. Times are what its tokens claim.
+pub fn describe(header: &Header, stamps: &Stamps) -> Value {
+    let token = |token: &coppice_verify::anchor::Token| match Token::parse(&token.bytes) {
+        Ok(parsed) if token.kind == RFC_3161 => json!({
+            "type": token.kind,
+            "time": parsed.info().time.to_string(),
+            "accuracy_s": parsed.info().accuracy.map(|accuracy| accuracy.nanoseconds() as f64 / 1e9),
+            "policy": parsed.info().policy.to_string(),
+            "authority": claimed_signer(&parsed),
+            "bytes": token.bytes.len(),
+        }),
+        _ => json!({ "type": token.kind, "bytes": token.bytes.len() }),
+    };
+    json!({
+        "sequence": header.sequence.0,
+        "stamped_size": stamps.size,
+        "stamped_root": stamps.root.to_string(),
+        "timestamp_ms": header.timestamp_ms,
+        "tokens": stamps.tokens.iter().map(token).collect::<Vec<Value>>(),
+    })
+}
+
+async fn now(client: &Client, output: Output) -> Result<(), Failure> {
+    let answer = client.anchor().await.map_err(Failure::of_write)?;
+    let header = coppice_client::header(&answer.header)?;
+    let stamps = stamps(&header).ok_or(Error::Malformed("no anchor"))?;
+    output.result(&describe(&header, stamps), || {
+        let tokens: String = stamps.tokens.iter().map(|token| format!("\n  {}", line(&token.bytes))).collect();
+        format!("entry {} stamps the first {}{tokens}", header.sequence, count(stamps.size, "entry"))
+    })
+}
+
+/// The anchor that a command names.
+async fn find(client: &Client, entry: &str) -> Result<Header, Failure> {
+    if entry == "last" {
+        return last(client).await;
+    }
+    let sequence =
+        entry.parse().map_err(|_| Failure::usage("name an anchor by its entry in the root log, or `last`"))?;
+    Ok(coppice_client::header(&client.header(Which::Sequence(sequence)).await?)?)
+}
+
+/// The newest anchor, found from the end of the log.
+async fn last(client: &Client) -> Result<Header, Failure> {
+    let mut end = client.head().await?.log_size;
+    let mut step = 256;
+    while end > 0 {
+        let start = end.saturating_sub(step);
+        let request = v1::WatchHeadsRequest { from_sequence: start, ..v1::WatchHeadsRequest::default() };
+        let mut stream = client.watch(request).await?;
+        let mut found = None;
+        for _ in start..end {
+            let Some(message) = stream.next().await? else { break };
+            let header = coppice_client::header(&message.header)?;
+            if stamps(&header).is_some() {
+                found = Some(header);
+            }
+        }
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        (end, step) = (start, step * 2);
+    }
+    Err(Failure::new(Code::NotFound, "the root log has no anchor"))
+}
+
+async fn export(client: &Client, args: &AnchorExport, output: Output) -> Result<(), Failure> {
+    let header = find(client, &args.entry).await?;
+    let missing = || Failure::new(Code::NotFound, format!("entry {} is no anchor with tokens", header.sequence));
+    let stamps = stamps(&header).ok_or_else(missing)?;
+    let genesis = coppice_client::header(&client.header(Which::Sequence(0)).await?)?;
+    let Body::Genesis(genesis) = &genesis.body else { return Err(Error::Malformed("no genesis").into()) };
+    let origin = checkpoint::origin(&genesis.prefix, &header.cluster);
+    fs::create_dir_all(&args.dir).map_err(|error| Failure::file(&args.dir, &error))?;
+    let write = |name: &str, bytes: &[u8]| output::file(&args.dir.join(name), bytes);
+    write("checkpoint", stamps.checkpoint(&origin).text().as_bytes())?;
+    let mut files = vec!["checkpoint".to_owned()];
+    for (index, token) in stamps.tokens.iter().enumerate() {
+        let tail = if index == 0 { String::new() } else { format!("-{}", index + 1) };
+        match Token::parse(&token.bytes) {
+            Ok(parsed) if token.kind == RFC_3161 => {
+                files.extend(export_token(&args.dir, &tail, &parsed)?);
+            }
+            _ => {
+                let name = format!("token{tail}.bin");
+                write(&name, &token.bytes)?;
+                files.push(name);
+            }
+        }
+    }
+    let object = json!({ "sequence": header.sequence.0, "stamped_size": stamps.size, "files": files });
+    output.result(&object, || {
+        let files = files.iter().map(|file| text::path(&args.dir.join(file)));
+        files.collect::<Vec<_>>().join("\n")
+    })
+}
+
+/// Writes a token as the response that tools keep, and its certificates as PEM.
+fn export_token(dir: &Path, tail: &str, token: &Token) -> Result<[String; 2], Failure> {
+    let (response, certificates) = (format!("token{tail}.tsr"), format!("certificates{tail}.pem"));
+    output::file(&dir.join(&response), &token.to_response())?;
+    let pem: String = token.certificates().iter().map(|der| pem(der)).collect();
+    output::file(&dir.join(&certificates), pem.as_bytes())?;
+    Ok([response, certificates])
+}
+
+/// A certificate in PEM.
+fn pem(der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let lines: Vec<&str> = text.as_bytes().chunks(64).filter_map(|line| str::from_utf8(line).ok()).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+}
+
+async fn interval(client: &Client, args: &AnchorInterval, output: Output) -> Result<(), Failure> {
+    let entry = match (args.sequence, args.version) {
+        (Some(sequence), _) => Entry::Sequence(sequence),
+        (None, Some(named)) if named.epoch.is_some() => {
+            Entry::Version(super::read::standing(client, named).await?.version)
+        }
+        (None, Some(named)) => Entry::Version(named.version),
+        (None, None) => return Err(Failure::usage("name an entry: --sequence or --version")),
+    };
+    let request = v1::GetIntervalRequest { entry: Some(entry), anchors: args.anchors, cosigned: args.cosigned };
+    let answer = client.interval(request).await?;
+    super::read::save(Some(&args.proof), &answer.proof)?;
+    let output = output.beside(Some(&args.proof));
+    let bytes = answer.proof.len();
+    output.result(&json!({ "bytes": bytes }), || {
+        format!("a proof of {}: check it with coppice verify --tsa-root", count(bytes as u64, "byte"))
+    })
+}

@@ -1,0 +1,63 @@
+//! The payload of interval proofs: anchors around an entry of the log (`docs/verification.md`
+//! sections 12 and 19).
+
+use alloc::vec::Vec;
+
+use coppice_types::{
+    Digest,
+    codec::{Error, Reader, Writer},
+};
+
+use super::{HeaderPart, LogPart, TooLarge, digests::read_digests, digests::write_digests};
+
+/// Most anchors on either side of the entry.
+pub const ANCHORS_MAX: usize = 16;
+
+/// Payload of an interval proof.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IntervalProof<'a> {
+    /// The checkpoint, and the log's newest header.
+    pub log: LogPart<'a>,
+    /// The header whose time is in question.
+    pub header: HeaderPart<'a>,
+    /// Anchors before it, in the order of the log: each makes it younger than its stamps.
+    pub below: Vec<HeaderPart<'a>>,
+    /// Anchors behind it, in the order of the log, each with the inclusion path of the header in
+    /// the log that is stamped: each makes it older than its stamps.
+    pub above: Vec<(HeaderPart<'a>, Vec<Digest>)>,
+}
+
+impl<'a> IntervalProof<'a> {
+    pub(super) fn encode(&self, out: &mut Writer) -> Result<(), TooLarge> {
+        self.log.encode(out);
+        self.header.encode(out);
+        write_count(out, self.below.len())?;
+        self.below.iter().for_each(|anchor| anchor.encode(out));
+        write_count(out, self.above.len())?;
+        for (anchor, path) in &self.above {
+            anchor.encode(out);
+            write_digests(out, path);
+        }
+        Ok(())
+    }
+
+    pub(super) fn decode(input: &mut Reader<'a>) -> Result<Self, Error> {
+        let (log, header) = (LogPart::decode(input)?, HeaderPart::decode(input)?);
+        let below = (0..read_count(input)?).map(|_| HeaderPart::decode(input)).collect::<Result<_, _>>()?;
+        let above = (0..read_count(input)?).map(|_| Ok((HeaderPart::decode(input)?, read_digests(input)?)));
+        let above = above.collect::<Result<_, Error>>()?;
+        Ok(Self { log, header, below, above })
+    }
+}
+
+fn write_count(out: &mut Writer, count: usize) -> Result<(), TooLarge> {
+    if count > ANCHORS_MAX {
+        return Err(TooLarge);
+    }
+    super::write_count(out, count)
+}
+
+fn read_count(input: &mut Reader<'_>) -> Result<u16, Error> {
+    let count = input.u16()?;
+    if usize::from(count) > ANCHORS_MAX { Err(Error::Malformed("number of anchors")) } else { Ok(count) }
+}
