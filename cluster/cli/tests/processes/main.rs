@@ -317,7 +317,7 @@ fn a_client_may_do_what_its_role_says_and_what_is_denied_changes_nothing_and_is_
     let roles = ["reader", "writer", "operator", "auditor", "nobody"];
     // Two commands of each kind, and the roles that may give them.
     let vkey = fs::read_to_string(cluster.path("ledger.vkey")).expect("it was made");
-    let commands: [(&[&str], &str, &[&str]); 10] = [
+    let commands: [(&[&str], &str, &[&str]); 11] = [
         (&["get", "held"], "Get", &["reader", "writer", "auditor"]),
         (&["history", "held"], "History", &["reader", "writer", "auditor"]),
         (&["head"], "Head", &["reader", "writer", "operator", "auditor"]),
@@ -325,6 +325,7 @@ fn a_client_may_do_what_its_role_says_and_what_is_denied_changes_nothing_and_is_
         (&["commit", "--put", "held=2"], "OpenSession", &["writer"]),
         (&["pin"], "Pin", &["operator"]),
         (&["lead", "root", "node-9"], "TransferLeader", &["operator"]),
+        (&["anchor", "now"], "Anchor", &["operator"]),
         (&["rotate-key", vkey.trim(), "--reason", "test"], "RotateKey", &["operator"]),
         (&["prune", "--before", "1", "--reason", "room"], "Prune", &["operator"]),
         (&["rollback", "--to", "1", "--reason", "test"], "Rollback", &["operator"]),
