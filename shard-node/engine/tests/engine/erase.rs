@@ -282,9 +282,10 @@ fn a_fall_back_to_the_older_superblock_finds_an_erasure_and_no_damage() {
 /// The same on a real disk: nothing but the file system knows which blocks are free.
 #[test]
 fn files_of_a_real_directory_have_no_byte_of_an_erased_value() {
-    let path = std::env::temp_dir().join(format!("coppice-erase-{}", std::process::id()));
-    let storage =
-        |name: &str| -> std::sync::Arc<dyn Storage> { std::sync::Arc::new(DiskStorage::new(path.join(name))) };
+    let (temp, name) = (std::env::temp_dir(), format!("coppice-erase-{}", std::process::id()));
+    let storage = |dir: &str| -> std::sync::Arc<dyn Storage> {
+        std::sync::Arc::new(DiskStorage::new(temp.join(&name).join(dir)))
+    };
     let both = || std::sync::Arc::new(TieredStorage::new(storage("hot"), storage("cold")));
     let (_, mut replica) = decided();
     replica.flush().expect("flushes");
@@ -298,8 +299,11 @@ fn files_of_a_real_directory_have_no_byte_of_an_erased_value() {
     drop(engine);
     let mut files = 0;
     for dir in ["hot", "cold"] {
-        for entry in std::fs::read_dir(path.join(dir)).expect("it is there") {
-            let bytes = std::fs::read(entry.expect("readable").path()).expect("readable");
+        let storage = storage(dir);
+        for file in storage.list("").expect("it is there") {
+            let file = storage.open(&file, OpenMode::Existing).expect("it is there");
+            let mut bytes = vec![0; usize::try_from(file.len().expect("a length")).expect("small")];
+            file.read_exact_at(&mut bytes, 0).expect("readable");
             files += 1;
             for number in [0, 5, 11] {
                 assert!(!bytes.windows(16).any(|window| window == &marked(number)[..16]), "value {number}");
@@ -307,5 +311,5 @@ fn files_of_a_real_directory_have_no_byte_of_an_erased_value() {
         }
     }
     assert!(files > 5, "{files} files");
-    std::fs::remove_dir_all(&path).expect("it is ours");
+    DiskStorage::new(temp.clone()).remove_dir_all(&name).expect("it is ours");
 }
