@@ -62,13 +62,28 @@ bugs! {
     CellLeftOut = "second-clue-without-cell";
     /// A rollback takes journals of members back.
     FloorLeftOut = "ledger-floor-left-out";
+    /// A value loses the name by which an erasure finds all copies of it.
+    NameLost = "name-lost";
+    /// Segments of the raft log that held erased values are kept, and used again.
+    SegmentsKept = "segments-kept";
+    /// A replica hides what is erased, and leaves it on its disk.
+    OnlyHidden = "only-hidden";
 }
 
 impl Bug {
     /// Whether the bug concerns ledgers of members, and shows in runs with them alone.
     #[must_use]
     pub fn is_of_ledgers(self) -> bool {
-        matches!(self, Self::RepeatedAppendRefused | Self::LaneForgotten | Self::CellLeftOut | Self::FloorLeftOut)
+        matches!(
+            self,
+            Self::RepeatedAppendRefused
+                | Self::LaneForgotten
+                | Self::CellLeftOut
+                | Self::FloorLeftOut
+                | Self::NameLost
+                | Self::SegmentsKept
+                | Self::OnlyHidden
+        )
     }
 }
 

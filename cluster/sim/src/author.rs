@@ -9,13 +9,16 @@ use coppice_proto::{
     Channel, convert, status,
     v1::{self, ledger_client::LedgerClient},
 };
-use coppice_types::{Digest, Epoch, ErrorKind, LedgerId, Reason};
+use coppice_types::{Digest, Epoch, ErrorKind, LedgerId, MemberId, Reason};
 use coppice_verify::{
     check::{Claim, Question, Subject, verify_known},
     checkpoint::Checkpoint,
     hash::{clue_hash, member_id, sha256},
     keys::Keys,
-    ledgers::{Condition, DATA, Envelope, FOUNDING, Founding, Grant, Item, Policy, Request, Roles, Signed},
+    ledgers::{
+        Condition, DATA, Envelope, FOUNDING, Founding, Grant, Item, Leaf, ORDER, Order, Ordered, Policy, Request,
+        Roles, Signed, Target,
+    },
     note::SignerKey,
     proof::ProofFile,
 };
@@ -36,6 +39,9 @@ const PATIENCE: Duration = Duration::from_millis(4000);
 const NAME: &str = "grain";
 /// Number of authors.
 pub const AUTHORS: u64 = 3;
+/// The author that orders, and the one whose approval it needs.
+const OWNER: u64 = 1;
+const REGULATOR: u64 = 3;
 /// Lanes of an author.
 const LANES: u8 = 2;
 const CLUES: [&str; 4] = ["lot-1", "lot-2", "lot-3", "truck"];
@@ -46,6 +52,11 @@ fn name_of(id: u64) -> String {
 
 fn key_of(id: u64) -> SignerKey {
     SignerKey::from_seed(&name_of(id), &sha256(&id.to_le_bytes()).0).expect("it is a name")
+}
+
+/// The key of a member.
+pub fn public_key(member: MemberId) -> Option<[u8; 32]> {
+    (1..=AUTHORS).find(|id| member_id(&name_of(*id)) == member).map(|id| key_of(id).verifier().public_key())
 }
 
 /// A member of the ledger.
@@ -95,6 +106,7 @@ impl Author {
         while !self.find().await {}
         while *phase.borrow_and_update() == Phase::Chaos {
             match self.rng.below(10) {
+                0 if self.id == OWNER => self.occult().await,
                 0..7 => self.append().await,
                 7..9 => self.read_lineage().await,
                 _ => drop(self.look().await),
@@ -161,14 +173,14 @@ impl Author {
     async fn found(&mut self) {
         let grant = |id| Grant {
             name: name_of(id),
-            roles: if id == 1 { Roles::OWNER.and(Roles::WRITER) } else { Roles::WRITER },
+            roles: Roles::WRITER.and([Roles(0), Roles::OWNER, Roles(0), Roles::REGULATOR][id as usize]),
             key: key_of(id).verifier().public_key(),
             certificate: Vec::new(),
         };
         let founding = Founding {
             name: NAME.to_owned(),
             spread: self.spread,
-            policy: Policy::default(),
+            policy: Policy { occult: 1, ..Policy::default() },
             members: (1..=AUTHORS).map(grant).collect(),
             authorities: Vec::new(),
             time_authorities: Vec::new(),
@@ -226,6 +238,49 @@ impl Author {
             Some(Reason::StaleView) => drop(self.look().await),
             Some(Reason::LedgerChanged) => drop(self.find().await),
             Some(reason) => self.scribe.wrong(format!("appends: a request that holds is refused: {reason}")),
+        }
+    }
+
+    /// Orders to occult one journal. The content is on no disk in the end.
+    async fn occult(&mut self) {
+        let jsn = self.rng.below(self.size.max(1));
+        let which = v1::ledger_name::Which::Id(Bytes::copy_from_slice(self.ledger.as_bytes()));
+        let request = v1::GetJournalsRequest {
+            ledger: Some(v1::LedgerName { which: Some(which) }),
+            from_jsn: jsn,
+            limit: 1,
+            want_payload: true,
+            ..v1::GetJournalsRequest::default()
+        };
+        let Ok(told) = self.call(async |client| client.get_journals(request).await).await else { return };
+        let leaf = told.journals.first().and_then(|journal| Leaf::decode(&journal.leaf).ok());
+        let (Some(leaf), Some(journal)) = (leaf, told.journals.first()) else {
+            return self.scribe.wrong(format!("appends: journal {jsn} is not given"));
+        };
+        self.size = told.size;
+        if leaf.kind != DATA || journal.occulted_by.is_some() {
+            return;
+        }
+        let Ok(envelope) = Envelope::decode(&journal.envelope) else {
+            return self.scribe.wrong(format!("erasures: journal {jsn} has no content, and no order has occulted it"));
+        };
+        let order = Order { until: u64::MAX, targets: vec![Target { jsn, leaf: leaf.hash() }] };
+        let regulator = member_id(&name_of(REGULATOR));
+        let approval = order.approval(CLUSTER, self.ledger, regulator, &key_of(REGULATOR));
+        let payload = Ordered { order, approvals: vec![approval] }.encode();
+        let envelope_of_order = self.envelope(Vec::new(), payload);
+        let items = vec![Item { kind: ORDER, envelope: envelope_of_order }];
+        let number = self.numbers[0] + 1;
+        let request = self.signed((0, number), Vec::new()).sign(&key_of(self.id), items);
+        match self.send(&request).await {
+            None => {
+                self.numbers[0] = number;
+                self.scribe.lock().occulted.push(envelope.nonce);
+            }
+            Some(Reason::StaleView) => drop(self.look().await),
+            // The journal is in a version that was not staged when the order was judged.
+            Some(Reason::NotPossible) => {}
+            Some(reason) => self.scribe.wrong(format!("appends: an order that holds is refused: {reason}")),
         }
     }
 

@@ -13,6 +13,7 @@
 //! - `replicas`: no replica is quarantined except for a byte that went bad. All replicas of a group
 //!   compute the same digest of every entry, have the same states at any time, and are equal at the
 //!   end.
+//! - `erasures`: no disk has a byte of what an order has occulted, and nothing else is gone.
 //! - `rot`: a byte that goes bad is found by `fsck`, or dead. `fsck`: every image that a crash left
 //!   was sound.
 //! - `progress`: once the faults have stopped, everything works again.
@@ -22,6 +23,9 @@ mod conditions;
 mod ledger;
 mod order;
 
+use std::collections::BTreeSet;
+
+use coppice_env::{OpenMode, Storage};
 use coppice_root::Root;
 use coppice_shard_node::Replica;
 use coppice_types::Sequence;
@@ -49,7 +53,33 @@ fn judge(world: &World) -> Result<(), Finding> {
     order::check(&history, &ledger, &placed)?;
     // `replicas` may record findings of its own, so the lock is released first.
     drop(history);
-    replicas(world)
+    replicas(world)?;
+    erasures(world)
+}
+
+/// Checks that no disk has the nonce of an occulted journal, which nothing else begins with.
+fn erasures(world: &World) -> Result<(), Finding> {
+    let nonces: BTreeSet<[u8; 32]> = world.site.scribe.lock().occulted.iter().copied().collect();
+    if nonces.is_empty() {
+        return Ok(());
+    }
+    // Few places of a disk have the first two bytes of a nonce.
+    let mut begins = vec![false; 1 << 16];
+    let head = |bytes: &[u8]| usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
+    nonces.iter().for_each(|nonce| begins[head(nonce)] = true);
+    for machine in world.machines.values() {
+        for name in machine.disk.files() {
+            let Ok(file) = machine.disk.open(&name, OpenMode::Existing) else { continue };
+            let mut bytes = vec![0; usize::try_from(file.len().unwrap_or_default()).unwrap_or(0)];
+            if file.read_exact_at(&mut bytes, 0).is_err() {
+                continue;
+            }
+            if bytes.windows(32).any(|window| begins[head(window)] && nonces.contains(window)) {
+                return Err(format!("erasures: {name} of {} has the content of an occulted journal", machine.name));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Compares all replicas as they are now. Two with a state of one version, or a log of the same

@@ -15,7 +15,7 @@ use coppice_verify::{
     merkle,
 };
 
-use crate::shape::CLUSTER;
+use crate::{author, shape::CLUSTER};
 
 /// A moment: the number of moments before it.
 pub type Moment = u64;
@@ -152,6 +152,8 @@ pub struct History {
     pub requests: BTreeMap<Digest, Checked>,
     /// What members were told of their requests: hash, version, and number of the first journal.
     pub appended: Vec<Told>,
+    /// Nonces of the envelopes that orders have occulted.
+    pub occulted: Vec<[u8; 32]>,
     /// The first finding.
     pub wrong: Option<Finding>,
     /// Number of commits and reads that succeeded.
@@ -194,6 +196,7 @@ impl History {
     pub fn request(&mut self, request: &Request, key: &[u8; 32]) {
         let mut checked = request.clone().check(CLUSTER).expect("authors send requests of sound form");
         assert!(checked.verify(key), "authors sign their requests");
+        checked.verify_approvals(|member| author::public_key(member).into_iter().collect());
         self.requests.insert(checked.hash, checked);
     }
 

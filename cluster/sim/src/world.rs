@@ -139,6 +139,14 @@ impl World {
                         "{group} on node-{ordinal} has voters {voters:x?} and learners {learners:x?}"
                     ));
                 }
+                if let Replica::Shard(replica) = &replica {
+                    let open = replica.read_now(|machine| Ok(machine.engine().erasures(replica.cleared()).open));
+                    if let Ok(open) = open
+                        && open > 0
+                    {
+                        return Some(format!("{group} on node-{ordinal} has {open} erasures to do"));
+                    }
+                }
                 applied.insert(*ordinal, status.applied);
             }
             if applied.values().min() != applied.values().max() {

@@ -16,7 +16,10 @@ use std::{
     sync::{Arc, RwLock},
 };
 
-use coppice_env::{File, OpenMode, Storage};
+use coppice_env::{
+    File, OpenMode, Storage,
+    bug::{Bug, planted},
+};
 use coppice_types::{Digest, Stamp};
 use coppice_verify::{ledgers::RESERVED_END, rules::Filter};
 
@@ -343,7 +346,8 @@ impl Store {
         value: &[u8],
     ) -> BlobRef {
         let (name_bytes, value_bytes) = (u64::from(name_bytes(key)), value.len() as u64);
-        let is_named = name_bytes * 100 <= value_bytes * u64::from(self.name_percent_max) || key < RESERVED_END;
+        let erasable = key < RESERVED_END && !planted(Bug::NameLost);
+        let is_named = name_bytes * 100 <= value_bytes * u64::from(self.name_percent_max) || erasable;
         let blob = match is_named {
             true => self.values.append_named(key, stamp, value),
             false => self.values.append(RecordKind::Value, value),

@@ -6,7 +6,10 @@
 
 use std::{hash::Hasher, io::ErrorKind};
 
-use coppice_env::OpenMode;
+use coppice_env::{
+    OpenMode,
+    bug::{Bug, planted},
+};
 use coppice_types::Stamp;
 use twox_hash::XxHash3_64;
 
@@ -67,6 +70,9 @@ impl Residue {
 impl ValueLog {
     /// Overwrites the values of records in files, durably.
     pub(crate) fn erase(&self, records: &[Residue]) -> Result<()> {
+        if planted(Bug::OnlyHidden) {
+            return Ok(());
+        }
         for of_segment in records.chunk_by(|a, b| a.at.segment == b.at.segment) {
             let segment = of_segment[0].at.segment;
             let name = file_name(segment);
