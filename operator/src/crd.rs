@@ -25,7 +25,7 @@ pub use operation::{
 };
 pub use parts::{
     CertManager, ColdStorage, Etcd, ExternalEtcd, Image, ManagedEtcd, Pods, Retention, SigningKey, Storage, Telemetry,
-    Tls, TlsSecrets, Toggle, VolumePolicy, Witness, Witnesses,
+    TimeAuthority, TimeStamps, Tls, TlsSecrets, Toggle, VolumePolicy, Witness, Witnesses,
 };
 pub use status::{Group, Head, LedgerClusterStatus};
 

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ColdStorage, Etcd, Image, LedgerClusterStatus, Pods, Retention, SigningKey, Storage, Telemetry, Tls, Toggle,
-    VolumePolicy, Witnesses,
+    ColdStorage, Etcd, Image, LedgerClusterStatus, Pods, Retention, SigningKey, Storage, Telemetry, TimeStamps, Tls,
+    Toggle, VolumePolicy, Witnesses,
 };
 
 /// A ledger and its processes. Every field has a default: an empty specification is a cluster of
@@ -63,6 +63,11 @@ pub struct LedgerClusterSpec {
     #[x_kube(validation = Rule::new("self == oldSelf").message("journals can't change: digests depend on it"))]
     #[serde(default)]
     pub journals: bool,
+    /// Whether the cluster keeps ledgers of members, in the first half of its shards. It keeps
+    /// journals then, whatever `journals` says. It can't be changed later.
+    #[x_kube(validation = Rule::new("self == oldSelf").message("ledgers can't change: digests depend on it"))]
+    #[serde(default)]
+    pub ledgers: bool,
     /// The coordinators, which clients connect to.
     #[serde(default)]
     pub coordinators: Coordinators,
@@ -87,6 +92,9 @@ pub struct LedgerClusterSpec {
     /// The witnesses that cosign checkpoints.
     #[serde(default)]
     pub witnesses: Witnesses,
+    /// The authorities that stamp the time of checkpoints.
+    #[serde(default)]
+    pub time_stamps: TimeStamps,
     /// What processes log: a level, or a filter like `warn,coppice_shard_node=debug`.
     #[schemars(length(min = 1, max = 512), regex(pattern = super::patterns::WORD))]
     #[serde(default, skip_serializing_if = "Option::is_none")]

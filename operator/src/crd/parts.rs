@@ -302,6 +302,42 @@ pub struct Witness {
     pub vkey: String,
 }
 
+/// The authorities that stamp checkpoints (RFC 3161). Without any, nothing is stamped.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(validation = Rule::new("!has(self.quorum) || self.quorum <= self.authorities.size()")
+    .message("quorum must be at most the number of authorities"))]
+#[serde(rename_all = "camelCase")]
+pub struct TimeStamps {
+    /// The authorities. No two have a root in common.
+    #[schemars(length(max = 8))]
+    #[serde(default)]
+    pub authorities: Vec<TimeAuthority>,
+    /// How many authorities must stamp a checkpoint; the default is a majority.
+    #[schemars(range(min = 1, max = 8))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quorum: Option<u32>,
+    /// Seconds from one stamped checkpoint to the next; the default is a minute.
+    #[schemars(range(min = 1, max = 86400))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every_seconds: Option<u32>,
+}
+
+/// An authority that stamps time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TimeAuthority {
+    /// The address that requests are posted to.
+    #[schemars(length(min = 1, max = 512), regex(pattern = "^https?://[!-~]+$"))]
+    pub url: String,
+    /// Its roots as PEM, and certificates that its tokens may lack.
+    #[schemars(length(min = 1, max = 32768), regex(pattern = super::patterns::CERTIFICATES))]
+    pub roots: String,
+    /// How far its times may be off at least, in milliseconds. Needed where its tokens don't say
+    /// it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy_ms: Option<u32>,
+}
+
 /// The collector of metrics and spans; without one, nothing is pushed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("has(self.otlpEndpoint) || !has(self.traceRatio)")

@@ -7,5 +7,7 @@ pub const IMAGE: &str = "^[a-zA-Z0-9][a-zA-Z0-9._:/@-]*$";
 /// Texts that people read. Control and other invisible characters are excluded; the ledger refuses
 /// a few more.
 pub const TEXT: &str = r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]+$";
+/// Certificates as PEM.
+pub const CERTIFICATES: &str = r"^-----BEGIN CERTIFICATE-----[ -~\n]+$";
 /// Printable ASCII without spaces.
 pub const WORD: &str = "^[!-~]+$";

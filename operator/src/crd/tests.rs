@@ -86,6 +86,7 @@ fn specifications_that_contradict_themselves_are_refused() {
             "secrets.etcd holds, which is missing",
         ),
         (json!({ "witnesses": { "quorum": 1 } }), "quorum must be at most the number of witnesses"),
+        (json!({ "timeStamps": { "quorum": 1 } }), "quorum must be at most the number of authorities"),
         (json!({ "telemetry": { "traceRatio": 1.0 } }), "otlpEndpoint, which is missing"),
     ] {
         let said = refusal(spec.clone());

@@ -36,6 +36,14 @@ pub fn validate(spec: &LedgerClusterSpec) -> Result<(), Invalid> {
     let mut texts = serde_json::to_value(spec).expect("a specification is JSON");
     // Splits are keys, which may have any bytes.
     texts["shards"]["splits"] = Value::Null;
+    // Certificates have lines, and nothing else that is not shown.
+    for (index, authority) in spec.time_stamps.authorities.iter().enumerate() {
+        let shown = |byte: u8| byte == b'\n' || (b' '..=b'~').contains(&byte);
+        if !authority.roots.starts_with("-----BEGIN CERTIFICATE-----") || !authority.roots.bytes().all(shown) {
+            return Err(Invalid(format!("timeStamps: the roots of {} are no PEM", authority.url)));
+        }
+        texts["timeStamps"]["authorities"][index]["roots"] = Value::Null;
+    }
     no_hidden_characters("spec", &texts)?;
     splits(&spec.shards.splits)?;
     one_process(spec)?;
@@ -183,6 +191,25 @@ mod tests {
         ] {
             let said = validate(&with_splits(&splits)).expect_err("it is refused").to_string();
             assert!(said.contains(words), "{said}");
+        }
+    }
+
+    #[test]
+    fn roots_of_authorities_are_certificates() {
+        let with = |roots: &str| {
+            let authority = crate::crd::TimeAuthority {
+                url: "https://tsa.example/".to_owned(),
+                roots: roots.to_owned(),
+                accuracy_ms: None,
+            };
+            let mut spec = LedgerClusterSpec::default();
+            spec.time_stamps.authorities.push(authority);
+            validate(&spec).map_err(|error| error.to_string())
+        };
+        let sound = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
+        assert_eq!(with(sound), Ok(()));
+        for wrong in ["", "MIIB", &format!("{sound}\u{1b}[2J"), &format!("{sound}\u{202e}")] {
+            assert!(with(wrong).expect_err("it is refused").contains("no PEM"), "{wrong:?}");
         }
     }
 

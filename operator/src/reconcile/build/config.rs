@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Map, Value, json};
 
 use super::{CLIENT_PORT, Facts, HEALTH_PORT, HTTP_PORT, NODE_PORT, Object, Role, hash_of};
+use crate::crd::TimeAuthority;
 
 /// Where config maps are mounted.
 pub(super) const DIR: &str = "/etc/coppice/config";
@@ -26,12 +27,12 @@ pub(super) const COLD_DIR: &str = "/var/lib/coppice-cold";
 
 /// The settings of all nodes. A pod learns its own name from its environment.
 pub(super) fn nodes(facts: &Facts) -> Object {
-    immutable(facts, Role::Node, &node_settings(facts))
+    immutable(facts, Role::Node, &node_settings(facts), Map::new())
 }
 
 /// The settings of all coordinators.
 pub(super) fn coordinators(facts: &Facts) -> Object {
-    immutable(facts, Role::Coordinator, &coordinator_settings(facts))
+    immutable(facts, Role::Coordinator, &coordinator_settings(facts), coordinator_files(facts))
 }
 
 /// The settings of the process that is a node and a coordinator. The coordinator's state lies
@@ -43,7 +44,7 @@ pub(super) fn together(facts: &Facts) -> Object {
     settings.extend(node_settings(facts));
     settings.insert("data_dir".to_owned(), json!(format!("{DATA_DIR}/node")));
     settings.insert("metadata".to_owned(), json!({ "dir": format!("{DATA_DIR}/metadata") }));
-    immutable(facts, Role::Node, &settings)
+    immutable(facts, Role::Node, &settings, coordinator_files(facts))
 }
 
 fn node_settings(facts: &Facts) -> Map<String, Value> {
@@ -87,7 +88,28 @@ fn coordinator_settings(facts: &Facts) -> Map<String, Value> {
             settings.insert("witness_quorum".to_owned(), json!(quorum));
         }
     }
+    let stamps = &spec.time_stamps;
+    if !stamps.authorities.is_empty() {
+        let one = |(index, authority): (usize, &TimeAuthority)| {
+            let root = format!("{DIR}/{}", roots_file(index));
+            without_nulls(json!({ "url": authority.url, "root": root, "accuracy_ms": authority.accuracy_ms }))
+        };
+        let authorities: Vec<Value> = stamps.authorities.iter().enumerate().map(one).collect();
+        let anchor = json!({ "tsa": authorities, "quorum": stamps.quorum, "every_s": stamps.every_seconds });
+        settings.insert("anchor".to_owned(), without_nulls(anchor));
+    }
     settings
+}
+
+/// The file with an authority's roots, beside the settings.
+fn roots_file(index: usize) -> String {
+    format!("time-authority-{}.pem", index + 1)
+}
+
+/// The files beside the settings of coordinators: the roots of authorities.
+fn coordinator_files(facts: &Facts) -> Map<String, Value> {
+    let authorities = facts.spec().time_stamps.authorities.iter().enumerate();
+    authorities.map(|(index, authority)| (roots_file(index), json!(authority.roots))).collect()
 }
 
 /// Whether nodes may found the ledger. It is not part of the pods' template: it changes once, and
@@ -119,7 +141,10 @@ fn shared(facts: &Facts) -> Map<String, Value> {
         (name, json!({ "ordinal": index + 1, "address": address }))
     };
     let nodes: Map<String, Value> = facts.pods(Role::Node).into_iter().enumerate().map(node).collect();
-    let mut ledger = json!({ "journals_kept": spec.journals, "capacity": spec.shards.capacity });
+    let mut ledger = json!({ "journals_kept": spec.journals || spec.ledgers, "capacity": spec.shards.capacity });
+    if spec.ledgers {
+        ledger["ledgers"] = json!(true);
+    }
     if spec.shards.splits.is_empty() {
         ledger["shards"] = json!(spec.shards.count);
     } else {
@@ -181,11 +206,15 @@ fn without_nulls(value: Value) -> Value {
 }
 
 /// A config map that never changes: other settings get another name.
-fn immutable(facts: &Facts, role: Role, settings: &Map<String, Value>) -> Object {
+/// A config map with these settings, and files beside them.
+fn immutable(facts: &Facts, role: Role, settings: &Map<String, Value>, files: Map<String, Value>) -> Object {
     let text = toml::to_string(settings).expect("settings are TOML: they have no nulls");
+    let hash = if files.is_empty() { hash_of(&text) } else { hash_of(&format!("{text}{}", json!(files))) };
+    let mut data = files;
+    data.insert(format!("{}.toml", role.name()), json!(text));
     Object::new::<ConfigMap>(json!({
-        "metadata": facts.metadata(&format!("{}-{}", facts.set(role), hash_of(&text)), Some(role)),
+        "metadata": facts.metadata(&format!("{}-{hash}", facts.set(role)), Some(role)),
         "immutable": true,
-        "data": { format!("{}.toml", role.name()): text },
+        "data": data,
     }))
 }

@@ -507,6 +507,37 @@ fn commands(objects: &[Object]) -> Vec<Value> {
 }
 
 #[test]
+fn ledgers_of_members_and_authorities_are_in_the_settings_with_roots_beside_them() {
+    let pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
+    let spec = json!({
+        "ledgers": true,
+        "timeStamps": {
+            "authorities": [
+                { "url": "https://one.example/", "roots": pem },
+                { "url": "https://two.example/", "roots": "-----BEGIN CERTIFICATE-----\n", "accuracyMs": 1500 },
+            ],
+            "everySeconds": 10,
+        },
+    });
+    let objects = build(&facts(spec));
+    let (node, coordinator) =
+        (table(&objects, "ledger-node-", "node.toml"), table(&objects, "ledger-coordinator-", "coordinator.toml"));
+    for settings in [&node, &coordinator] {
+        assert_eq!(settings["ledger"]["ledgers"].as_bool(), Some(true));
+        assert_eq!(settings["ledger"]["journals_kept"].as_bool(), Some(true));
+    }
+    assert!(node.get("anchor").is_none(), "coordinators ask authorities");
+    let anchor = &coordinator["anchor"];
+    assert_eq!(anchor["every_s"], json!(10));
+    assert_eq!(anchor["tsa"][1]["root"].as_str(), Some("/etc/coppice/config/time-authority-2.pem"));
+    assert_eq!(anchor["tsa"][1]["accuracy_ms"], json!(1500));
+    let map = config_map(&objects, "ledger-coordinator-");
+    assert_eq!(map.body["data"]["time-authority-1.pem"], json!(pem));
+    let other = build(&facts(json!({ "ledgers": true })));
+    assert!(table(&other, "ledger-coordinator-", "coordinator.toml").get("anchor").is_none());
+}
+
+#[test]
 fn no_text_of_a_specification_becomes_anything_but_the_value_that_it_is() {
     type Make = fn(&str) -> Value;
     let vkey = "witness.example+3f2a+x";
