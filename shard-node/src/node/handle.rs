@@ -135,6 +135,8 @@ impl Node {
     pub async fn open(options: Options) -> Result<(Handle, Routes), Error> {
         let runtime = tokio::runtime::Handle::current();
         let replicas = options.replicas.clone();
+        let ended = home::end_removals(options.storage.as_ref());
+        ended.map_err(crate::error::storage("end the removal of a directory"))?;
         let hosted = Arc::new_cyclic(|weak| Hosted::new(weak, |unreachable| site(options, unreachable, runtime)));
         metrics::show(&hosted);
         let (site, closing) = (Arc::clone(&hosted.site), hosted.closing.subscribe());

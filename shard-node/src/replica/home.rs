@@ -85,13 +85,16 @@ pub fn directory(group: GroupId) -> String {
     format!("group-{}", group.number())
 }
 
+/// The beginning of the name that a directory has while it is removed.
+const ASIDE: &str = "removed-";
+
 /// Removes a group's directory from a node's. The directory is renamed first, so a crash leaves all
 /// of it, or nothing that is ever opened.
 ///
 /// # Errors
 /// If it cannot be removed. It may be renamed already; the next removal continues.
 pub fn remove(node: &dyn Storage, group: GroupId) -> io::Result<()> {
-    let aside = format!("removed-{}", group.number());
+    let aside = format!("{ASIDE}{}", group.number());
     node.remove_dir_all(&aside)?;
     match node.rename(&directory(group), &aside) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -99,6 +102,24 @@ pub fn remove(node: &dyn Storage, group: GroupId) -> io::Result<()> {
     }
     remove_cold(node, &directory(group))?;
     node.remove_dir_all(&aside)
+}
+
+/// Ends removals that a crash has cut off, for all groups of a node. Their files may hold what was
+/// erased since.
+///
+/// # Errors
+/// If they can't be listed or removed.
+pub fn end_removals(node: &dyn Storage) -> io::Result<()> {
+    let names = node.list("")?;
+    for name in &names {
+        let Some(number) = name.strip_prefix(ASIDE) else { continue };
+        let directory = format!("group-{number}");
+        if !names.contains(&directory) {
+            remove_cold(node, &directory)?;
+        }
+        node.remove_dir_all(name)?;
+    }
+    Ok(())
 }
 
 /// Removes a name from the cold directory, if there is one.
@@ -503,6 +524,9 @@ mod tests {
                     let home = Home::open(image.as_ref(), IDENTITY).expect("it is whole");
                     assert!(home.started() && home.floor().expect("it is whole") == floor, "after {ios} changes");
                 }
+                end_removals(image.as_ref()).expect("it goes on");
+                let left = image.list("").expect("listed");
+                assert!(!left.iter().any(|name| name.starts_with(ASIDE)), "after {ios} changes: {left:?}");
                 remove(image.as_ref(), GroupId::Root).expect("it goes on");
                 assert_eq!(stored(image.as_ref(), GroupId::Root).expect("nothing is left"), None);
             }
