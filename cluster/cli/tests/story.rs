@@ -246,3 +246,86 @@ fn the_demonstration_comes_to_its_end() {
         assert!(shown.contains(step), "`{step}` is missing: {shown}{told}");
     }
 }
+
+/// Whether a file below the directory has these bytes.
+fn is_on_disk(dir: &Path, bytes: &[u8]) -> Option<std::path::PathBuf> {
+    for entry in std::fs::read_dir(dir).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        // A running cluster removes files meanwhile.
+        let found = if path.is_dir() {
+            is_on_disk(&path, bytes)
+        } else {
+            let content = std::fs::read(&path).unwrap_or_default();
+            content.windows(bytes.len()).any(|window| window == bytes).then_some(path)
+        };
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
+}
+
+/// Owner and regulator occult a journal, step by step as the manual has it. No disk has the content
+/// then, and everything else is as it was.
+#[test]
+fn content_that_is_occulted_is_on_no_disk_and_all_proofs_hold() {
+    let work = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str| work.path().join(name).display().to_string();
+    let shape = ["--ledgers", "--shards", "4", "--replicas", "3"].map(str::to_owned);
+    let dir = work.path().join("ledger");
+    let dev = Dev::start(&dir, &shape);
+    for name in ["bank", "mill", "court"] {
+        common::run(common::coppice().args(["keygen", "--name", name, "--out", &file(&format!("{name}.key"))]))
+            .expect(0);
+    }
+    let key = |name: &str| file(&format!("{name}.key"));
+    let (vkey, mill, court) = (dev.vkey(), file("mill.vkey"), file("court.vkey"));
+    let run = |arguments: &[&str]| dev.run(&[arguments, &["--trust", &vkey]].concat());
+    run(&["ledger", "create", "grain", "--owner", &key("bank"), "--regulator", &court, "--member", &mill]).expect(0);
+    let secret = "a name that must go, 4711";
+    let (receipt, kept) = (file("receipt"), file("kept"));
+    let append = |data: &str, receipt: &str| {
+        let (key, receipt) = (key("mill"), receipt.to_owned());
+        run(&["ledger", "append", "grain", "--key", &key, "--clue", "lot-7", "--data", data, "--receipt", &receipt])
+            .expect(0);
+    };
+    append(secret, &receipt);
+    append("flour", &kept);
+    assert!(is_on_disk(&dir, secret.as_bytes()).is_some());
+
+    let order = file("order.json");
+    run(&["ledger", "occult", "prepare", "grain", "--jsn", "1", "--out", &order]).expect(0);
+    let alone = run(&["order", "submit", &order, "--key", &key("bank"), "--json"]).expect(3).error();
+    assert_eq!(alone["reason"], "ORDER_INCOMPLETE");
+    common::run(common::coppice().args(["order", "sign", &order, "--key", &key("court")])).expect(0);
+    let shown = common::run(common::coppice().args(["order", "show", &order, "--json"])).expect(0).json();
+    assert_eq!((&shown["signed_by"], &shown["journals"][0]["jsn"]), (&json!(["court"]), &json!(1)));
+    let done = run(&["order", "submit", &order, "--key", &key("bank"), "--wait", "--json"]).expect(0).json();
+    assert_eq!((&done["erased"], &done["occulted"], &done["first_jsn"]), (&json!(true), &json!([1]), &json!(3)));
+    assert_eq!(done["replicas"].as_array().map(Vec::len), Some(3));
+    assert_eq!(is_on_disk(&dir, secret.as_bytes()), None);
+
+    let gone = run(&["ledger", "get", "grain", "1"]).expect(1);
+    assert!(gone.stderr.contains("occulted by the order in journal 3, signed by bank and court"), "{}", gone.stderr);
+    assert_eq!(run(&["ledger", "get", "grain", "2"]).expect(0).stdout, "flour");
+    for receipt in [&receipt, &kept] {
+        common::run(common::coppice().args(["verify", receipt, "--key", &vkey])).expect(0);
+    }
+    let audited = run(&["ledger", "audit", "grain", "--values", "--json"]).expect(0).json();
+    assert_eq!((&audited["sound"], &audited["journals"]), (&json!(true), &json!(4)));
+    assert_eq!((&audited["occulted"], &audited["payloads"]), (&json!(1), &json!(3)));
+    run(&["audit"]).expect(0);
+    run(&["ledger", "occult", "status", "grain", "3"]).expect(0);
+    let again = run(&["order", "submit", &order, "--key", &key("bank"), "--json"]).expect(3).error();
+    assert_eq!(again["reason"], "NOT_POSSIBLE");
+
+    // It stays so when all replicas start again.
+    dev.stop();
+    common::assert_sound(&dir);
+    let dev = Dev::start(&dir, &shape);
+    dev.run(&["ledger", "get", "grain", "1", "--trust", &vkey]).expect(1);
+    dev.run(&["ledger", "occult", "status", "grain", "3", "--wait"]).expect(0);
+    assert_eq!(is_on_disk(&dir, secret.as_bytes()), None);
+    dev.stop();
+    assert_eq!(is_on_disk(&dir, secret.as_bytes()), None);
+}
