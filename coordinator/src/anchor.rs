@@ -1,8 +1,8 @@
 //! Anchors: has authorities that have no part in the ledger stamp the newest checkpoint, and keeps
 //! their tokens in the root log (`docs/verification.md` section 19).
 //!
-//! Only the coordinator that leads does so, beside the commits: nothing waits for an authority, and
-//! a version waits for an anchor no longer than for another version. Where the log has witnesses, a
+//! Only the coordinator that leads does so, beside the commits: nothing waits for an authority. A
+//! version waits for the header of an anchor as it waits for that of a prune. Where the log has witnesses, a
 //! checkpoint is shown to authorities only after enough of them have cosigned it: an authority
 //! stamps whatever it is shown, a fork too.
 //!
@@ -14,7 +14,7 @@
 
 mod authority;
 
-use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use coppice_proto::status;
@@ -54,7 +54,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// How long an order waits for witnesses to cosign the newest checkpoint.
 const COSIGN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an order may take in all.
-const ORDER_TIMEOUT: Duration = Duration::from_secs(35);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(25);
 /// Limit on the number of orders that wait.
 const ORDERS_MAX: usize = 16;
 /// The shortest time between two anchors.
@@ -168,6 +168,10 @@ pub async fn run(means: Means, post: Post, anchoring: Anchoring, mut orders: mps
             Some(order) = orders.recv() => Some(order),
             () = sleep_until(look_at) => None,
         };
+        // Nobody waits for it any more.
+        if order.as_ref().is_some_and(Order::is_closed) {
+            continue;
+        }
         if order.is_none() {
             look_at = Instant::now() + task.anchoring.every;
         }
@@ -270,12 +274,14 @@ impl Task {
             asked.spawn(async move { (index, tsa.stamp(&post, &random, &imprint).await) });
         }
         let quorum = self.anchoring.quorum.get();
+        let mut silent: BTreeSet<usize> = (0..self.anchoring.authorities.len()).collect();
         let mut tokens = Vec::new();
         let mut last = String::new();
         let mut until = Instant::now() + authority::TIMEOUT + GRACE;
         while let Ok(Some(answered)) = timeout_at(until, asked.join_next()).await {
             // A task that panicked has no token.
             let Ok((index, answer)) = answered else { continue };
+            silent.remove(&index);
             let name = self.anchoring.authorities[index].name();
             metrics.asked_authority(&name, answer.is_ok());
             match answer {
@@ -291,6 +297,12 @@ impl Task {
                     last = format!("; {name}: {failure}");
                 }
             }
+        }
+        for index in silent {
+            let name = self.anchoring.authorities[index].name();
+            metrics.asked_authority(&name, false);
+            tracing::warn!(authority = name, "an authority has not answered in time");
+            last = format!("; {name}: no answer in time");
         }
         tokens.sort_by_key(|(index, _)| *index);
         let mut bytes = 0;

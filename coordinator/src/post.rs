@@ -1,6 +1,6 @@
 //! Posts over HTTP, to witnesses and to authorities that stamp time.
 
-use std::{sync::Arc, time::Duration};
+use std::{error::Error, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use reqwest::{Client, StatusCode, header::CONTENT_TYPE, redirect};
@@ -24,9 +24,9 @@ pub fn over_http(media_type: Option<&'static str>, answer_bytes_max: usize) -> R
             request = request.header(CONTENT_TYPE, media_type);
         }
         Box::pin(async move {
-            let mut response = request.send().await.map_err(|error| error.to_string())?;
+            let mut response = request.send().await.map_err(told)?;
             let mut answer = Vec::new();
-            while let Some(chunk) = response.chunk().await.map_err(|error| error.to_string())? {
+            while let Some(chunk) = response.chunk().await.map_err(told)? {
                 if answer.len() + chunk.len() > answer_bytes_max {
                     return Err("its answer is too long".to_owned());
                 }
@@ -35,4 +35,11 @@ pub fn over_http(media_type: Option<&'static str>, answer_bytes_max: usize) -> R
             Ok((response.status(), answer))
         })
     }))
+}
+
+/// An error with its causes, and without the address, parts of which may be secret.
+fn told(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |told, cause| format!("{told}: {cause}"))
 }

@@ -271,7 +271,9 @@ fn check_newer(old: &Verified<'_>, newer: Newer<'_>) -> Result<Checkpoint, Failu
         Step::Standing,
         "it extends a different checkpoint than the proof's",
     )?;
-    if let Some(header) = old.header() {
+    // An entry of the log stays, whether or not its version stands.
+    let is_of_version = !matches!(old.claim, Claim::Interval(_));
+    if let Some(header) = old.header().filter(|_| is_of_version) {
         ensure(claim.epochs.stands(header.stamp), Step::Standing, "the version was rolled back")?;
         log.check_not_above(header.stamp, Step::Standing)?;
     }

@@ -84,16 +84,23 @@ pub async fn interval(log: &RootLog, shown: &Shown, request: &v1::GetIntervalReq
     };
     let sequence = wire::header_in(&header)?.sequence.0;
     let view = log.view().await?;
+    let newest_anchor = view.anchor;
     let prefix = if request.cosigned {
-        let newest = view.anchor.map_or(0, |anchor| anchor.sequence);
+        let newest = newest_anchor.map_or(0, |anchor| anchor.sequence);
         let deadline = Instant::now() + COSIGN_TIMEOUT;
         SignedPrefix::cosigned(log, shown, sequence.max(newest) + 1, deadline).await?
     } else {
         SignedPrefix::newest(log, view).await?
     };
     let until = Instant::now() + SEARCH_TIMEOUT;
-    let below = search_below(log, sequence, count, until).await?;
-    let above = search_above(log, sequence, prefix.size(), count, until).await?;
+    // Without an anchor in the log there is nothing to search for.
+    let (mut below, mut above) = (Vec::new(), Vec::new());
+    if let Some(newest_anchor) = newest_anchor {
+        below = search_below(log, sequence, count, until).await?;
+        if newest_anchor.stamped_size > sequence {
+            above = search_above(log, sequence, prefix.size(), count, until).await?;
+        }
+    }
     prove(log, &prefix, &header, sequence, (&below, &above)).await
 }
 

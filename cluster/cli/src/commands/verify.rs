@@ -8,6 +8,7 @@ use std::path::Path;
 use coppice_types::{Digest, Version};
 use coppice_verify::{
     check::{self, Answer, Claim, IntervalClaim, Question, Record, Subject, TimeClaim, Verified},
+    checkpoint::Checkpoint,
     note::VerifierKey,
     policy::{Examined, Policy},
     report,
@@ -96,6 +97,11 @@ impl Trust {
     }
 }
 
+/// Whether two checkpoints can't be of one log.
+fn forked(one: &Checkpoint, other: &Checkpoint) -> bool {
+    one.size == other.size && one.root != other.root
+}
+
 impl Times {
     fn read(args: &args::Verify, trust: Trust) -> Result<Self, Failure> {
         let file = args.time.time.as_deref().map(input::read).transpose()?;
@@ -122,6 +128,9 @@ impl Times {
             Err(failure) => return Ok(Err(format!("the proof of time: {failure}"))),
         };
         Ok(match &other.claim {
+            _ if forked(&verified.checkpoint, &other.checkpoint) => {
+                Err("the proof of time is of another log: two checkpoints of one size differ".to_owned())
+            }
             Claim::Interval(claim) if verified.header() == Some(&claim.header) => judge(claim),
             Claim::Interval(_) => Err("the proof of time is for another entry of the log".to_owned()),
             _ => Err("the proof of time is of another kind".to_owned()),

@@ -94,7 +94,10 @@ impl Believed {
 }
 
 fn accuracy(duration: Duration) -> Result<Accuracy, Failure> {
-    let millis = u32::try_from(duration.as_millis());
+    if duration.is_zero() {
+        return Err(Failure::usage("--tsa-accuracy 0: no authority is exact"));
+    }
+    let millis = u32::try_from(duration.as_micros().div_ceil(1000));
     millis.map(Accuracy::from_millis).map_err(|_| Failure::usage("--tsa-accuracy is too long"))
 }
 
@@ -122,10 +125,14 @@ pub fn judge(claim: &IntervalClaim, believed: Option<&Believed>) -> Result<Judge
     if !interval.admits(own, TOLERANCE) {
         return Err(format!("the ledger's clock lies: entry {sequence} says {own}, and is from {}", range(&interval)));
     }
+    let why = || notes.iter().map(|note| format!("; {note}")).collect::<String>();
     match believed.max_window {
+        // With a limit on the width, a bound that is missing is too far away.
         Some(window) if !interval.is_within(window) => {
-            let why: String = notes.iter().map(|note| format!("; {note}")).collect();
-            Err(format!("wider than {}: {}{why}", seconds(window), range(&interval)))
+            Err(format!("wider than {}: {}{}", seconds(window), range(&interval), why()))
+        }
+        _ if interval.lower.is_none() && interval.upper.is_none() => {
+            Err(format!("no quorum of the believed authorities has stamped around the entry{}", why()))
         }
         _ => Ok(Judged { interval: Some(interval), quorum: believed.quorum.get(), notes, claimed: (lower, upper) }),
     }
@@ -159,6 +166,8 @@ impl Judged {
         let width = self.interval.and_then(|interval| interval.width());
         json!({
             "proven": proven,
+            "after_proven": proven && lower.is_some(),
+            "by_proven": proven && upper.is_some(),
             "after": text(lower),
             "by": text(upper),
             "window_s": width.map(|width| width.as_secs_f64()),
