@@ -36,7 +36,7 @@ pub use self::{
     order::{APPROVALS_MAX, Approval, Mark, Order, Ordered, Target},
     places::{
         RESERVED_END, cell_key, clue_end, clue_key, envelope_key, erased_by, founding_key, head_key, is_judged_by,
-        key_key, leaf_key, mark_key, member_end, member_key, name_end, name_key, tile_key,
+        key_key, leaf_key, mark_key, mark_of, member_end, member_key, name_end, name_key, tile_key,
     },
     records::{Cell, Clue, Head},
     request::{CONDITIONS_MAX, Condition, DATA, FOUNDING, ITEMS_MAX, Item, LANES, MEMBERS, ORDER, Request, Signed},

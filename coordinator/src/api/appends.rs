@@ -15,7 +15,7 @@ use coppice_env::bug::{Bug, planted};
 use coppice_process::access::{MemberSaid, member_of};
 use coppice_proto::{convert, status, v1};
 use coppice_types::{Digest, LedgerId, MemberId, Reason};
-use coppice_verify::ledgers::{Checked, Content, ITEMS_MAX};
+use coppice_verify::ledgers::{Checked, Content, ITEMS_MAX, Roles};
 use tonic::Status;
 
 use super::{
@@ -76,8 +76,9 @@ impl Repeated {
 /// Whether the refusal may come from what was applied since the request itself was: a later number
 /// of its lane, another key, role or epoch, or the name that it has founded.
 fn may_be_repeated(error: &Status) -> bool {
-    use Reason::{BadSignature, Lane, NotPossible, RoleMissing, StaleView};
-    matches!(status::reason(error), Some(Lane | BadSignature | RoleMissing | StaleView | NotPossible))
+    use Reason::{BadSignature, Lane, NotPossible, OrderIncomplete, RoleMissing, StaleView};
+    let refused = status::reason(error);
+    matches!(refused, Some(Lane | BadSignature | RoleMissing | StaleView | NotPossible | OrderIncomplete))
 }
 
 /// What a caller may see of ledgers, by its certificate.
@@ -180,7 +181,9 @@ impl Api {
             return if checked.verify(&key) { Ok(()) } else { Err(wrong()) };
         }
         let of = (checked.ledger, checked.signed.signer());
-        if self.keys.get(of).is_some_and(|key| checked.verify(&key)) {
+        // An order is judged by many records, so what can be refused without them is refused here.
+        let orders = matches!(checked.content, Content::Order(_));
+        if !orders && self.keys.get(of).is_some_and(|key| checked.verify(&key)) {
             return Ok(());
         }
         let standing = self.reads.standing_at_head(of.0, of.1).await?;
@@ -188,17 +191,29 @@ impl Api {
             return Err(status::refuse(Reason::NotAMember, "the ledger has no such member or agent"));
         };
         let key = signer.key_at(standing.size).copied().filter(|key| checked.verify(key)).ok_or_else(wrong)?;
+        let may_order = signer.roles.has(Roles::OWNER) || signer.roles.has(Roles::REGULATOR);
+        if orders && !may_order {
+            return Err(status::refuse(Reason::RoleMissing, "the signer is neither an owner nor a regulator"));
+        }
+        let next = signer.lane(checked.signed.lane) + 1;
+        if orders && checked.signed.number > next {
+            return Err(status::refuse(Reason::Lane, format!("the next request of this lane is number {next}")));
+        }
         self.keys.remember(of, key);
         Ok(())
     }
 
-    /// Verifies the approvals of an order under the newest keys of their members. One that does not
-    /// hold is refused where the order is applied.
+    /// Verifies the approvals of an order under the newest keys of their members. An order with one
+    /// that does not hold takes no place in the queue.
     async fn verify_approvals(&self, checked: &mut Checked) -> Result<(), Status> {
         let approving = checked.approving();
         if !approving.is_empty() {
             let keys = self.reads.keys_at_head(checked.ledger, &approving).await?;
-            checked.verify_approvals(|member| keys.get(&member).copied().into_iter().collect());
+            let sound = checked.verify_approvals(|member| keys.get(&member).copied().into_iter().collect());
+            if !sound {
+                let message = "the order is not signed by the key in force of a member that it names";
+                return Err(status::refuse(Reason::OrderIncomplete, message));
+            }
         }
         Ok(())
     }

@@ -28,6 +28,7 @@ use crate::{
         values::tier,
     },
     store::Store,
+    tree,
 };
 
 pub use report::{Finding, Report};
@@ -135,6 +136,30 @@ pub(crate) fn check_superblock(storage: &Arc<dyn Storage>, superblock: &Superblo
         Err(error) => report.error(error),
     }
     report
+}
+
+/// Checks that each value that is erased has the record that says so: `reason` gives the record's
+/// key for that of the value. What a snapshot calls erased is in no digest.
+pub(crate) fn check_erasures(
+    storage: &Arc<dyn Storage>,
+    superblock: &Superblock,
+    reason: &dyn Fn(&[u8]) -> Option<Vec<u8>>,
+) -> Result<()> {
+    let (_, meta) = MetaLog::open(&**storage, superblock)?;
+    if meta.erasures.count() == 0 {
+        return Ok(());
+    }
+    let store = Store::open(storage, &Options::default(), &meta, OpenMode::Existing)?;
+    for key in meta.erasures.keys() {
+        let record = match reason(key) {
+            Some(reason) => tree::get(&store, &meta.tip().trees, None, &reason)?,
+            None => None,
+        };
+        if !record.is_some_and(|record| record.is_put()) {
+            return Err(Error::corrupted("meta".to_owned(), None, "a value is erased, and no record says so"));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

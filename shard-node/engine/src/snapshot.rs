@@ -20,7 +20,7 @@ use coppice_types::codec::{Error as CodecError, Reader, Writer};
 
 use crate::{
     Error, Position, Result,
-    check::check_superblock,
+    check::{check_erasures, check_superblock},
     files::{
         dir::{is_ours, lock},
         meta_log,
@@ -268,14 +268,15 @@ impl SnapshotReceiver {
     }
 
     /// Checks every hash, then publishes the directory. [`crate::Engine::open`] opens it in the
-    /// state of the manifest.
+    /// state of the manifest. For the key of an erased value, `reason` gives the key of the record
+    /// that must be there for it.
     ///
     /// # Errors
     /// `SnapshotRefused` if a file is incomplete, or a failure of the storage. `Corrupted` if a
     /// hash does not match; the files are then deleted. `Unchecked` if the storage failed during
     /// the check; the files stay, since they may be sound, and the next transfer may take their
     /// bytes.
-    pub fn finish(self) -> Result<()> {
+    pub fn finish(self, reason: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Result<()> {
         if let Some((name, _)) = self.next() {
             return Err(Error::SnapshotRefused(format!("{name} is not complete")));
         }
@@ -283,6 +284,7 @@ impl SnapshotReceiver {
             incoming.file.sync_data().map_err(Error::io("sync", name))?;
         }
         let checked = check_superblock(&self.storage, &self.manifest.superblock).verdict();
+        let checked = checked.and_then(|()| check_erasures(&self.storage, &self.manifest.superblock, &reason));
         if let Err(error) = checked
             && !planted(Bug::SnapshotCutShort)
         {

@@ -8,6 +8,7 @@ use coppice_consensus::Position;
 use coppice_engine::{Engine, Manifest, MergeName, MergePace, MergeProgress, Options, SnapshotReceiver};
 use coppice_env::Storage;
 use coppice_types::{ErrorKind, Params, RaftId, Reason, ShardId};
+use coppice_verify::ledgers::mark_of;
 
 use super::{Outcome, ShardMachine, cold::ColdMover, command, writer::DiskWriter};
 use crate::{
@@ -260,7 +261,7 @@ impl Receiver for ShardReceiver {
     }
 
     fn finish(self) -> Result<(), Error> {
-        Ok(self.0.finish()?)
+        Ok(self.0.finish(mark_of)?)
     }
 }
 

@@ -66,7 +66,7 @@ pub enum LedgerOccult {
         /// Number of the journal that is the order.
         jsn: u64,
         /// Wait until it is gone from all, so long at most.
-        #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "60")]
+        #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "60", value_parser = clap::value_parser!(u64).range(..=86400))]
         wait: Option<u64>,
     },
 }
@@ -120,7 +120,7 @@ pub struct OrderSubmit {
     pub signer: Signer,
     /// Wait until the content is gone from the disks of all replicas, so long at most. Exit code 4
     /// if it is not.
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "60")]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "60", value_parser = clap::value_parser!(u64).range(..=86400))]
     pub wait: Option<u64>,
     /// Write a receipt, a proof of the order as it was signed.
     #[arg(long, value_name = "FILE")]

@@ -135,10 +135,11 @@ impl Draft {
 
     fn text(&self) -> String {
         let mut text = format!(
-            "order for ledger {}, id 0x{}\n  occults {}\n  can be submitted while the ledger has at most {}\n",
-            safe(&self.name),
+            "order for ledger 0x{}, which its file calls {}\n  occults {}\n  can be submitted while the ledger has \
+             at most {}\n",
             self.ledger,
-            journals(&self.order),
+            safe(&self.name),
+            ranges(&self.order),
             count(self.order.until, "journal"),
         );
         let signers: Vec<String> = self.approvals.iter().map(|(member, _)| safe(member)).collect();
@@ -156,6 +157,21 @@ fn journals(order: &Order) -> String {
         0 => format!("journals {}", numbers.join(", ")),
         more => format!("journals {} and {more} others", numbers.join(", ")),
     }
+}
+
+/// All journals of an order: whoever signs it sees what goes.
+fn ranges(order: &Order) -> String {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for target in &order.targets {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == target.jsn => *last = target.jsn,
+            _ => ranges.push((target.jsn, target.jsn)),
+        }
+    }
+    let shown = |(first, last): &(u64, u64)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    let shown: Vec<String> = ranges.iter().map(shown).collect();
+    let noun = if order.targets.len() == 1 { "journal" } else { "journals" };
+    format!("{noun} {}", shown.join(", "))
 }
 
 /// Says what the payload of an order does.

@@ -7,7 +7,9 @@ use coppice_proto::v1;
 use coppice_types::{ClusterId, LedgerId, MemberId};
 use coppice_verify::{
     check::{Claim, Question, Subject},
-    ledgers::{Envelope, Item, Leaf, Mark, Member, NONCE_BYTES, ORDER, Order, Ordered, mark_key, member_key},
+    ledgers::{
+        DATA, Envelope, Founding, Item, Leaf, Mark, Member, NONCE_BYTES, ORDER, Order, Ordered, mark_key, member_key,
+    },
     note::VerifierKey,
 };
 use tokio::time::{Instant, sleep};
@@ -18,8 +20,10 @@ use crate::{
     trust::{Asking, decoded},
 };
 
-/// Pause before the disks of replicas are asked again.
+/// Pause before the disks of replicas are asked again. Each one is twice the one before.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// An order as a ledger has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +33,8 @@ pub struct GivenOrder {
     /// The order, and who approved it.
     pub ordered: Ordered,
     /// The members that have signed: the author, then those that approved. If a key is trusted,
-    /// each one's signature was verified under its key in force at the order.
+    /// each one's signature was verified under its key in force at the order. Which roles they had
+    /// then, [`Client::audit_ledger`] says.
     pub signers: Vec<Member>,
 }
 
@@ -59,7 +64,15 @@ impl Client {
             return Err(Error::Malformed("journal that should be an order"));
         }
         let ordered = Ordered::decode(&envelope.payload).map_err(|_| Error::Malformed("order"))?;
-        let mut signers = vec![self.signer(ledger, leaf.member).await?];
+        let author = self.signer(ledger, leaf.member).await?;
+        // The request is signed by the key in the leaf.
+        if told.proven.is_some() && author.key_at(jsn) != Some(&leaf.key) {
+            return Err(Error::Untrusted("the author of the order has not signed it"));
+        }
+        if jsn > ordered.order.until {
+            return Err(Error::Untrusted("the order came too late"));
+        }
+        let mut signers = vec![author];
         for approval in &ordered.approvals {
             let member = self.signer(ledger, approval.member).await?;
             if let Some((_, cluster)) = &told.proven {
@@ -107,12 +120,25 @@ impl Client {
             }
             by_order.entry(order).or_default().push(leaf);
         }
+        // The rule never changes, so any version of it is the rule.
+        let request = v1::DescribeLedgerRequest { ledger: Some(ledger_name(ledger)), read: None };
+        let founding = Founding::decode(&self.describe_ledger(request).await?.founding);
+        let rule = founding.map_err(|_| Error::Malformed("founding of a ledger"))?.policy.occult;
         for (jsn, leaves) in by_order {
             let given = self.order(ledger, jsn).await?;
+            // Nobody is owner and regulator, so both together are two.
+            let needed = match rule {
+                1 => 2,
+                2 => 1,
+                _ => usize::MAX,
+            };
+            if given.signers.len() < needed {
+                return Err(Error::Untrusted("the content of a journal is withheld: its order lacks signatures"));
+            }
             let names = |leaf: &Leaf| {
                 let targets = &given.ordered.order.targets;
                 let at = targets.binary_search_by_key(&leaf.jsn, |target| target.jsn);
-                at.is_ok_and(|at| targets[at].leaf == leaf.hash())
+                leaf.kind == DATA && at.is_ok_and(|at| targets[at].leaf == leaf.hash())
             };
             if !leaves.into_iter().all(names) {
                 return Err(Error::Untrusted("the content of a journal is withheld: the order does not name it"));
@@ -169,13 +195,16 @@ impl Client {
     /// # Errors
     /// Those of calls.
     pub async fn wait_for_erasure(&self, ledger: LedgerId, jsn: u64, limit: Duration) -> Result<Erasure, Error> {
-        let end = Instant::now() + limit;
+        // A limit that no clock reaches is none.
+        let end = Instant::now().checked_add(limit);
+        let mut pause = PAUSE;
         loop {
             let erasure = self.erasure(ledger, jsn).await?;
-            if erasure.done || Instant::now() + PAUSE > end {
+            if erasure.done || end.is_some_and(|end| Instant::now() + pause > end) {
                 return Ok(erasure);
             }
-            sleep(PAUSE).await;
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 

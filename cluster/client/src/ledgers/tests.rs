@@ -284,8 +284,10 @@ async fn content_is_missing_only_if_an_order_under_proof_names_it() {
     // The journals of the two orders, and the record of their author, are given as they are.
     let orders = [order, other].map(|jsn| (jsn, scene.journals(head, &[jsn], None)));
     let author = scene.member(head, "bank");
+    let described = scene.description(head, scene.ledger, "grain");
     let play = async |told: v1::GetJournalsResponse, jsn: u64| {
-        let (fake, orders, author) = (Fake::default(), orders.clone(), author.clone());
+        let (fake, orders, author, described) = (Fake::default(), orders.clone(), author.clone(), described.clone());
+        fake.describe_ledger.set(move |_| Ok(described.clone()));
         fake.get_journals.set(move |asked| {
             let is_order = |(jsn, _): &&(u64, v1::GetJournalsResponse)| {
                 *jsn == asked.from_jsn && told.journals[0].jsn != asked.from_jsn

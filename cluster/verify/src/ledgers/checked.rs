@@ -229,9 +229,10 @@ impl Checked {
     }
 
     /// Verifies the approvals of an order, each under the keys that `keys_of` names for the member.
-    /// Whether the key is the one in force is judged where the order is applied.
-    pub fn verify_approvals(&mut self, keys_of: impl Fn(MemberId) -> Vec<[u8; 32]>) {
-        let Content::Order(Ordered { order, approvals }) = &self.content else { return };
+    /// Whether the key is the one in force is judged where the order is applied. Returns whether all
+    /// of them hold.
+    pub fn verify_approvals(&mut self, keys_of: impl Fn(MemberId) -> Vec<[u8; 32]>) -> bool {
+        let Content::Order(Ordered { order, approvals }) = &self.content else { return true };
         let message = order.message(self.signed.cluster, self.ledger);
         let verified = |approval: &Approval| {
             let holds = |key: &[u8; 32]| {
@@ -240,6 +241,7 @@ impl Checked {
             keys_of(approval.member).into_iter().find(holds)
         };
         self.approved = approvals.iter().map(verified).collect();
+        self.approved.iter().all(Option::is_some)
     }
 
     /// The key under which the approval at this place was verified; `None` if it was not.

@@ -102,6 +102,14 @@ pub fn erased_by(key: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
+/// Key of the mark that erases the envelope of this key; `None` if it is not the key of an envelope.
+#[must_use]
+pub fn mark_of(key: &[u8]) -> Option<Vec<u8>> {
+    let mut mark = Vec::from(key);
+    *mark.get_mut(KIND_AT).filter(|kind| **kind == ENVELOPE)? = MARK;
+    (erased_by(&mark).as_deref() == Some(key)).then_some(mark)
+}
+
 /// Key of a tile of the ledger's list. It lies with the first journal below it.
 #[must_use]
 pub fn tile_key(ledger: LedgerId, level: u8, index: u64) -> Vec<u8> {
@@ -224,6 +232,9 @@ mod tests {
             for jsn in [0, 255, 256, u64::MAX] {
                 let mark = mark_key(ledger, jsn);
                 assert_eq!(erased_by(&mark), Some(envelope_key(ledger, jsn)));
+                assert_eq!(mark_of(&envelope_key(ledger, jsn)), Some(mark.clone()));
+                assert_eq!(mark_of(&mark), None);
+                assert_eq!(mark_of(&leaf_key(ledger, jsn)), None);
                 assert_eq!(erased_by(&mark[..mark.len() - 1]), None);
                 assert_eq!(erased_by(&[&mark[..], &[0]].concat()), None);
                 assert_eq!(erased_by(&[&[1], &mark[1..]].concat()), None);

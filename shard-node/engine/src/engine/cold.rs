@@ -20,8 +20,8 @@ impl Engine {
     /// The next segment to move, its end, and the length copied so far.
     fn next_cold(&self) -> Option<(u32, u64, u64)> {
         let tier = self.store.values.tier()?;
-        // A move would copy what is being erased.
-        if self.erasing.is_some() {
+        // A move would copy what is being erased, and erasures would wait behind a backlog.
+        if self.erasing.is_some() || self.meta.erasures.is_open() {
             return None;
         }
         if let Some(moving) = tier.moving() {

@@ -20,8 +20,9 @@ use coppice_types::Version;
 
 use crate::{
     Engine, ErasureProgress, Error, Result,
-    files::values::{self, ScrubPlace, tier},
+    files::values::{self, Residue, ScrubPlace, tier},
     meta::{MetaOp, VersionId},
+    tree::{self, found::FoundBody},
 };
 
 /// A round in progress.
@@ -171,7 +172,8 @@ impl Engine {
             let (from, mut found) = (round.place.offset, Vec::new());
             let is_erased = |key: &[u8]| self.meta.erasures.has_by(key, round.through);
             let read = self.store.values.scrub(&mut round.place, end, left, &is_erased, &mut found);
-            if let Err(error) = self.store.values.erase(&found) {
+            let erased = self.check_torn(&found).and_then(|()| self.store.values.erase(&found));
+            if let Err(error) = erased {
                 round.place = ScrubPlace::of_record(segment, from);
                 return Err(error);
             }
@@ -180,6 +182,26 @@ impl Engine {
                 self.end_segment(round, segment).inspect_err(|_| {
                     round.place = ScrubPlace::of_record(segment, from);
                 })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks records with a wrong checksum before they are overwritten. An erasure that a crash cut
+    /// off leaves one with the stamp and length of the key's record, and with zeroes in its value.
+    /// Anything else is damage: perhaps of the name or length of another key's record.
+    fn check_torn(&self, found: &[Residue]) -> Result<()> {
+        for residue in found.iter().filter(|residue| !residue.is_sound) {
+            let damage =
+                || Error::corrupted(values::file_name(residue.at.segment), Some(residue.at.offset.into()), "checksum");
+            let (stamp, key, len) = residue.parts().ok_or_else(damage)?;
+            let known = tree::get(&self.store, &self.meta.tip().trees, None, key)?.ok_or_else(damage)?;
+            let is_its = match &known.body {
+                FoundBody::Stored { value, .. } => known.stamp == stamp && value.len == len,
+                FoundBody::Inline { .. } | FoundBody::Named { .. } | FoundBody::Tombstone => false,
+            };
+            if !is_its || !self.store.values.is_partly_zero(residue)? {
+                return Err(damage());
             }
         }
         Ok(())
@@ -239,7 +261,13 @@ impl Engine {
         }
         self.storage.sync_dir("").map_err(Error::io("sync", "the directory"))?;
         let Some(tier) = self.store.values.tier() else { return Ok(()) };
-        tier::clear(&*self.storage, |name| tier::file_number(name).is_some_and(|(id, last)| last && tier.has(id)))?;
+        // A segment that only the cold directory has stays, whatever the tier knows of it.
+        let here: BTreeSet<String> =
+            self.storage.list("").map_err(Error::io("list", "the directory"))?.into_iter().collect();
+        let is_kept = |name: &str, id: u32| tier.has(id) || (self.has_segment(id) && !here.contains(name));
+        tier::clear(&*self.storage, |name| {
+            tier::file_number(name).is_some_and(|(id, last)| last && is_kept(name, id))
+        })?;
         // Files of segments that were deleted before are not gone for good without this.
         match tier::list(&*tier.storage)? {
             Some(_) => tier.storage.sync_dir("").map_err(Error::io("sync", "the cold directory")),

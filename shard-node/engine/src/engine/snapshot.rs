@@ -117,7 +117,7 @@ mod tests {
             flush(&mut engine, index);
         }
         engine.check_of_snapshot(manifest.id).expect("it is pinned")().expect("sound");
-        send(&engine, &manifest, to.storage()).finish().expect("sound");
+        send(&engine, &manifest, to.storage()).finish(|key| Some(key.to_vec())).expect("sound");
         let received = open(&to);
         assert_eq!((received.decided(), received.durable_position()), (flushed, manifest.position));
         let page = received.view(&flushed).expect("decided").range(b"", None, 99, true).expect("sound pages");
@@ -139,7 +139,7 @@ mod tests {
         writes.run();
         engine.end_writes(writes).expect("room");
         (3..6).for_each(|index| flush(&mut engine, index));
-        send(&engine, &manifest, to.storage()).finish().expect("sound");
+        send(&engine, &manifest, to.storage()).finish(|key| Some(key.to_vec())).expect("sound");
         assert_eq!(open(&to).decided(), flushed);
         engine.unpin_snapshot(manifest.id);
         let manifest = engine.pin_snapshot().expect("readable");

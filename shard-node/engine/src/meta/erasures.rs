@@ -119,6 +119,11 @@ impl Erasures {
         self.staged.remove(&id);
     }
 
+    /// The keys that decided versions erase.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.decided.keys().map(Vec::as_slice)
+    }
+
     /// Notes what a staged version erases; `false` if it is noted already.
     pub(super) fn stage(&mut self, id: VersionId, keys: Vec<Vec<u8>>) -> bool {
         self.staged.insert(id, keys).is_none()

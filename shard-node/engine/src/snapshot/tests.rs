@@ -86,7 +86,7 @@ fn a_received_snapshot_opens_in_the_senders_state() {
     let (engine, manifest) = sender(&sim);
     let receiver = send(&engine, &manifest, to.storage());
     assert!(!Engine::exists(&*to.storage()).expect("readable"));
-    receiver.finish().expect("sound");
+    receiver.finish(|key| Some(key.to_vec())).expect("sound");
     let received = open(&to.power_loss(1));
     assert_eq!(received.decided(), engine.decided());
     assert_eq!(received.durable_position(), Position { index: 5, term: 2 });
@@ -115,7 +115,7 @@ fn an_incomplete_snapshot_is_not_published() {
     let (_engine, manifest) = sender(&SimStorage::new());
     let to = SimStorage::new();
     let receiver = SnapshotReceiver::new(to.storage(), manifest, 0).expect("it is empty");
-    assert!(refused(receiver.finish()));
+    assert!(refused(receiver.finish(|key| Some(key.to_vec()))));
     assert!(matches!(Engine::open(to.storage(), options()), Err(Error::Missing)));
 }
 
@@ -127,7 +127,7 @@ fn a_damaged_snapshot_is_deleted() {
     flush(&mut engine, 1);
     let manifest = engine.pin_snapshot().expect("readable");
     damage(&sim, "data");
-    let finished = send(&engine, &manifest, to.storage()).finish();
+    let finished = send(&engine, &manifest, to.storage()).finish(|key| Some(key.to_vec()));
     assert!(matches!(finished, Err(Error::Corrupted { file, .. }) if file == "data"));
     assert_eq!(to.files(), ["lock"]);
 }
@@ -143,7 +143,7 @@ fn a_snapshot_that_could_not_be_read_is_kept_and_not_published() {
         skip: 0,
         kind: std::io::ErrorKind::TimedOut,
     });
-    let failed = receiver.finish().expect_err("a read failed");
+    let failed = receiver.finish(|key| Some(key.to_vec())).expect_err("a read failed");
     assert!(matches!(failed, Error::Unchecked(_)) && failed.kind() == ErrorKind::Internal);
     assert!(!Engine::exists(&*to.storage()).expect("readable"));
     let mut receiver = SnapshotReceiver::new(to.storage(), manifest, u64::MAX).expect("no engine is there");
@@ -152,7 +152,7 @@ fn a_snapshot_that_could_not_be_read_is_kept_and_not_published() {
         assert!(!held.is_empty(), "{file} is cut at {offset}");
         receiver.write(&file, offset, &held).expect("the next bytes");
     }
-    receiver.finish().expect("every byte was kept");
+    receiver.finish(|key| Some(key.to_vec())).expect("every byte was kept");
     assert_eq!(open(&to).decided(), engine.decided());
 }
 
@@ -186,7 +186,7 @@ fn an_interrupted_transfer_leaves_bytes_that_the_next_one_may_take() {
         assert_eq!(held, engine.read_snapshot(manifest.id, &file, offset, 5000).expect("it is pinned"));
         receiver.write(&file, offset, &held).expect("the next bytes");
     }
-    receiver.finish().expect("sound");
+    receiver.finish(|key| Some(key.to_vec())).expect("sound");
     assert_eq!(open(&to).decided(), engine.decided());
 }
 

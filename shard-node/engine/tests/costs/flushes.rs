@@ -196,7 +196,7 @@ fn a_snapshot_that_is_pinned_during_a_flush_has_what_the_flush_gives_up() {
         let bytes = shard.engine.read_snapshot(manifest.id, &file, offset, 10_000).expect("it is pinned");
         receiver.write(&file, offset, &bytes).expect("written");
     }
-    receiver.finish().expect("every byte is as it was");
+    receiver.finish(|key| Some(key.to_vec())).expect("every byte is as it was");
     let engine = Engine::open(target.storage(), Options::default()).expect("a directory");
     assert_eq!((engine.decided(), engine.durable_position().index), (state, 1));
 }

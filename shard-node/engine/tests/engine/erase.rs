@@ -230,7 +230,7 @@ fn a_snapshot_carries_erasures_in_any_state() {
                 replica.end_erasures().expect("the pin knows what is erased");
             }
         }
-        receiver.finish().expect("sound");
+        receiver.finish(|key| Some(key.to_vec())).expect("sound");
         let check = replica.engine().check_of_snapshot(manifest.id).expect("it is pinned");
         check().expect("an erasure is no damage");
         let log = replica.log.clone();

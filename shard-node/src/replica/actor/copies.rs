@@ -80,7 +80,10 @@ impl<M: StateMachine> Actor<M> {
         }
         self.home.remove_others()?;
         self.copies = Copies { cleared: begun.mark, begun: None };
-        self.shared.cleared.store(begun.mark.last, Ordering::Relaxed);
+        // What came meanwhile may have brought copies back. Then the next removal says what is done.
+        if mark.strays == begun.mark.strays {
+            self.shared.cleared.store(begun.mark.last, Ordering::Relaxed);
+        }
         Ok(())
     }
 

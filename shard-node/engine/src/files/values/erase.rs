@@ -22,6 +22,8 @@ use crate::{
     place::refs::{BlobRef, RECORD_HEADER_BYTES, ValueRef, checksum, record_bytes, seed},
 };
 
+/// The bytes that a disk writes whole.
+const SECTOR_BYTES: u64 = 512;
 /// Limit on the bytes in one write of zeroes.
 const ZEROES: usize = 64 << 10;
 
@@ -33,9 +35,17 @@ pub(crate) struct Residue {
     pub(super) len: u32,
     /// The first bytes of the content: stamp and key.
     pub(super) name: Vec<u8>,
+    /// Whether the record's checksum is right.
+    pub(crate) is_sound: bool,
 }
 
 impl Residue {
+    /// The stamp and key of the record, and the length of its value. `None` if it has no such name.
+    pub(crate) fn parts(&self) -> Option<(Stamp, &[u8], u32)> {
+        let (stamp, key, _) = split_name(&self.name)?;
+        Some((stamp, key, self.len.checked_sub(u32::try_from(self.name.len()).ok()?)?))
+    }
+
     /// The header of the record without its value.
     fn header(&self) -> [u8; RECORD_HEADER_BYTES] {
         let mut header = [0; RECORD_HEADER_BYTES];
@@ -88,6 +98,26 @@ impl ValueLog {
             file.sync_data().map_err(Error::io("sync", &name))?;
         }
         Ok(())
+    }
+
+    /// Whether a sector's part of the record's value is zero, as an overwriting that a crash cut off
+    /// leaves it. Sectors are written whole or not at all.
+    pub(crate) fn is_partly_zero(&self, record: &Residue) -> Result<bool> {
+        let start = u64::from(record.at.offset) + (RECORD_HEADER_BYTES + record.name.len()) as u64;
+        let end = u64::from(record.at.offset) + record_bytes(record.len);
+        let name = file_name(record.at.segment);
+        let file = self.open(record.at.segment, OpenMode::Existing)?;
+        let (mut at, mut piece) = (start, [0; SECTOR_BYTES as usize]);
+        while at < end {
+            let stop = ((at / SECTOR_BYTES + 1) * SECTOR_BYTES).min(end);
+            let piece = &mut piece[..(stop - at) as usize];
+            file.read_exact_at(piece, at).map_err(Error::io("read", &name))?;
+            if piece.iter().all(|byte| *byte == 0) {
+                return Ok(true);
+            }
+            at = stop;
+        }
+        Ok(start == end)
     }
 
     /// Checks the record of an erased key as far as it can be checked: its length and its name.

@@ -138,7 +138,7 @@ impl ValueLog {
                 place.begun = None;
                 if erased && !(sound && bare) {
                     let at = ValueRef { segment, offset: at as u32 };
-                    found.push(Residue { at, len: (size - RECORD_HEADER_BYTES as u64) as u32, name });
+                    found.push(Residue { at, len: (size - RECORD_HEADER_BYTES as u64) as u32, name, is_sound: sound });
                 } else if !sound {
                     return Err(corrupted(at, "checksum"));
                 } else if bare && !erased {
