@@ -54,9 +54,10 @@ fn key_of(id: u64) -> SignerKey {
     SignerKey::from_seed(&name_of(id), &sha256(&id.to_le_bytes()).0).expect("it is a name")
 }
 
-/// The key of a member.
-pub fn public_key(member: MemberId) -> Option<[u8; 32]> {
-    (1..=AUTHORS).find(|id| member_id(&name_of(*id)) == member).map(|id| key_of(id).verifier().public_key())
+/// The keys of a member: one, or none if there is no such member.
+fn keys_of(member: MemberId) -> Vec<[u8; 32]> {
+    let id = (1..=AUTHORS).find(|id| member_id(&name_of(*id)) == member);
+    id.map(|id| key_of(id).verifier().public_key()).into_iter().collect()
 }
 
 /// A member of the ledger.
@@ -286,7 +287,7 @@ impl Author {
 
     /// Sends a request until its outcome is known. Returns the reason if it was refused.
     async fn send(&mut self, request: &Request) -> Option<Reason> {
-        self.scribe.lock().request(request, &key_of(self.id).verifier().public_key());
+        self.scribe.lock().request(request, &key_of(self.id).verifier().public_key(), keys_of);
         let item = |item: &Item| v1::LedgerItem { kind: item.kind.into(), envelope: item.envelope.encode().into() };
         let message = v1::AppendRequest {
             signed: request.signed.clone().into(),

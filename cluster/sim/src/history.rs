@@ -9,13 +9,13 @@ use std::{
 use bytes::Bytes;
 use coppice_engine::ShardState;
 use coppice_proto::v1;
-use coppice_types::{Digest, GroupId, Reason, Stamp, Version};
+use coppice_types::{Digest, GroupId, MemberId, Reason, Stamp, Version};
 use coppice_verify::{
     ledgers::{Checked, Request},
     merkle,
 };
 
-use crate::{author, shape::CLUSTER};
+use crate::shape::CLUSTER;
 
 /// A moment: the number of moments before it.
 pub type Moment = u64;
@@ -189,14 +189,15 @@ impl History {
         self.now
     }
 
-    /// Notes a request of a member that is about to be sent, and the key that signed it.
+    /// Notes a request of a member that is about to be sent, the key that signed it, and the keys of
+    /// members that approve orders.
     ///
     /// # Panics
     /// If its form or signature is wrong.
-    pub fn request(&mut self, request: &Request, key: &[u8; 32]) {
+    pub fn request(&mut self, request: &Request, key: &[u8; 32], keys_of: impl Fn(MemberId) -> Vec<[u8; 32]>) {
         let mut checked = request.clone().check(CLUSTER).expect("authors send requests of sound form");
         assert!(checked.verify(key), "authors sign their requests");
-        checked.verify_approvals(|member| author::public_key(member).into_iter().collect());
+        checked.verify_approvals(keys_of);
         self.requests.insert(checked.hash, checked);
     }
 

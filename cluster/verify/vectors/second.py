@@ -1939,7 +1939,10 @@ def read_target(r):
 
 
 class Order:
-    """An order to occult journals: `until`, `targets` (jsn, leaf hash) and `approvals` (member, signature)."""
+    """An order to occult journals.
+
+    It has `until`, `targets` (jsn, leaf hash) and `approvals` (member, signature).
+    """
 
     def __init__(self, payload):
         r = Reader(payload)

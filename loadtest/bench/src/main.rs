@@ -3,8 +3,8 @@
 //!
 //! `history` runs clients and records their requests and answers for the checker; `collect` lists
 //! what the ledger holds in the end, and walks its root log. `drive` and `ledger` measure under
-//! load, as programs in Go measure other systems; `ceiling` measures the machine. `judge` checks answers
-//! that k6 received against their proofs.
+//! load, as programs in Go measure other systems; `ceiling` measures the machine. `judge` checks
+//! answers that k6 received against their proofs.
 
 mod ceiling;
 mod collect;

@@ -132,7 +132,7 @@ fn a_command_that_would_stop_a_replica_is_never_proposed() {
         Bytes::from(header)
     };
     assert_eq!(refused(with(&|it| it.header = patched(0, 3))), Reason::InvalidArgument);
-    assert_eq!(refused(with(&|it| it.header = patched(1, 7))), Reason::InvalidArgument);
+    assert_eq!(refused(with(&|it| it.header = patched(1, 4))), Reason::InvalidArgument);
     assert_eq!(refused(with(&|it| it.header = vec![1; 70_000].into())), Reason::InvalidArgument);
     assert_eq!(refused(with(&|it| it.journal = vec![vec![0; 1 << 20].into(); 65])), Reason::LimitExceeded);
     let state = Some(v1::ShardState { version: 2, digest: vec![1; 31].into() });

@@ -147,7 +147,8 @@ impl Client {
         Ok(())
     }
 
-    /// Reads a member's record by its id, or by the id of a name; `None` if there is no such member.
+    /// Reads a member's record by its id, or by the id of a name; `None` if there is no such
+    /// member.
     pub(super) async fn member_record(
         &self,
         ledger: LedgerId,

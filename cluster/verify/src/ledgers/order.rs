@@ -158,7 +158,8 @@ impl Ordered {
     /// Decodes the payload of a journal that orders.
     ///
     /// # Errors
-    /// If the bytes are no order, or have more than [`APPROVALS_MAX`] approvals, or two of a member.
+    /// If the bytes are no order, or have more than [`APPROVALS_MAX`] approvals, or two of a
+    /// member.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let mut input = Reader::new(bytes);
         let order = Order::read(&mut input)?;

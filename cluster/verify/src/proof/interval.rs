@@ -8,7 +8,10 @@ use coppice_types::{
     codec::{Error, Reader, Writer},
 };
 
-use super::{HeaderPart, LogPart, TooLarge, digests::read_digests, digests::write_digests};
+use super::{
+    digests::{read_digests, write_digests},
+    parts::{HeaderPart, LogPart, TooLarge},
+};
 
 /// Most anchors on either side of the entry.
 pub const ANCHORS_MAX: usize = 16;

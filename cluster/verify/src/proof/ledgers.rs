@@ -8,9 +8,9 @@ use coppice_types::{
 };
 
 use super::{
-    EpochPart, HeaderPart, LogPart, QueryProof, TooLarge,
+    QueryProof,
     digests::{read_digests, write_digests},
-    write_count,
+    parts::{EpochPart, HeaderPart, LogPart, TooLarge, write_count},
 };
 use crate::ledgers::LEAF_BYTES_MIN;
 

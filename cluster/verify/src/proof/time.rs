@@ -2,7 +2,7 @@
 
 use coppice_types::codec::{Error, Reader, Writer};
 
-use super::{EpochPart, HeaderPart, LogPart};
+use super::parts::{EpochPart, HeaderPart, LogPart};
 
 /// Payload of a proof of the newest version at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
