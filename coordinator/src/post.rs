@@ -40,6 +40,10 @@ pub fn over_http(media_type: Option<&'static str>, answer_bytes_max: usize) -> R
 /// An error with its causes, and without the address, parts of which may be secret.
 fn told(error: reqwest::Error) -> String {
     let error = error.without_url();
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |told, cause| format!("{told}: {cause}"))
+    let (mut told, mut cause) = (error.to_string(), error.source());
+    while let Some(inner) = cause {
+        told = format!("{told}: {inner}");
+        cause = inner.source();
+    }
+    told
 }

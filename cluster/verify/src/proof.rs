@@ -12,10 +12,9 @@ mod time;
 mod tree;
 
 use alloc::{borrow::Cow, vec::Vec};
-use core::fmt;
 
 use coppice_types::{
-    ClusterId, Digest, Epoch, ShardId, Stamp, Version,
+    ClusterId, Digest, ShardId, Version,
     codec::{Error, Reader, Writer},
 };
 
@@ -29,10 +28,8 @@ use self::{
     parts::{read_pair, write_count, write_pair},
 };
 use crate::{
-    epochs::{Epochs, Pair},
+    epochs::Pair,
     hash::file_checksum,
-    keys::KEY_CHANGES_MAX,
-    merkle,
     shard_map::{KEY_BYTES_MAX, SHARD_NONE, read_bound, write_bound},
 };
 

@@ -2,7 +2,7 @@
 
 use alloc::vec;
 
-use coppice_types::{Change, Operation, Params};
+use coppice_types::{Change, Operation, Params, Stamp};
 
 use super::*;
 use crate::{

@@ -121,7 +121,7 @@ impl Erasures {
 
     /// The keys that decided versions erase.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
-        self.decided.keys().map(Vec::as_slice)
+        self.decided.keys().map(AsRef::as_ref)
     }
 
     /// Notes what a staged version erases; `false` if it is noted already.
