@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// stamping is a time-stamping authority of RFC 3161: `openssl ts` behind HTTP, with keys of its own.
+// stamping is a time-stamping authority of RFC 3161: `openssl ts` behind HTTP, with its own keys.
 type stamping struct {
 	url string
 	// root is the file that has its root certificate.

@@ -62,7 +62,8 @@ func TestOccultedContentIsErasedFromAllDisks(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(ctx, erasurePause)
 	defer cancel()
-	if got, err := client.WaitForErasure(short, ledger, order.FirstJSN, time.Hour); !errors.Is(err, context.DeadlineExceeded) {
+	got, err := client.WaitForErasure(short, ledger, order.FirstJSN, time.Hour)
+	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -40,7 +40,8 @@ func TestAnEntryLiesBetweenAnchors(t *testing.T) {
 	header := must(verify.DecodeHeader(encoded))(t)
 	awaited(t, client, header.Sequence, 1, 1)
 	interval := must(client.EntryInterval(ctx, header.Sequence, nil))(t)
-	if len(interval.Below) != 1 || len(interval.Above) != 1 || interval.Entry != verify.EntryHash(encoded) || interval.Header.Stamp() != header.Stamp() {
+	if len(interval.Below) != 1 || len(interval.Above) != 1 || interval.Entry != verify.EntryHash(encoded) ||
+		interval.Header.Stamp() != header.Stamp() {
 		t.Errorf("%+v", interval)
 	}
 	for _, anchor := range []verify.ProvenAnchor{interval.Below[0], interval.Above[0]} {

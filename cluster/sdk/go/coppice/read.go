@@ -22,7 +22,7 @@ type Read struct {
 	// AtTime reads the newest version that is not later than this time, by the ledger's clock. It
 	// excludes At and AnyEpoch, and StaleOK has no effect. Parts of a millisecond are dropped. A time
 	// is refused with NotYet as long as a later version might have it, and with NotFound before
-	// genesis. A client that trusts a key has it proven which version that is.
+	// genesis. A client that trusts a key asks for the proof of the version first.
 	AtTime time.Time
 	// StaleOK allows a coordinator to answer from the last head that it knows.
 	StaleOK bool

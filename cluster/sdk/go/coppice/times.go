@@ -27,9 +27,9 @@ type VersionTime struct {
 	Proof []byte
 }
 
-// VersionAt finds the newest version that stands and is not later than a time, pruned or not. A
-// cosigned answer is under a checkpoint that witnesses have cosigned, which may lag behind. Parts of
-// a millisecond are dropped.
+// VersionAt finds the newest version that stands and is not later than a time, pruned or not. If
+// cosigned is set, its proof is under a checkpoint that witnesses have cosigned, which may lag.
+// Parts of a millisecond are dropped.
 func (c *Client) VersionAt(ctx context.Context, at time.Time, cosigned bool) (*VersionTime, error) {
 	ms, err := millis("Time", at)
 	if err != nil {
@@ -78,8 +78,8 @@ func agrees(answer *v1.TimeResponse, v *verify.Verified) bool {
 		answer.IsFinal == v.Time.Final
 }
 
-// settled names the version of a read at a time. A client that trusts a key does not leave it to the
-// coordinator which version that is: it has the version proven first, and then reads that.
+// settled names the version of a read at a time. A client that trusts a key does not leave that
+// choice to the coordinator: it asks for the proof of the version first, and then reads it.
 func (c *Client) settled(ctx context.Context, call string, read *Read) (*Read, error) {
 	if read == nil || read.AtTime.IsZero() {
 		return read, nil

@@ -184,7 +184,9 @@ func TestNoLieAboutATimeIsBelieved(t *testing.T) {
 			t.Errorf("%s: it is read at a version that is not proven", what)
 		}
 	}
-	// A head that is said to have no version behind it: the proof is honest, and older.
+	r.onTime = func(a *v1.TimeResponse) { a.Next, a.NextTimestampMs = toStamp(second), a.TimestampMs }
+	head, err := client.VersionAt(ctx, last, false)
+	isLie(t, "a version behind head", head, err)
 	r.onTime = nil
 	must(client.Commit(ctx, put("late", "4")))(t)
 	must(client.Get(ctx, []byte("late"), nil))(t)
