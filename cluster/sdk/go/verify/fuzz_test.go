@@ -116,6 +116,11 @@ func FuzzDecoders(f *testing.F) {
 			f.Add([]byte(entry))
 		}
 	}
+	var anchors struct{ Entries []hexBytes }
+	vectors(f, "anchors.json", &anchors)
+	for _, entry := range anchors.Entries {
+		f.Add([]byte(entry))
+	}
 	var rounds struct{ Rounds []storedRound }
 	vectors(f, "appends.json", &rounds)
 	for _, request := range rounds.Rounds[0].Requests {
