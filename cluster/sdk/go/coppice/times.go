@@ -140,9 +140,9 @@ type IntervalRead struct {
 	Cosigned bool
 }
 
-// EntryInterval asks for the anchors around an entry of the root log. That of a version is known by
-// its header, which comes with a commit and with each proof. Compare Entry with the hash of that
-// header (verify.EntryHash, verify.Verified.Entry).
+// EntryInterval asks for the anchors around an entry of the root log. The sequence of a version's
+// entry is in its header, which comes with a commit and with each proof. Compare Entry with the
+// hash of that header (verify.EntryHash, verify.Verified.Entry).
 func (c *Client) EntryInterval(ctx context.Context, sequence uint64, read *IntervalRead) (*Interval, error) {
 	if read == nil {
 		read = &IntervalRead{}

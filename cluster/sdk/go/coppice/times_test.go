@@ -19,7 +19,7 @@ func timeIn(t testing.TB, header []byte) time.Time {
 	return timeOf(must(verify.DecodeHeader(header))(t).TimestampMS)
 }
 
-// commitLater commits behind a time: nothing that is committed before has that time or a later one.
+// commitLater waits until the clock is behind a time, and then commits.
 func commitLater(t testing.TB, client *Client, batch *Batch, after time.Time) (Stamp, time.Time) {
 	t.Helper()
 	for end := time.Now().Add(testPatience); !time.Now().Truncate(time.Millisecond).After(after); {
