@@ -56,9 +56,7 @@ func (c *Client) Head(ctx context.Context) (*Head, error) {
 	}
 	return &Head{
 		Stamp: stampOf(answer.Stamp), StateRoot: answer.StateRoot, LogSize: answer.LogSize,
-		Time: time.UnixMilli(
-			int64(min(answer.TimestampMs, 1<<62)),
-		), PrunedBoundary: answer.PrunedBoundary, Checkpoint: answer.Checkpoint,
+		Time: timeOf(answer.TimestampMs), PrunedBoundary: answer.PrunedBoundary, Checkpoint: answer.Checkpoint,
 	}, nil
 }
 
@@ -159,7 +157,7 @@ type Pin struct {
 }
 
 func pinOf(pin *v1.VersionPin) Pin {
-	p := Pin{Version: pin.GetVersion(), Expires: time.UnixMilli(int64(min(pin.GetExpiresMs(), 1<<62)))}
+	p := Pin{Version: pin.GetVersion(), Expires: timeOf(pin.GetExpiresMs())}
 	copy(p.ID[:], pin.GetId())
 	return p
 }

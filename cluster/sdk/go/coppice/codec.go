@@ -26,7 +26,7 @@ func bytesMax(call string) int {
 	switch call {
 	case "Head", "GetHeader", "OpenSession", "Stage", "Discard", "Pin", "Unpin", "TransferLeader":
 		return shortBytesMax
-	case "Prune", "Rollback", "RotateKey", "Status", "ListPins":
+	case "Prune", "Rollback", "RotateKey", "Status", "ListPins", "ErasureStatus":
 		return listBytesMax
 	}
 	return answerBytesMax

@@ -8,8 +8,12 @@
 // key. If the ledger shows two logs, the error is a [ForkError] that has both signed checkpoints.
 // [Client.Memory] is what to keep from one run of a program to the next.
 //
-// Histories, differences, watched headers, heads, stages, pins, lists of ledgers and members, and
-// the status are a coordinator's word.
+// Read.AtTime reads the newest version at a time, and [Client.VersionAt] proves which one that is.
+// [Client.EntryInterval] proves which time stamps of independent authorities lie around an entry of
+// the log. It does not judge their tokens.
+//
+// Histories, differences, watched headers, heads, stages, pins, lists of ledgers and members,
+// erasures and the status are a coordinator's word.
 //
 // A client goes around coordinators that are dead or silent, and repeats what may be repeated for a
 // bounded time. A [Session] numbers its batches, so that a commit whose answer was lost is sent

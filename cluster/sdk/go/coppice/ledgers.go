@@ -66,6 +66,10 @@ func (c *Client) recordOptions(read *Read) *v1.ReadOptions {
 
 // describe asks for a ledger, by the key of its name or by its id.
 func (c *Client) describe(ctx context.Context, which *v1.LedgerName, nameKey []byte, read *Read) (*LedgerInfo, error) {
+	read, err := c.settled(ctx, "DescribeLedger", read)
+	if err != nil {
+		return nil, err
+	}
 	k := c.known()
 	request := &v1.DescribeLedgerRequest{Ledger: which, Read: c.recordOptions(read)}
 	answer, err := invoke(ctx, c, "DescribeLedger", safe, request, v1.LedgerClient.DescribeLedger)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"iter"
 	"slices"
+	"time"
 
 	v1 "coppice.dev/sdk/v1"
 	"coppice.dev/sdk/verify"
@@ -18,6 +19,11 @@ type Read struct {
 	At *Stamp
 	// AnyEpoch reads the version of At in the epoch in which it stands now.
 	AnyEpoch bool
+	// AtTime reads the newest version that is not later than this time, by the ledger's clock. It
+	// excludes At and AnyEpoch, and StaleOK has no effect. Parts of a millisecond are dropped. A time
+	// is refused with NotYet as long as a later version might have it, and with NotFound before
+	// genesis. A client that trusts a key asks for the proof of the version first.
+	AtTime time.Time
 	// StaleOK allows a coordinator to answer from the last head that it knows.
 	StaleOK bool
 	// Cosigned waits for a checkpoint that witnesses have cosigned.
@@ -48,12 +54,17 @@ type BatchGot struct {
 	Proof   []byte
 }
 
+// readOptions are those of a read that is settled.
 func (c *Client) readOptions(read *Read) *v1.ReadOptions {
 	options := &v1.ReadOptions{WantProof: c.trust != nil, ValuesInProof: c.trust != nil}
 	if read != nil {
 		options.AnyEpoch, options.StaleOk, options.Cosigned = read.AnyEpoch, read.StaleOK, read.Cosigned
 		if read.At != nil {
 			options.At = toStamp(*read.At)
+		}
+		if !read.AtTime.IsZero() {
+			ms := uint64(read.AtTime.UnixMilli())
+			options.AtTimeMs = &ms
 		}
 	}
 	return options
@@ -70,6 +81,10 @@ func (c *Client) Get(ctx context.Context, key []byte, read *Read) (*Got, error) 
 
 // BatchGet reads several keys of one version.
 func (c *Client) BatchGet(ctx context.Context, keys [][]byte, read *Read) (*BatchGot, error) {
+	read, err := c.settled(ctx, "BatchGet", read)
+	if err != nil {
+		return nil, err
+	}
 	k := c.known()
 	request := &v1.BatchGetRequest{Keys: keys, Read: c.readOptions(read)}
 	answer, err := invoke(ctx, c, "BatchGet", safe, request, v1.LedgerClient.BatchGet)
@@ -179,8 +194,11 @@ const (
 func (c *Client) Range(ctx context.Context, low, high []byte, read *Read) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		place := Read{}
-		if read != nil {
-			place = *read
+		if settled, err := c.settled(ctx, "Range", read); err != nil {
+			yield(Record{}, err)
+			return
+		} else if settled != nil {
+			place = *settled
 		}
 		low := low
 		for {
@@ -198,7 +216,7 @@ func (c *Client) Range(ctx context.Context, low, high []byte, read *Read) iter.S
 				return
 			}
 			low = successor(page.records)
-			place.At, place.AnyEpoch = &page.readAt, false
+			place.At, place.AnyEpoch, place.AtTime = &page.readAt, false, time.Time{}
 		}
 	}
 }
@@ -305,9 +323,14 @@ type Change struct {
 // History gives the changes of a key, newest first. They are the coordinator's word: no proof
 // covers them. A limit of 0 means none.
 func (c *Client) History(ctx context.Context, key []byte, limit uint32, read *Read) iter.Seq2[Change, error] {
-	request := &v1.HistoryRequest{Key: key, Limit: limit, Read: c.readOptions(read)}
-	request.Read.WantProof, request.Read.ValuesInProof = false, false
 	return func(yield func(Change, error) bool) {
+		read, err := c.settled(ctx, "History", read)
+		if err != nil {
+			yield(Change{}, err)
+			return
+		}
+		request := &v1.HistoryRequest{Key: key, Limit: limit, Read: c.readOptions(read)}
+		request.Read.WantProof, request.Read.ValuesInProof = false, false
 		var last *uint64
 		for message, err := range messages(ctx, c, "History", request, v1.LedgerClient.History, true) {
 			if err != nil {

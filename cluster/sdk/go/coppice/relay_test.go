@@ -41,6 +41,9 @@ type relay struct {
 	onLineage    func(*v1.GetLineageResponse)
 	onLedgers    func(*v1.ListLedgersResponse)
 	onMembers    func(*v1.ListMembersResponse)
+	onTime       func(*v1.TimeResponse)
+	onInterval   func(*v1.GetIntervalResponse)
+	onErasure    func(*v1.ErasureStatusResponse)
 }
 
 func startRelay(t testing.TB, l *ledger, security credentials.TransportCredentials) *relay {
@@ -176,6 +179,43 @@ func (r *relay) GetLineage(ctx context.Context, request *v1.GetLineageRequest) (
 		r.onLineage(answer)
 	}
 	return answer, err
+}
+
+func (r *relay) Time(ctx context.Context, request *v1.TimeRequest) (*v1.TimeResponse, error) {
+	// The ledgers of these tests have no witnesses.
+	request.Cosigned = false
+	answer, err := r.to("Time").Time(ctx, request)
+	if err == nil && r.onTime != nil {
+		r.onTime(answer)
+	}
+	return answer, err
+}
+
+func (r *relay) GetInterval(ctx context.Context, request *v1.GetIntervalRequest) (*v1.GetIntervalResponse, error) {
+	request.Cosigned = false
+	answer, err := r.to("GetInterval").GetInterval(ctx, request)
+	if err == nil && r.onInterval != nil {
+		r.onInterval(answer)
+	}
+	return answer, err
+}
+
+func (r *relay) ErasureStatus(
+	ctx context.Context, request *v1.ErasureStatusRequest,
+) (*v1.ErasureStatusResponse, error) {
+	answer, err := r.to("ErasureStatus").ErasureStatus(ctx, request)
+	if err == nil && r.onErasure != nil {
+		r.onErasure(answer)
+	}
+	return answer, err
+}
+
+func (r *relay) History(request *v1.HistoryRequest, out grpc.ServerStreamingServer[v1.HistoryResponse]) error {
+	stream, err := r.to("History").History(out.Context(), request)
+	if err != nil {
+		return err
+	}
+	return pass(stream, out, nil)
 }
 
 func (r *relay) ListLedgers(

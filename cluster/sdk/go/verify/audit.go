@@ -41,10 +41,12 @@ type HeaderLog struct {
 	// versions are the headers of standing versions: index v is version v.
 	versions []*Header
 	boundary uint64
-	keys     []PublicKey
-	changes  []KeyChange
-	pairs    []Pair
-	epochs   Digest
+	// stamped is the size that the newest anchor stamps.
+	stamped uint64
+	keys    []PublicKey
+	changes []KeyChange
+	pairs   []Pair
+	epochs  Digest
 }
 
 // Append takes the next header. Its error is an *AuditError, after which the log is of no more use.
@@ -89,6 +91,13 @@ func (l *HeaderLog) check(header *Header) (int, error) {
 	case KindKey:
 		if err := l.changeKey(header.KeyChange); err != nil {
 			return 5, err
+		}
+	case KindAnchor:
+		if stamps := header.Anchor.Stamps; stamps != nil {
+			if stamps.Size <= l.stamped {
+				return 2, errors.New("an anchor stamps a log that is no larger than the one before")
+			}
+			l.stamped = stamps.Size
 		}
 	}
 	if header.EpochsRoot != l.epochs || uint64(header.EpochPairs) != uint64(len(l.pairs)) {

@@ -8,6 +8,11 @@
 // Compare that with what was asked by [Verified.Answers]. What is refused is an [*Error], which
 // names the step.
 //
+// An interval proof shows which anchors lie around an entry of the log. This package checks where
+// they lie, and what their tokens are to stamp. It does not judge tokens, which are signed by
+// authorities of RFC 3161. Their times are claims until they are judged by certificates of these
+// authorities, as `coppice verify --tsa-root` does.
+//
 // [HeaderLog] and [Replay] audit a whole ledger: the headers in order, then the journal of each
 // version, from which the state roots follow. [Round] does the same for ledgers of members.
 //

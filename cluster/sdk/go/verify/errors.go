@@ -6,7 +6,7 @@ import (
 )
 
 // Step names the part of verification that refused a file. The names are those of
-// docs/verification.md, sections 13 and 18.
+// docs/verification.md, sections 13, 18 and 19.
 type Step string
 
 // The steps, in the order in which they are taken.
@@ -28,6 +28,7 @@ const (
 	StepEnvelope     Step = "envelope"
 	StepLineage      Step = "lineage"
 	StepTime         Step = "time"
+	StepAnchors      Step = "anchors"
 	StepStanding     Step = "standing"
 	StepCosignatures Step = "cosignatures"
 	StepQuestion     Step = "question"

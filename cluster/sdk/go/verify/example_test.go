@@ -12,19 +12,21 @@ import (
 )
 
 // example gives a proof file of the test vectors, and the key of their ledger.
-func example(name string) (file []byte, key string) {
-	content, err := os.ReadFile("../../../verify/vectors/proofs.json")
+func example(name string) (file []byte, key string) { return exampleIn("proofs.json", name) }
+
+func exampleIn(vectorFile, name string) (file []byte, key string) {
+	content, err := os.ReadFile("../../../verify/vectors/" + vectorFile)
 	if err != nil {
 		log.Fatal(err)
 	}
 	var vectors struct {
-		Vkey  string
-		Cases []struct{ Name, File string }
+		Vkey          string
+		Cases, Proofs []struct{ Name, File string }
 	}
 	if err := json.Unmarshal(content, &vectors); err != nil {
 		log.Fatal(err)
 	}
-	for _, c := range vectors.Cases {
+	for _, c := range append(vectors.Cases, vectors.Proofs...) {
 		if c.Name == name {
 			file, err = hex.DecodeString(c.File)
 		}
@@ -59,6 +61,34 @@ func Example() {
 	// asked for key-12: verify: question: the proof is for other keys
 	// key-15 has a value of 40 bytes since (1, 28)
 	// proven at version (1, 32) by a log of 46 entries
+}
+
+// An interval proof shows anchors around an entry of the log. Their tokens are judged elsewhere, by
+// the certificates of the authorities that made them.
+func ExampleInterval() {
+	file, text := exampleIn("anchors.json", "a version between two anchors")
+	key, err := verify.ParseVKey(text)
+	if err != nil {
+		log.Fatal(err)
+	}
+	proof, err := verify.Verify(file, key, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("entry", proof.Header.Sequence, "of the log, version", proof.Header.Stamp())
+	for _, anchor := range proof.Interval.Below {
+		fmt.Println("it is younger than what is stamped in entry", anchor.Header.Sequence)
+	}
+	for _, anchor := range proof.Interval.Above {
+		stamps := anchor.Header.Anchor.Stamps
+		fmt.Println("it is in the log of", stamps.Size, "entries that is stamped in entry", anchor.Header.Sequence)
+		fmt.Println(len(stamps.Tokens), "tokens should have the imprint", anchor.Imprint.String()[:8])
+	}
+	// Output:
+	// entry 5 of the log, version (0, 4)
+	// it is younger than what is stamped in entry 4
+	// it is in the log of 7 entries that is stamped in entry 8
+	// 2 tokens should have the imprint c0bb9738
 }
 
 // The step that refused a file is in its error.

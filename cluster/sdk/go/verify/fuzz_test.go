@@ -11,16 +11,17 @@ import (
 
 // seedFiles adds the proof files of the vectors to the seeds of a fuzz target.
 func seedFiles(f *testing.F, add func(file []byte)) (key VKey) {
-	for _, name := range []string{"proofs.json", "ledgers.json", "cases.json", "rotation.json"} {
+	names := []string{"proofs.json", "ledgers.json", "cases.json", "rotation.json", "times.json", "anchors.json"}
+	for _, name := range names {
 		var all struct {
-			Vkey  string
-			Cases []proofCase
+			Vkey                string
+			Cases, Proofs, Lies []proofCase
 		}
 		vectors(f, name, &all)
 		if all.Vkey != "" {
 			key = mustKey(f, all.Vkey)
 		}
-		for _, c := range all.Cases {
+		for _, c := range slices.Concat(all.Cases, all.Proofs, all.Lies) {
 			if len(c.File) < 4096 {
 				add(c.File)
 			}
@@ -114,6 +115,11 @@ func FuzzDecoders(f *testing.F) {
 		for _, entry := range version.Journal {
 			f.Add([]byte(entry))
 		}
+	}
+	var anchors struct{ Entries []hexBytes }
+	vectors(f, "anchors.json", &anchors)
+	for _, entry := range anchors.Entries {
+		f.Add([]byte(entry))
 	}
 	var rounds struct{ Rounds []storedRound }
 	vectors(f, "appends.json", &rounds)

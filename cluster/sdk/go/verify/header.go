@@ -17,6 +17,7 @@ const (
 	KindRollback Kind = 2
 	KindPrune    Kind = 3
 	KindKey      Kind = 6
+	KindAnchor   Kind = 7
 )
 
 func (k Kind) String() string {
@@ -31,6 +32,8 @@ func (k Kind) String() string {
 		return "prune"
 	case KindKey:
 		return "key"
+	case KindAnchor:
+		return "anchor"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
@@ -61,11 +64,13 @@ type Header struct {
 	// KeyChanges counts the key changes so far, in headers of format 2.
 	KeyChanges uint32
 	Previous   Digest
-	// Genesis, Rollback, Prune and KeyChange are the bodies of headers of these kinds, and nil else.
+	// Genesis, Rollback, Prune, KeyChange and Anchor are the bodies of headers of these kinds, and nil
+	// else.
 	Genesis   *Genesis
 	Rollback  *Rollback
 	Prune     *Prune
 	KeyChange *KeyChange
+	Anchor    *Anchor
 	// Body has the bytes of the body.
 	Body []byte
 }
@@ -181,6 +186,8 @@ func (h *Header) decodeBody() error {
 		}
 	case KindKey:
 		return h.decodeKeyChange(&r)
+	case KindAnchor:
+		return h.decodeAnchor(&r)
 	}
 	return nil
 }

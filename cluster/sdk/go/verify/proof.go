@@ -17,12 +17,13 @@ const (
 	FileJournals FileKind = 3
 	FileTime     FileKind = 4
 	FileLineage  FileKind = 5
+	FileInterval FileKind = 6
 )
 
 func (k FileKind) String() string {
 	names := map[FileKind]string{
 		FileQuery: "query", FileReceipt: "receipt", FileStanding: "standing", FileJournals: "journals",
-		FileTime: "time", FileLineage: "lineage",
+		FileTime: "time", FileLineage: "lineage", FileInterval: "interval",
 	}
 	return names[k]
 }
@@ -51,6 +52,7 @@ type proofFile struct {
 	journals *journalsPart
 	time     *timePart
 	lineage  *lineagePart
+	interval *intervalPart
 }
 
 type logPart struct {
@@ -170,13 +172,15 @@ func decodeFile(file []byte) (*proofFile, error) {
 	r := &reader{rest: content[len(fileMagic):]}
 	format := r.u8()
 	p := &proofFile{kind: FileKind(r.u8()), cluster: r.id()}
-	later := p.kind == FileJournals || p.kind == FileTime || p.kind == FileLineage
+	later := p.kind >= FileJournals
 	if p.kind.String() == "" || format != fileFormat && !later || format != fileFormatLater && later {
 		return nil, errors.New("a proof file of another format or kind")
 	}
 	p.log = decodeLogPart(r)
 	if p.kind != FileStanding {
 		p.header = decodeHeaderPart(r)
+	}
+	if p.kind != FileStanding && p.kind != FileInterval {
 		p.epoch = decodeEpochPart(r)
 	}
 	switch p.kind {
@@ -194,6 +198,8 @@ func decodeFile(file []byte) (*proofFile, error) {
 	case FileLineage:
 		p.query = decodeQuery(r)
 		p.lineage = decodeLineage(r)
+	case FileInterval:
+		p.interval = decodeInterval(r)
 	}
 	return p, r.end()
 }

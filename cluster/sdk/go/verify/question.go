@@ -15,8 +15,8 @@ type Question struct {
 	Subject Subject
 }
 
-// Subject is what a question is about: one of AboutKeys, AboutRange, AboutBatch, AboutGrowth,
-// AboutJournals, AboutRequest and AboutLineage.
+// Subject is what a question is about: one of AboutKeys, AboutRange, AboutBatch, AboutTime,
+// AboutGrowth, AboutJournals, AboutRequest, AboutLineage and AboutEntry.
 type Subject interface {
 	check(v *Verified) error
 }
@@ -176,6 +176,23 @@ func (q AboutLineage) check(v *Verified) error {
 	}
 	if uint64(len(v.Lineage.Journals)) != wanted {
 		return fail(StepQuestion, "the proof shows another number of journals")
+	}
+	return nil
+}
+
+// AboutEntry asks for an interval proof of an entry of the log. The hash is Verified.Entry of the
+// proof that the interval is for. Without it, the bytes of the entry are not compared.
+type AboutEntry struct {
+	Sequence uint64
+	Hash     *Digest
+}
+
+func (q AboutEntry) check(v *Verified) error {
+	if v.Interval == nil {
+		return otherKind()
+	}
+	if v.Header.Sequence != q.Sequence || q.Hash != nil && v.Entry != *q.Hash {
+		return fail(StepQuestion, "the proof is for another entry")
 	}
 	return nil
 }

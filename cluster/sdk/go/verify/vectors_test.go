@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 )
 
@@ -638,14 +639,14 @@ func sameRecords(a, b *Query) bool {
 
 func TestEachFlippedBitIsRefused(t *testing.T) {
 	kinds := map[FileKind]int{}
-	for _, name := range []string{"proofs.json", "ledgers.json", "times.json"} {
+	for _, name := range []string{"proofs.json", "ledgers.json", "times.json", "anchors.json"} {
 		var all struct {
-			Vkey  string
-			Cases []proofCase
+			Vkey          string
+			Cases, Proofs []proofCase
 		}
 		vectors(t, name, &all)
 		key := mustKey(t, all.Vkey)
-		for _, c := range all.Cases {
+		for _, c := range slices.Concat(all.Cases, all.Proofs) {
 			// The shortest files of each kind: each bit of a file is a verification.
 			if c.Step != nil || len(c.File) > 1_850 {
 				continue
@@ -663,7 +664,7 @@ func TestEachFlippedBitIsRefused(t *testing.T) {
 			})
 		}
 	}
-	if len(kinds) != 6 {
+	if len(kinds) != 7 {
 		t.Errorf("bits were flipped in files of the kinds %v", kinds)
 	}
 }

@@ -32,8 +32,11 @@ type Verified struct {
 	Newer *Checkpoint
 	// NewerNote is the newer checkpoint as it is signed.
 	NewerNote []byte
-	// Header is that of the version, nil for a standing proof.
+	// Header is that of the version, nil for a standing proof. In an interval proof it is any header
+	// of the log, and its version need not stand.
 	Header *Header
+	// Entry is the EntryHash of the header's bytes.
+	Entry Digest
 	// Next is the epoch pair behind that of the version: the rollback that ended its epoch. It is nil
 	// in the newest epoch.
 	Next *Pair
@@ -45,6 +48,7 @@ type Verified struct {
 	Journals *Journals
 	Time     *VersionTime
 	Lineage  *Lineage
+	Interval *Interval
 }
 
 // Receipt is the claim of a receipt: the journal of the version has this batch.
@@ -292,6 +296,11 @@ func (j *judgement) judgePayload() error {
 	if err != nil {
 		return under(StepHeader, err)
 	}
+	j.result.Header, j.result.Entry = header, logEntryHash(j.file.header.header)
+	if j.file.kind == FileInterval {
+		j.result.Interval, err = j.checkInterval(log, header)
+		return under(StepAnchors, err)
+	}
 	ofGenesis := header.Kind == KindGenesis && (j.file.kind == FileQuery || j.file.kind == FileTime)
 	if header.Kind != KindCommit && !ofGenesis {
 		return fail(StepHeader, "the header is none of a version that the proof can be of")
@@ -302,7 +311,7 @@ func (j *judgement) judgePayload() error {
 			return under(StepHeader, err)
 		}
 	}
-	j.result.Header, j.result.Next = header, j.file.epoch.next
+	j.result.Next = j.file.epoch.next
 	if err := j.file.epoch.check(header.Stamp(), j.result.Newest); err != nil {
 		return under(StepEpoch, err)
 	}
