@@ -449,7 +449,8 @@ func (j *judgement) judgeNewer() error {
 	case standing.OldSize != old.Size || standing.OldRoot != old.Root:
 		return errors.New("the newer checkpoint does not extend that of the proof")
 	}
-	if header := j.result.Header; header != nil {
+	// An entry of the log stays, whether or not its version stands.
+	if header := j.result.Header; header != nil && j.result.Interval == nil {
 		if !standsBy(header.Stamp(), standing.Pairs) || header.Version > log.newest.Version {
 			return errors.New("the version does not stand any more")
 		}
