@@ -23,7 +23,7 @@ const LONG_FILES: &[(&str, &str)] =
     &[("cluster/verify/vectors/second.py", "one file that strangers copy to check proofs without this project")];
 
 /// Folders whose functions may be long scripts of steps.
-const SCENES: &[&str] = &["/tests/", "/tests.rs", "/benches/", "e2e/"];
+const SCENES: &[&str] = &["/tests/", "/tests.rs", "_test.go", "/benches/", "e2e/"];
 
 /// Returns a message for each breach of a rule below `root`.
 fn offences(root: &Path) -> Vec<String> {

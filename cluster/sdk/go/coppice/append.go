@@ -178,10 +178,10 @@ type Appended struct {
 	Replayed bool
 }
 
-// AppendRequest sends a signed request, and waits until it is durable. It is repeated with the same
-// bytes while the ledger is unavailable, and may be sent as often as needed: a lane applies a number
-// once. A receipt shows exactly the journals of the request. After an error, OutcomeUnknown says
-// whether they may have been appended.
+// AppendRequest sends a signed request, and waits until it is durable. It is repeated with the
+// same bytes while the ledger is unavailable, and may be sent as often as needed: a lane applies a
+// number once. A receipt shows exactly the journals of the request. After an error, OutcomeUnknown
+// says whether they may have been appended.
 func (c *Client) AppendRequest(ctx context.Context, request *verify.Request) (*Appended, error) {
 	k := c.known()
 	message := &v1.AppendRequest{

@@ -109,7 +109,8 @@ func checkJournals(told []LedgerJournal, proven []verify.ProvenJournal, read Jou
 }
 
 // JournalPage reads so many journals of a ledger from a number on, or fewer at the end of the
-// ledger: 1 to 1,024. If the list was seen before, the proof must show that it has only grown since.
+// ledger: 1 to 1,024. If the list was seen before, the proof must show that it has only grown
+// since.
 func (c *Client) JournalPage(
 	ctx context.Context, ledger LedgerID, from uint64, limit uint32, read JournalRead, since *LedgerMark,
 ) (*JournalPage, error) {
@@ -131,7 +132,8 @@ type toldPage struct {
 	cluster verify.ClusterID
 }
 
-// journalPage reads a page. Whether an order has occulted what has no content is left to the caller.
+// journalPage reads a page. Whether an order has occulted what has no content is left to the
+// caller.
 func (c *Client) journalPage(
 	ctx context.Context, ledger LedgerID, from uint64, limit uint32, read JournalRead, since *LedgerMark,
 ) (*JournalPage, *toldPage, error) {

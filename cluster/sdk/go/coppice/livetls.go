@@ -26,7 +26,8 @@ const roleURI = "urn:coppice:role:coordinator"
 
 // liveTLS has the settings of TLS connections, made of files that are read again when a call needs
 // them. The contents are compared, and not times: files may be replaced by renaming, by links, or
-// one after the other. Until they fit together again, the settings that were made last are in force.
+// one after the other. Until they fit together again, the settings that were made last are in
+// force.
 type liveTLS struct {
 	files    TLS
 	mutex    sync.Mutex

@@ -12,8 +12,8 @@ type GivenOrder struct {
 	// Leaf is that of the order's own journal.
 	Leaf  *verify.Leaf
 	Order *verify.Order
-	// Signers are the author of the order, and the members that approved it. Each has signed by its key
-	// in force at the order.
+	// Signers are the author of the order, and the members that approved it. Each has signed by its
+	// key in force at the order.
 	Signers []*verify.Member
 }
 
@@ -67,8 +67,8 @@ func (c *Client) addSigner(
 	return nil
 }
 
-// checkOcculted checks that each journal that is said to be occulted has a mark at head, which names
-// an order for it. Without these its content is withheld.
+// checkOcculted checks that each journal that is said to be occulted has a mark at head, which
+// names an order for it. Without these its content is withheld.
 func (c *Client) checkOcculted(
 	ctx context.Context, k known, ledger LedgerID, journals []LedgerJournal, proof []byte,
 ) error {

@@ -47,8 +47,8 @@ func (d *Database) WithSnapshot(tree *snapshot.Tree) state.Database {
 	return d
 }
 
-// Commit writes a block to the tries, and then to the ledger (State.Apply). If the ledger fails, the
-// tries have nodes that no block needs, and the block can be committed again.
+// Commit writes a block to the tries, and then to the ledger (State.Apply). If the ledger fails,
+// the tries have nodes that no block needs, and the block can be committed again.
 func (d *Database) Commit(update *state.StateUpdate) error {
 	if update.Empty() {
 		return nil

@@ -22,9 +22,9 @@ import (
 // registers them. They are told of side chains as well: State.Follow, called with the root of each
 // new head, says which one is the chain.
 //
-// The node does not wait for an error, and goes on. So the first error stays, and nothing is written
-// after it: Err and OnError tell. The node is then set back to the block of State.Head, and started
-// again.
+// The node does not wait for an error, and goes on. So the first error stays, and nothing is
+// written after it: Err and OnError tell. The node is then set back to the block of State.Head,
+// and started again.
 type Feed struct {
 	ctx    context.Context
 	ledger *State

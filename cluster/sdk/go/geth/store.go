@@ -22,8 +22,8 @@ var errClosed = errors.New("geth: the store is closed")
 // rangeKeysMax is how many keys one deletion of a range takes.
 const rangeKeysMax = 10_000
 
-// Store is an ethdb.KeyValueStore in a ledger, for tools and for data besides the state. Each write,
-// and each batch, is one commit, which is durable when the call returns. Reads are proven.
+// Store is an ethdb.KeyValueStore in a ledger, for tools and for data besides the state. Each
+// write, and each batch, is one commit, which is durable when the call returns. Reads are proven.
 //
 // Much of go-ethereum takes an error of a read for a key that is not there. So a node whose ledger
 // may be away is no use for this store: it is for programs that end with the first error.
@@ -109,7 +109,8 @@ func (s *Store) DeleteRange(start, end []byte) error {
 	return s.write([]operation{{isRange: true, key: start, value: end}})
 }
 
-// operation is a put, a delete (a nil value), or the deletion of a range: from key, and below value.
+// operation is a put, a delete (a nil value), or the deletion of a range: from key, and below
+// value.
 type operation struct {
 	isRange    bool
 	key, value []byte

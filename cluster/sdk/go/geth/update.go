@@ -128,8 +128,8 @@ func (u *Update) values(k keys) map[string][]byte {
 // ordered gives the keys of a map in ascending order.
 func ordered(values map[string][]byte) []string { return slices.Sorted(maps.Keys(values)) }
 
-// encodeBlock makes the value of the records head and root: the number of a block, and a state root.
-// In a head it is the block's own, and in the record of a root that of the block's parent.
+// encodeBlock makes the value of the records head and root: the number of a block, and a state
+// root. In a head it is the block's own, and in the record of a root that of the block's parent.
 func encodeBlock(number uint64, root common.Hash) []byte {
 	return append(binary.BigEndian.AppendUint64(nil, number), root[:]...)
 }
