@@ -49,6 +49,7 @@ shards:
   count: {{ .Values.shards.count }}
   {{- end }}
 journals: {{ .Values.journals }}
+ledgers: {{ .Values.ledgers }}
 {{- if .Values.oneProcess }}
 oneProcess: true
 {{- else }}
