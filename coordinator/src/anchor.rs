@@ -2,9 +2,9 @@
 //! their tokens in the root log (`docs/verification.md` section 19).
 //!
 //! Only the coordinator that leads does so, beside the commits: nothing waits for an authority. A
-//! version waits for the header of an anchor as it waits for that of a prune. Where the log has witnesses, a
-//! checkpoint is shown to authorities only after enough of them have cosigned it: an authority
-//! stamps whatever it is shown, a fork too.
+//! version waits for the header of an anchor as it waits for that of a prune. Where the log has
+//! witnesses, a checkpoint is shown to authorities only after enough of them have cosigned it: an
+//! authority stamps whatever it is shown, a fork too.
 //!
 //! While nothing is committed there are no anchors, but for a closing one: it stamps the versions
 //! that were committed while the tokens of the one before travelled.

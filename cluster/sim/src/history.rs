@@ -189,8 +189,8 @@ impl History {
         self.now
     }
 
-    /// Notes a request of a member that is about to be sent, the key that signed it, and the keys of
-    /// members that approve orders.
+    /// Notes a request of a member that is about to be sent, the key that signed it, and the keys
+    /// of members that approve orders.
     ///
     /// # Panics
     /// If its form or signature is wrong.

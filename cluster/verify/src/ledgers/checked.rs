@@ -229,8 +229,8 @@ impl Checked {
     }
 
     /// Verifies the approvals of an order, each under the keys that `keys_of` names for the member.
-    /// Whether the key is the one in force is judged where the order is applied. Returns whether all
-    /// of them hold.
+    /// Whether the key is the one in force is judged where the order is applied. Returns whether
+    /// all of them hold.
     pub fn verify_approvals(&mut self, keys_of: impl Fn(MemberId) -> Vec<[u8; 32]>) -> bool {
         let Content::Order(Ordered { order, approvals }) = &self.content else { return true };
         let message = order.message(self.signed.cluster, self.ledger);

@@ -102,7 +102,8 @@ pub fn erased_by(key: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// Key of the mark that erases the envelope of this key; `None` if it is not the key of an envelope.
+/// Key of the mark that erases the envelope of this key; `None` if it is not the key of an
+/// envelope.
 #[must_use]
 pub fn mark_of(key: &[u8]) -> Option<Vec<u8>> {
     let mut mark = Vec::from(key);

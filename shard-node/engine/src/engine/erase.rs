@@ -187,9 +187,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks records with a wrong checksum before they are overwritten. An erasure that a crash cut
-    /// off leaves one with the stamp and length of the key's record, and with zeroes in its value.
-    /// Anything else is damage: perhaps of the name or length of another key's record.
+    /// Checks records with a wrong checksum before they are overwritten. An erasure that a crash
+    /// cut off leaves one with the stamp and length of the key's record, and with zeroes in its
+    /// value. Anything else is damage: perhaps of the name or length of another key's record.
     fn check_torn(&self, found: &[Residue]) -> Result<()> {
         for residue in found.iter().filter(|residue| !residue.is_sound) {
             let damage =

@@ -80,7 +80,8 @@ impl<M: StateMachine> Actor<M> {
         }
         self.home.remove_others()?;
         self.copies = Copies { cleared: begun.mark, begun: None };
-        // What came meanwhile may have brought copies back. Then the next removal says what is done.
+        // What came meanwhile may have brought copies back. Then the next removal says what is
+        // done.
         if mark.strays == begun.mark.strays {
             self.shared.cleared.store(begun.mark.last, Ordering::Relaxed);
         }

@@ -100,8 +100,8 @@ impl ValueLog {
         Ok(())
     }
 
-    /// Whether a sector's part of the record's value is zero, as an overwriting that a crash cut off
-    /// leaves it. Sectors are written whole or not at all.
+    /// Whether a sector's part of the record's value is zero, as an overwriting that a crash cut
+    /// off leaves it. Sectors are written whole or not at all.
     pub(crate) fn is_partly_zero(&self, record: &Residue) -> Result<bool> {
         let start = u64::from(record.at.offset) + (RECORD_HEADER_BYTES + record.name.len()) as u64;
         let end = u64::from(record.at.offset) + record_bytes(record.len);
