@@ -139,7 +139,8 @@ pub(crate) fn check_superblock(storage: &Arc<dyn Storage>, superblock: &Superblo
 }
 
 /// Checks that each value that is erased has the record that says so: `reason` gives the record's
-/// key for that of the value. What a snapshot calls erased is in no digest.
+/// key for that of the value, or `None` if the value needs none. What a snapshot calls erased is
+/// in no digest.
 pub(crate) fn check_erasures(
     storage: &Arc<dyn Storage>,
     superblock: &Superblock,
@@ -151,10 +152,8 @@ pub(crate) fn check_erasures(
     }
     let store = Store::open(storage, &Options::default(), &meta, OpenMode::Existing)?;
     for key in meta.erasures.keys() {
-        let record = match reason(key) {
-            Some(reason) => tree::get(&store, &meta.tip().trees, None, &reason)?,
-            None => None,
-        };
+        let Some(reason) = reason(key) else { continue };
+        let record = tree::get(&store, &meta.tip().trees, None, &reason)?;
         if !record.is_some_and(|record| record.is_put()) {
             return Err(Error::corrupted("meta".to_owned(), None, "a value is erased, and no record says so"));
         }

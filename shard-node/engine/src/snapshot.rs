@@ -269,7 +269,7 @@ impl SnapshotReceiver {
 
     /// Checks every hash, then publishes the directory. [`crate::Engine::open`] opens it in the
     /// state of the manifest. For the key of an erased value, `reason` gives the key of the record
-    /// that must be there for it.
+    /// that must be there for it, or `None` if none must.
     ///
     /// # Errors
     /// `SnapshotRefused` if a file is incomplete, or a failure of the storage. `Corrupted` if a

@@ -187,20 +187,23 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks records with a wrong checksum before they are overwritten. An erasure that a crash
-    /// cut off leaves one with the stamp and length of the key's record, and with zeroes in its
-    /// value. Anything else is damage: perhaps of the name or length of another key's record.
+    /// Checks records with a wrong checksum before they are overwritten: their names or lengths may
+    /// be damaged, and then they are other keys' records, or cover some. The record of the newest
+    /// value is known by its place. Any other must have zeroes in its value, as an erasure leaves
+    /// them that a crash cut off.
     fn check_torn(&self, found: &[Residue]) -> Result<()> {
         for residue in found.iter().filter(|residue| !residue.is_sound) {
             let damage =
                 || Error::corrupted(values::file_name(residue.at.segment), Some(residue.at.offset.into()), "checksum");
             let (stamp, key, len) = residue.parts().ok_or_else(damage)?;
-            let known = tree::get(&self.store, &self.meta.tip().trees, None, key)?.ok_or_else(damage)?;
-            let is_its = match &known.body {
-                FoundBody::Stored { value, .. } => known.stamp == stamp && value.len == len,
-                FoundBody::Inline { .. } | FoundBody::Named { .. } | FoundBody::Tombstone => false,
+            let known = tree::get(&self.store, &self.meta.tip().trees, None, key)?;
+            let is_sound = match known.map(|known| (known.stamp, known.body)) {
+                Some((known, FoundBody::Stored { value, .. })) if value.blob.at == residue.at => {
+                    known == stamp && value.len == len
+                }
+                _ => self.store.values.is_partly_zero(residue)?,
             };
-            if !is_its || !self.store.values.is_partly_zero(residue)? {
+            if !is_sound {
                 return Err(damage());
             }
         }
