@@ -200,6 +200,15 @@ fn a_flipped_bit_is_damage_unless_the_value_is_to_be_erased() {
         let rounds = std::iter::repeat_with(|| engine.erase_step(5000)).take(500).find(Result::is_err);
         assert_eq!(matches!(rounds, Some(Err(Error::Corrupted { .. }))), is_damage, "value {number}");
     }
+    // A record with another length would cover its neighbour.
+    let sim = replica.sim.process_loss();
+    let (name, at) = find(&sim, &marked(5)).expect("it is on the disk");
+    let length = at - (16 + 2 + key(5).len() as u64) - 8;
+    sim.flip_bit(&name, length, 6);
+    let mut engine = Engine::open(dir(&sim), options()).expect("opens");
+    let round = std::iter::repeat_with(|| engine.erase_step(5000)).take(500).find(Result::is_err);
+    assert!(matches!(round, Some(Err(Error::Corrupted { .. }))), "the length of value 5");
+    assert!(find(&sim, &marked(5)).is_some(), "nothing is overwritten");
     // Once it is done, a value that is there again is found.
     replica.end_erasures().expect("erases");
     let sim = replica.sim.process_loss();
