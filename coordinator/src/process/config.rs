@@ -5,7 +5,7 @@ use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 use coppice_process::{
     Failure, Flag, Format, Log, Program, Settings, Telemetry,
     access::{Access, AccessLog, Demand},
-    config::millis,
+    config::{millis, read_text},
     ledger::{self, Ledger, Nodes, parse_cluster},
     log_filter,
     store::Store,
@@ -154,9 +154,9 @@ fn every_s() -> u32 {
 
 impl Tsa {
     fn open(&self) -> Result<anchor::Tsa, Failure> {
-        let wrong = |error: String| Failure::usage(format!("anchor.tsa: {}: {error}", self.root.display()));
-        let roots = std::fs::read(&self.root).map_err(|error| wrong(error.to_string()))?;
-        let authority = Authority::from_certificates(&roots).map_err(|error| wrong(error.to_string()))?;
+        let roots = read_text(&self.root)?;
+        let authority = Authority::from_certificates(roots.as_bytes())
+            .map_err(|error| Failure::usage(format!("anchor.tsa: {}: {error}", self.root.display())))?;
         let authority = match self.accuracy_ms.map(Accuracy::from_millis) {
             Some(accuracy) => authority.with_accuracy(accuracy),
             None => authority,

@@ -346,8 +346,10 @@ impl Store {
         value: &[u8],
     ) -> BlobRef {
         let (name_bytes, value_bytes) = (u64::from(name_bytes(key)), value.len() as u64);
-        let erasable = key < RESERVED_END && !planted(Bug::NameLost);
-        let is_named = name_bytes * 100 <= value_bytes * u64::from(self.name_percent_max) || erasable;
+        let is_named = match key < RESERVED_END {
+            true => !planted(Bug::NameLost),
+            false => name_bytes * 100 <= value_bytes * u64::from(self.name_percent_max),
+        };
         let blob = match is_named {
             true => self.values.append_named(key, stamp, value),
             false => self.values.append(RecordKind::Value, value),
