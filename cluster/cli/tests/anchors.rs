@@ -70,6 +70,7 @@ fn answer(mut stream: TcpStream, authorities: &Path, section: &str) -> std::io::
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a real process is watched until it has made an anchor")]
 fn a_receipt_is_judged_by_the_clock_of_an_authority() {
     let dir = tempfile::tempdir().expect("a folder");
     let made = authorities(dir.path());

@@ -31,9 +31,9 @@ const FINDERS: &[(Bug, u64)] = &[
     (Bug::LaneForgotten, 2),
     (Bug::CellLeftOut, 1),
     (Bug::FloorLeftOut, 1),
-    (Bug::NameLost, 1),
-    (Bug::SegmentsKept, 1),
-    (Bug::OnlyHidden, 1),
+    (Bug::NameLost, 2),
+    (Bug::SegmentsKept, 2),
+    (Bug::OnlyHidden, 2),
 ];
 
 /// Number of seeds that are tried: enough to find a bug that no longer shows at its own seed.

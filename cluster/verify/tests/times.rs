@@ -91,8 +91,8 @@ fn judged(ledger: &Ledger, file: &ProofFile<'_>, newer: Option<&[u8]>) -> Result
 
 /// The newest version that stands and is not later, by a look at all of them.
 fn naive(ledger: &Ledger, time_ms: u64) -> Option<Stamp> {
-    let standing = (0..=ledger.head().version.0).map(|version| ledger.epochs.stamp_of(Number(version)));
-    standing.filter(|stamp| ledger.versions[stamp].header.timestamp_ms <= time_ms).last()
+    let mut standing = (0..=ledger.head().version.0).map(|version| ledger.epochs.stamp_of(Number(version)));
+    standing.rfind(|stamp| ledger.versions[stamp].header.timestamp_ms <= time_ms)
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Time-stamping authorities of RFC 3161: OpenSSL's tokens over HTTP, the faults of authorities,
 //! and sigstore's server.
+#![expect(clippy::disallowed_methods, reason = "OpenSSL reads and writes real files")]
 
 use std::{
     fs,

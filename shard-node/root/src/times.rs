@@ -296,6 +296,9 @@ mod tests {
         }
     }
 
+    /// The ms that a clock goes on by at a version, with a source of random numbers below another.
+    type Step = dyn FnMut(u64, &mut dyn FnMut(u64) -> u64) -> u64;
+
     /// Memory of a million versions, by the clock: regular with jitter, bursts with pauses, a clock
     /// that stands still for long, and one version a minute.
     #[test]
@@ -307,7 +310,7 @@ mod tests {
             random ^= random << 17;
             random % below
         };
-        let mut clock = |mut step: Box<dyn FnMut(u64, &mut dyn FnMut(u64) -> u64) -> u64>| -> Vec<u64> {
+        let mut clock = |mut step: Box<Step>| -> Vec<u64> {
             let mut now = 1_700_000_000_000;
             let tick = |version| {
                 now += step(version, &mut draw);

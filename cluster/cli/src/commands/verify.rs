@@ -70,7 +70,7 @@ struct Times {
 
 /// The key or policy of the command line.
 enum Trust {
-    Key(VerifierKey),
+    Key(Box<VerifierKey>),
     Policy(Box<Policy>),
 }
 
@@ -78,7 +78,7 @@ impl Trust {
     fn parse(args: &args::Verify) -> Result<Self, Failure> {
         match (&args.policy, &args.key) {
             (Some(policy), key) => Ok(Self::Policy(Box::new(parse_policy(policy, key.as_deref())?))),
-            (None, Some(key)) => Ok(Self::Key(parse_vkey(key)?)),
+            (None, Some(key)) => Ok(Self::Key(Box::new(parse_vkey(key)?))),
             (None, None) => Err(Failure::usage("no key to trust: set --key or --policy")),
         }
     }

@@ -43,9 +43,12 @@ fn answer(ledger: &Ledger, time_ms: u64) -> v1::TimeResponse {
     }
 }
 
+/// The options of reads that arrived.
+type Reads = Arc<Mutex<Vec<v1::ReadOptions>>>;
+
 /// A coordinator that serves times and versions, a client that trusts its key, and the reads that
 /// arrived.
-fn scene() -> (Arc<Mutex<Ledger>>, Fake, Client, Arc<Mutex<Vec<v1::ReadOptions>>>) {
+fn scene() -> (Arc<Mutex<Ledger>>, Fake, Client, Reads) {
     let ledger = Arc::new(Mutex::new(ledger()));
     let trust = Some(ledger.lock().expect("no panic").key.verifier().clone());
     let (fake, reads) = (Fake::honest(&ledger), Arc::<Mutex<Vec<_>>>::default());
