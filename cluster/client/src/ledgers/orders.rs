@@ -10,7 +10,6 @@ use coppice_verify::{
     ledgers::{
         DATA, Envelope, Founding, Item, Leaf, Mark, Member, NONCE_BYTES, ORDER, Order, Ordered, mark_key, member_key,
     },
-    note::VerifierKey,
 };
 use tokio::time::{Instant, sleep};
 
@@ -65,22 +64,13 @@ impl Client {
         }
         let ordered = Ordered::decode(&envelope.payload).map_err(|_| Error::Malformed("order"))?;
         let author = self.signer(ledger, leaf.member).await?;
-        // The request is signed by the key in the leaf.
-        if told.proven.is_some() && author.key_at(jsn) != Some(&leaf.key) {
-            return Err(Error::Untrusted("the author of the order has not signed it"));
-        }
-        if jsn > ordered.order.until {
-            return Err(Error::Untrusted("the order came too late"));
-        }
+        check_author(&leaf, &ordered, &author)?;
         let mut signers = vec![author];
         for approval in &ordered.approvals {
             let member = self.signer(ledger, approval.member).await?;
             if let Some((_, cluster)) = &told.proven {
                 let message = ordered.order.message(*cluster, ledger);
-                let signed = |key: &[u8; 32]| {
-                    VerifierKey::new("member", key).is_ok_and(|key| key.verifies(&message, &approval.signature))
-                };
-                if !member.key_at(jsn).is_some_and(signed) {
+                if !member.key_at(jsn).is_some_and(|key| approval.is_signed(key, &message)) {
                     return Err(Error::Untrusted("a member of the order has not signed it"));
                 }
             }
@@ -124,14 +114,14 @@ impl Client {
         let request = v1::DescribeLedgerRequest { ledger: Some(ledger_name(ledger)), read: None };
         let founding = Founding::decode(&self.describe_ledger(request).await?.founding);
         let rule = founding.map_err(|_| Error::Malformed("founding of a ledger"))?.policy.occult;
+        // Nobody is owner and regulator, so both together are two.
+        let needed = match rule {
+            1 => 2,
+            2 => 1,
+            _ => usize::MAX,
+        };
         for (jsn, leaves) in by_order {
             let given = self.order(ledger, jsn).await?;
-            // Nobody is owner and regulator, so both together are two.
-            let needed = match rule {
-                1 => 2,
-                2 => 1,
-                _ => usize::MAX,
-            };
             if given.signers.len() < needed {
                 return Err(Error::Untrusted("the content of a journal is withheld: its order lacks signatures"));
             }
@@ -216,6 +206,17 @@ impl Client {
     pub async fn cluster_of_orders(&self) -> Result<ClusterId, Error> {
         Ok(self.seen().await?.0)
     }
+}
+
+/// Checks that the author of an order has signed it, in time, and counts once among its signers.
+/// The request is signed by the key in the leaf.
+pub(super) fn check_author(leaf: &Leaf, ordered: &Ordered, author: &Member) -> Result<(), Error> {
+    let rules = [
+        ("the author of the order has not signed it", author.key_at(leaf.jsn) == Some(&leaf.key)),
+        ("the order came too late", leaf.jsn <= ordered.order.until),
+        ("the author of the order approves it again", !ordered.is_approved_by(leaf.member)),
+    ];
+    rules.into_iter().find(|(_, holds)| !holds).map_or(Ok(()), |(rule, _)| Err(Error::Untrusted(rule)))
 }
 
 impl Author {

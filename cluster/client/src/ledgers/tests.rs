@@ -7,8 +7,8 @@ use coppice_proto::convert;
 use coppice_types::{ErrorKind, Params};
 use coppice_verify::{
     ledgers::{
-        Checked, Grant, Head, ORDER, Order, Ordered, Policy, Roles, Target, founding_key, head_key, leaf_key, mark_key,
-        member_key, name_key,
+        Approval, Checked, Grant, Head, ORDER, Order, Ordered, Policy, Roles, Target, founding_key, head_key, leaf_key,
+        mark_key, member_key, name_key,
     },
     replay::{self, Shown},
     shard_map::ShardMap,
@@ -314,6 +314,30 @@ async fn content_is_missing_only_if_an_order_under_proof_names_it() {
     let mut of_order = scene.occulted(order, other, (head, 1));
     of_order.journals[0].occulted_by = Some(order);
     is_lie("an order that hides itself", play(of_order, order).await);
+}
+
+#[test]
+fn the_author_of_an_order_signs_once_in_time_and_by_its_key() {
+    let mut scene = Scene::new();
+    let jsn = scene.occult(4, 1);
+    let told = scene.told(scene.model.head(), scene.ledger, jsn);
+    let leaf = Leaf::decode(&told.leaf).expect("a leaf");
+    let payload = Envelope::decode(&told.envelope).expect("an envelope").payload;
+    let ordered = Ordered::decode(&payload).expect("an order");
+    let author = Member::decode(&scene.member(scene.model.head(), "bank").record).expect("a member");
+    let judged = |change: &dyn Fn(&mut Leaf, &mut Ordered)| {
+        let (mut leaf, mut ordered) = (leaf.clone(), ordered.clone());
+        change(&mut leaf, &mut ordered);
+        orders::check_author(&leaf, &ordered, &author)
+    };
+    judged(&|_, _| {}).expect("an honest order");
+    judged(&|leaf, ordered| ordered.order.until = leaf.jsn).expect("the last number is in time");
+    is_lie("a key that is not in force", judged(&|leaf, _| leaf.key = [7; 32]));
+    is_lie("an order that has expired", judged(&|leaf, ordered| ordered.order.until = leaf.jsn - 1));
+    let itself = |leaf: &mut Leaf, ordered: &mut Ordered| {
+        ordered.approvals.push(Approval { member: leaf.member, signature: [1; 64] });
+    };
+    is_lie("an author that approves its order", judged(&itself));
 }
 
 #[tokio::test]

@@ -30,7 +30,12 @@ func (c *Client) LedgerOrder(ctx context.Context, ledger LedgerID, jsn uint64) (
 	if given.Order, err = verify.DecodeOrder(page.Journals[0].Envelope.Payload); err != nil {
 		return nil, distrusted("GetJournals", err)
 	}
-	if err := c.addSigner(ctx, given, ledger, given.Leaf.Member, nil); err != nil {
+	if err := checkAuthor(given.Leaf, given.Order); err != nil {
+		return nil, distrusted("GetJournals", err)
+	}
+	// The request is signed by the key in the leaf.
+	signed := func(key verify.PublicKey) bool { return key == given.Leaf.Key }
+	if err := c.addSigner(ctx, given, ledger, given.Leaf.Member, signed); err != nil {
 		return nil, err
 	}
 	for _, approval := range given.Order.Approvals {
@@ -45,6 +50,23 @@ func (c *Client) LedgerOrder(ctx context.Context, ledger LedgerID, jsn uint64) (
 		}
 	}
 	return given, nil
+}
+
+// checkAuthor checks that an order came in time, and that its author counts once among its signers.
+func checkAuthor(leaf *verify.Leaf, order *verify.Order) error {
+	if leaf.JSN > order.Until {
+		return errors.New("the order came too late")
+	}
+	if order.ApprovedBy(leaf.Member) {
+		return errors.New("the author of the order approves it again")
+	}
+	return nil
+}
+
+// enough tells whether so many members may occult together by the rule of a ledger. Nobody is owner
+// and regulator, so both together are two.
+func enough(occult uint8, signers int) bool {
+	return occult == 1 && signers >= 2 || occult == 2 && signers >= 1
 }
 
 // addSigner reads a member that has signed an order, and checks its key in force at the order.
@@ -100,10 +122,18 @@ func (c *Client) checkOcculted(
 	if err != nil {
 		return err
 	}
+	// The rule never changes, so any version of it is the rule.
+	info, err := c.DescribeLedger(ctx, ledger, nil)
+	if err != nil {
+		return err
+	}
 	for order, targets := range byOrder {
 		given, err := c.LedgerOrder(ctx, ledger, order)
 		if err != nil {
 			return err
+		}
+		if !enough(info.Founding.Policy.Occult, len(given.Signers)) {
+			return errors.New("the content of a journal is withheld: its order lacks signatures")
 		}
 		for _, target := range targets {
 			if !given.Order.Names(target) {

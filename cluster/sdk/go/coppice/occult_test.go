@@ -66,6 +66,19 @@ func TestContentIsMissingOnlyIfAnOrderHasOccultedIt(t *testing.T) {
 		err := client.addSigner(ctx, shown, ledger, verify.MemberIDOf(member), never)
 		isLie(t, what, member, err)
 	}
+	late, twice := *shown.Order, *shown.Order
+	late.Until = shown.Leaf.JSN - 1
+	twice.Approvals = []verify.Approval{{Member: shown.Leaf.Member}}
+	for what, order := range map[string]*verify.Order{"expired": &late, "approved by its author": &twice} {
+		if checkAuthor(shown.Leaf, shown.Order) != nil || checkAuthor(shown.Leaf, order) == nil {
+			t.Errorf("an order that is %s", what)
+		}
+	}
+	for rule, least := range []int{1 << 30, 2, 1, 1 << 30} {
+		if enough(uint8(rule), least-1) || least < 9 && !enough(uint8(rule), least) {
+			t.Errorf("rule %d needs %d members", rule, least)
+		}
+	}
 	// The words of an order in a journal of data give no order.
 	words := must(bank.Append(ctx, new(Draft).Add(must(shown.Order.Encode())(t))))(t)
 	said, err := client.LedgerOrder(ctx, ledger, words.FirstJSN)

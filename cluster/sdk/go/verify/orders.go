@@ -134,7 +134,8 @@ func (o *Order) Names(target Target) bool { return slices.Contains(o.Targets, ta
 // Hash is the hash of the journal in the list of its ledger.
 func (l *Leaf) Hash() Digest { return LeafHash(l.encode()) }
 
-func (o *Order) approvedBy(member MemberID) bool {
+// ApprovedBy tells whether a member approves the order. Its author may not.
+func (o *Order) ApprovedBy(member MemberID) bool {
 	return slices.ContainsFunc(o.Approvals, func(a Approval) bool { return a.Member == member })
 }
 

@@ -198,7 +198,7 @@ func (r *Round) parse(request Request) (*parsedRequest, error) {
 	case JournalMembers:
 		p.changes, err = DecodeMemberChanges(envelopes[0].Payload)
 	case JournalOrder:
-		if p.order, err = DecodeOrder(envelopes[0].Payload); err == nil && p.order.approvedBy(p.Member) {
+		if p.order, err = DecodeOrder(envelopes[0].Payload); err == nil && p.order.ApprovedBy(p.Member) {
 			err = errForm
 		}
 	}
