@@ -458,6 +458,14 @@ impl Cluster {
         Running::new(child, shown)
     }
 
+    /// Starts a load, and waits until some of its lines are committed.
+    pub fn start_load(&self, arguments: &[&str]) -> Running {
+        let before = self.version();
+        let load = self.start(&[&["load"], arguments].concat());
+        until("the load goes on", || (self.version() > before + 5).then_some(()));
+        load
+    }
+
     /// Waits until a commit succeeds.
     pub fn until_it_commits(&self, pair: &str) {
         until("a commit", || (self.run(&["commit", "--put", pair]).code == 0).then_some(()));

@@ -24,9 +24,10 @@ use tonic::{
 /// Longest time to stop in order, on a busy machine.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 
-fn load_file(dir: &Path, lines: u64) -> (String, Vec<common::Line>) {
-    let history = common::generated(11, lines, 700);
-    let path = dir.join("load.jsonl");
+/// A file of lines to load. Each part of a history has lines of its own.
+fn load_file(dir: &Path, part: u64, lines: u64) -> (String, Vec<common::Line>) {
+    let history = common::generated(10 + part, lines, 700);
+    let path = dir.join(format!("load-{part}.jsonl"));
     common::write_history(&path, &history);
     (path.display().to_string(), history)
 }
@@ -59,17 +60,18 @@ fn processes_start_in_any_order_and_stop_under_load_without_losing_anything() {
     cluster.until_it_commits("ready=yes");
     cluster.until_whole();
 
-    let (file, history) = load_file(cluster.dir.path(), 400);
-    let load = cluster.start(&["load", &file]);
+    let mut history = Vec::new();
     for ordinal in 1..=3 {
-        let before = cluster.version();
-        until("the load goes on", || (cluster.version() > before + 5).then_some(()));
+        // Each stop has a load of its own: one for all could end while a node starts.
+        let (file, lines) = load_file(cluster.dir.path(), ordinal, 150);
+        let load = cluster.start_load(&[&file]);
         let took = nodes.remove(0).stop();
         assert!(took < STOP_LIMIT, "node-{ordinal} took {took:?} to stop");
-        nodes.push(cluster.node(ordinal));
+        nodes.push(cluster.node(usize::try_from(ordinal).expect("a small number")));
+        load.finish(common::LIMIT).expect(0);
         cluster.until_whole();
+        history.extend(lines);
     }
-    load.finish(common::LIMIT).expect(0);
     assert_eq!(cluster.version(), 1 + history.len() as u64);
     assert_all_there(&cluster, &history);
     assert!(coordinator.stop() < STOP_LIMIT);
@@ -141,7 +143,7 @@ fn a_node_without_its_disk_comes_back_under_a_new_raft_id_however_often_it_is_ki
     let coordinator = cluster.coordinator();
     cluster.until_it_commits("ready=yes");
     let before = cluster.until_whole();
-    let (file, history) = load_file(cluster.dir.path(), 250);
+    let (file, history) = load_file(cluster.dir.path(), 1, 250);
     let load = cluster.start(&["load", &file]);
     nodes.remove(1).kill();
     fs::remove_dir_all(cluster.path("node-2")).expect("its disk is lost");
