@@ -136,11 +136,10 @@ impl Orders {
         let full =
             |_| status::refuse(Reason::ResourceExhausted, format!("{ORDERS_MAX} orders of anchors wait already"));
         self.0.try_send(reply).map_err(full)?;
-        let late = || status::refuse(Reason::Unavailable, "no anchor was made in time; one may still follow");
         match timeout(ORDER_TIMEOUT, receive).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(status::refuse(Reason::Unavailable, "the coordinator stops")),
-            Err(_) => Err(late()),
+            Err(_) => Err(status::refuse(Reason::Unavailable, "no anchor was made in time; one may still follow")),
         }
     }
 }

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use coppice_engine::{self as engine, Engine, ForestShape, MergeName, PrepareId, ShardState, StageRequest};
 use coppice_env::bug::{Bug, planted, strikes};
-use coppice_types::{AdminOperation, Change, Digest, Operation, RaftId, Reason, Term, Version, codec::Writer};
+use coppice_types::{AdminOperation, Digest, RaftId, Reason, Term, Version, codec::Writer};
 use coppice_verify::ledgers::{RESERVED_END, erased_by};
 
 mod cold;
@@ -117,8 +117,8 @@ impl ShardMachine {
 
     fn run_command(&mut self, command: &Command) -> Result<Applied<Outcome>, Error> {
         if let Body::Prepare(prepare) = &command.body {
-            let reserved = prepare.operations.iter().take_while(|operation| *operation.key < *RESERVED_END);
-            self.strays += u64::from(reserved.into_iter().any(|it| is_put(it) && self.engine.is_erased(&it.key)));
+            let mut reserved = prepare.operations.iter().take_while(|operation| *operation.key < *RESERVED_END);
+            self.strays += u64::from(reserved.any(|it| it.is_put() && self.engine.is_erased(&it.key)));
         }
         let reply = match self.run(command) {
             Ok(reply) => Ok(reply),
@@ -308,7 +308,7 @@ impl ShardMachine {
         let operations = if strikes { operations.get(1..).unwrap_or_default() } else { operations };
         // A mark erases the value that it is about.
         let mut erases: Vec<Vec<u8>> =
-            operations.iter().filter(|it| is_put(it)).filter_map(|it| erased_by(&it.key)).collect();
+            operations.iter().filter(|it| it.is_put()).filter_map(|it| erased_by(&it.key)).collect();
         erases.sort();
         let request = StageRequest {
             stamp: prepare.stamp,
@@ -407,10 +407,6 @@ impl ShardMachine {
         let shape = self.engine.shape(&staged.unwrap_or(decided)).map_err(failed)?;
         Ok(Reply { staged: staged.map(|state| state.digest), shape, decided })
     }
-}
-
-fn is_put(operation: &Operation) -> bool {
-    matches!(operation.change, Change::Put(_))
 }
 
 fn prepare_id(context: &Context, prepare: &Prepare) -> PrepareId {

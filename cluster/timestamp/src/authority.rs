@@ -1,6 +1,6 @@
 //! Authorities as they are configured, and the judgement on their tokens.
 
-use std::time::Duration;
+use std::{num::NonZeroUsize, time::Duration};
 
 use const_oid::ObjectIdentifier;
 use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, TrustAnchor, UnixTime, pem::PemObject};
@@ -143,6 +143,12 @@ impl Authority {
     #[must_use]
     pub fn with_accuracy(self, accuracy: Accuracy) -> Self {
         Self { accuracy: Some(accuracy), ..self }
+    }
+
+    /// How many of so many authorities are a majority. One is, of none.
+    #[must_use]
+    pub const fn majority(authorities: usize) -> NonZeroUsize {
+        NonZeroUsize::MIN.saturating_add(authorities / 2)
     }
 
     /// Refuses authorities that have a root, or its key, in common: one token would count for both

@@ -28,6 +28,14 @@ pub struct Operation {
     pub change: Change,
 }
 
+impl Operation {
+    /// Whether the key gets a value.
+    #[must_use]
+    pub fn is_put(&self) -> bool {
+        matches!(self.change, Change::Put(_))
+    }
+}
+
 /// A condition that one key must meet for a batch to be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {

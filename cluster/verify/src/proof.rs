@@ -40,7 +40,7 @@ pub const FILE_BYTES_MAX: usize = 64 << 20;
 /// Longest bound of a range, in bytes: the successor of a longest key.
 pub const BOUND_BYTES_MAX: usize = KEY_BYTES_MAX + 1;
 
-/// Format of the proofs of kinds 0 to 2 and 6. Formats 1 and 2 belonged to protocol version 1.
+/// Format of the proofs of kinds 0 to 2. Formats 1 and 2 belonged to protocol version 1.
 const FORMAT: u8 = 3;
 /// Format of the kinds that came later, which readers of format 3 alone do not know.
 const FORMAT_LATER: u8 = 4;

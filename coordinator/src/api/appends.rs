@@ -15,7 +15,7 @@ use coppice_env::bug::{Bug, planted};
 use coppice_process::access::{MemberSaid, member_of};
 use coppice_proto::{convert, status, v1};
 use coppice_types::{Digest, LedgerId, MemberId, Reason};
-use coppice_verify::ledgers::{Checked, Content, ITEMS_MAX, Roles};
+use coppice_verify::ledgers::{Checked, Content, ITEMS_MAX};
 use tonic::Status;
 
 use super::{
@@ -191,8 +191,7 @@ impl Api {
             return Err(status::refuse(Reason::NotAMember, "the ledger has no such member or agent"));
         };
         let key = signer.key_at(standing.size).copied().filter(|key| checked.verify(key)).ok_or_else(wrong)?;
-        let may_order = signer.roles.has(Roles::OWNER) || signer.roles.has(Roles::REGULATOR);
-        if orders && !may_order {
+        if orders && !signer.may_order() {
             return Err(status::refuse(Reason::RoleMissing, "the signer is neither an owner nor a regulator"));
         }
         let next = signer.lane(checked.signed.lane) + 1;

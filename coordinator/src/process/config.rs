@@ -342,9 +342,8 @@ impl Config {
     pub(super) fn anchoring(&self) -> Result<Option<Anchoring>, Failure> {
         let Some(anchor) = &self.anchor else { return Ok(None) };
         let authorities = anchor.tsa.iter().map(Tsa::open).collect::<Result<Vec<_>, Failure>>()?;
-        let majority = NonZeroUsize::MIN.saturating_add(authorities.len() / 2);
         let anchoring = Anchoring {
-            quorum: anchor.quorum.unwrap_or(majority),
+            quorum: anchor.quorum.unwrap_or_else(|| Authority::majority(authorities.len())),
             every: Duration::from_secs(anchor.every_s.into()),
             cosigned: anchor.cosigned.unwrap_or(!self.witnesses.is_empty()),
             idle: anchor.idle,

@@ -23,7 +23,7 @@ use tonic::Status;
 use super::proofs::{SignedPrefix, encode};
 use crate::{
     groups::{
-        places::{key_changes, paths_in, read_header},
+        places::{key_changes, paths_in},
         root_log::RootLog,
         wire,
     },
@@ -190,14 +190,13 @@ async fn prove(
     for (anchor, part) in above.iter().zip(above_parts) {
         stamped.push((part, inclusion(log, sequence, anchor.stamped_size).await?));
     }
-    let newest = read_header(log, size - 1).await?;
     let checkpoint = prefix.checkpoint();
     let end = Checkpoint::claimed(&checkpoint).map_err(|_| wire::broken("checkpoint"))?;
     debug_assert_eq!(end.size, size, "the checkpoint is over the prefix");
     let proof = IntervalProof {
         log: LogPart {
             checkpoint: Cow::Owned(checkpoint.to_vec()),
-            newest_header: Cow::Owned(newest.to_vec()),
+            newest_header: Cow::Owned(prefix.newest_bytes().to_vec()),
             path: newest_path,
             key_changes,
         },

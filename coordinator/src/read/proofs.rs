@@ -75,6 +75,12 @@ impl SignedPrefix {
         &self.view
     }
 
+    /// Canonical bytes of the last header of the prefix.
+    #[must_use]
+    pub fn newest_bytes(&self) -> &Bytes {
+        &self.newest
+    }
+
     /// The last header of the prefix.
     ///
     /// # Errors

@@ -27,6 +27,7 @@ use crate::{
         superblock::{self, Slot, Superblock},
         values::tier,
     },
+    meta::Meta,
     store::Store,
     tree,
 };
@@ -122,6 +123,17 @@ fn note_cold_strangers(storage: &dyn Storage, report: &mut Report) -> Result<()>
 
 /// Checks the state that a superblock names.
 pub(crate) fn check_superblock(storage: &Arc<dyn Storage>, superblock: &Superblock) -> Report {
+    check_state(storage, superblock, &|_| None)
+}
+
+/// Checks the state that a superblock names, and that each value that is erased has the record that
+/// says so: `reason` gives the record's key for that of the value, or `None` if the value needs
+/// none. What a snapshot calls erased is in no digest.
+pub(crate) fn check_state(
+    storage: &Arc<dyn Storage>,
+    superblock: &Superblock,
+    reason: &dyn Fn(&[u8]) -> Option<Vec<u8>>,
+) -> Report {
     let mut report = Report::default();
     let meta = match MetaLog::open(&**storage, superblock) {
         Ok((_, meta)) => meta,
@@ -132,28 +144,23 @@ pub(crate) fn check_superblock(storage: &Arc<dyn Storage>, superblock: &Superblo
     };
     let found = tier::find(&**storage, &meta);
     match found.and_then(|_| Store::open(storage, &Options::default(), &meta, OpenMode::Existing)) {
-        Ok(store) => Checker::new(&meta, &store, &mut report, PLACES_MAX).check(),
+        Ok(store) => {
+            Checker::new(&meta, &store, &mut report, PLACES_MAX).check();
+            if report.is_clean()
+                && let Err(error) = check_erasures(&meta, &store, reason)
+            {
+                report.error(error);
+            }
+        }
         Err(error) => report.error(error),
     }
     report
 }
 
-/// Checks that each value that is erased has the record that says so: `reason` gives the record's
-/// key for that of the value, or `None` if the value needs none. What a snapshot calls erased is
-/// in no digest.
-pub(crate) fn check_erasures(
-    storage: &Arc<dyn Storage>,
-    superblock: &Superblock,
-    reason: &dyn Fn(&[u8]) -> Option<Vec<u8>>,
-) -> Result<()> {
-    let (_, meta) = MetaLog::open(&**storage, superblock)?;
-    if meta.erasures.count() == 0 {
-        return Ok(());
-    }
-    let store = Store::open(storage, &Options::default(), &meta, OpenMode::Existing)?;
+fn check_erasures(meta: &Meta, store: &Store, reason: &dyn Fn(&[u8]) -> Option<Vec<u8>>) -> Result<()> {
     for key in meta.erasures.keys() {
         let Some(reason) = reason(key) else { continue };
-        let record = tree::get(&store, &meta.tip().trees, None, &reason)?;
+        let record = tree::get(store, &meta.tip().trees, None, &reason)?;
         if !record.is_some_and(|record| record.is_put()) {
             return Err(Error::corrupted("meta".to_owned(), None, "a value is erased, and no record says so"));
         }

@@ -20,7 +20,7 @@ use coppice_types::codec::{Error as CodecError, Reader, Writer};
 
 use crate::{
     Error, Position, Result,
-    check::{check_erasures, check_superblock},
+    check::check_state,
     files::{
         dir::{is_ours, lock},
         meta_log,
@@ -283,9 +283,7 @@ impl SnapshotReceiver {
         for ((name, _), incoming) in self.manifest.files.iter().zip(&self.files) {
             incoming.file.sync_data().map_err(Error::io("sync", name))?;
         }
-        let checked = check_superblock(&self.storage, &self.manifest.superblock).verdict();
-        let checked = checked.and_then(|()| check_erasures(&self.storage, &self.manifest.superblock, &reason));
-        if let Err(error) = checked
+        if let Err(error) = check_state(&self.storage, &self.manifest.superblock, &reason).verdict()
             && !planted(Bug::SnapshotCutShort)
         {
             if matches!(error, Error::Corrupted { .. }) {

@@ -223,10 +223,7 @@ impl Root {
 
     /// Checks that an anchor stamps a larger log than the one before, with the root that it had.
     fn check_anchor(&self, ledger: &Ledger, anchor: &Anchor, command: &AppendHeader) -> Result<States, Stop> {
-        check_no_journal(command)?;
-        if let Some(leaf) = command.changed_leaves.first() {
-            return Err(Refusal::Leaf { shard: leaf.shard, what: "an anchor changes no state" }.into());
-        }
+        check_no_change(command, "an anchor changes no state")?;
         let Anchor::Stamps(stamps) = anchor else { return Ok(States::new()) };
         if ledger.anchor.is_some_and(|before| stamps.size <= before.stamped_size) {
             return Err(Refusal::Anchor("the stamped log is no larger than the one before").into());
@@ -302,10 +299,7 @@ fn check_commit(
 }
 
 fn check_prune(ledger: &Ledger, header: &Header, prune: &Prune, command: &AppendHeader) -> Result<States, Refusal> {
-    check_no_journal(command)?;
-    if let Some(leaf) = command.changed_leaves.first() {
-        return Err(Refusal::Leaf { shard: leaf.shard, what: "a prune changes no state" });
-    }
+    check_no_change(command, "a prune changes no state")?;
     let (version, boundary, head) = (prune.boundary, ledger.timeline.boundary(), ledger.timeline.head());
     if version > head.version {
         return Err(Refusal::AboveHead { version, head });
@@ -322,10 +316,7 @@ fn check_prune(ledger: &Ledger, header: &Header, prune: &Prune, command: &Append
 /// Checks that the change is the next one, from the current key to one that the ledger never had.
 /// Decoding has checked its signatures.
 fn check_key(ledger: &Ledger, change: &KeyChange, command: &AppendHeader) -> Result<States, Refusal> {
-    check_no_journal(command)?;
-    if let Some(leaf) = command.changed_leaves.first() {
-        return Err(Refusal::Leaf { shard: leaf.shard, what: "a key change changes no state" });
-    }
+    check_no_change(command, "a key change changes no state")?;
     let changes = ledger.keys.len();
     if changes >= KEY_CHANGES_MAX {
         return Err(Refusal::Key("it was changed as often as it can be"));
@@ -402,6 +393,13 @@ fn check_journal(ledger: &Ledger, command: &AppendHeader, growth: &mut Growth) -
         Some((at, ..)) => Err(Refusal::Journal { entry: *at, what: "a session's batch without session commit" }),
         None => Ok(touched),
     }
+}
+
+/// Checks that the header leaves the shards' states as they are; `what` says so otherwise.
+fn check_no_change(command: &AppendHeader, what: &'static str) -> Result<(), Refusal> {
+    check_no_journal(command)?;
+    let leaf = command.changed_leaves.first();
+    leaf.map_or(Ok(()), |leaf| Err(Refusal::Leaf { shard: leaf.shard, what }))
 }
 
 fn check_no_journal(command: &AppendHeader) -> Result<(), Refusal> {

@@ -7,7 +7,7 @@ use coppice_client::{
     audit::{Audit, Difference, LedgerAudit, LedgerDifference, LedgerReport, Progress, Report},
 };
 use coppice_types::Version;
-use coppice_verify::checkpoint::Checkpoint;
+use coppice_verify::{checkpoint::Checkpoint, note::VerifierKey};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -20,8 +20,7 @@ use crate::{
 };
 
 pub async fn audit(client: &Client, args: &args::Audit, trust: Option<&str>, output: Output) -> Result<(), Failure> {
-    let missing = || Failure::usage("no key to trust: set --key or --trust");
-    let key = parse_vkey(args.key.as_deref().or(trust).ok_or_else(missing)?)?;
+    let key = key(args.key.as_deref(), trust)?;
     if args.to.is_some_and(|to| args.from.unwrap_or(0) > to) {
         return Err(Failure::usage("there are no versions to audit: --from is above --to"));
     }
@@ -31,10 +30,18 @@ pub async fn audit(client: &Client, args: &args::Audit, trust: Option<&str>, out
     bar.finish_and_clear();
     let report = report?;
     output.result(&to_json(&report, audit.from), || to_text(&report, audit.from))?;
-    match report.difference {
-        None => Ok(()),
-        Some(_) => Err(Failure::new(Code::NotFound, "").silent()),
-    }
+    verdict(report.difference.is_none())
+}
+
+/// The public key that the caller trusts.
+fn key(given: Option<&str>, trust: Option<&str>) -> Result<VerifierKey, Failure> {
+    let missing = || Failure::usage("no key to trust: set --key or --trust");
+    parse_vkey(given.or(trust).ok_or_else(missing)?)
+}
+
+/// The exit code of an audit, whose report says all.
+fn verdict(sound: bool) -> Result<(), Failure> {
+    if sound { Ok(()) } else { Err(Failure::new(Code::NotFound, "").silent()) }
 }
 
 /// A bar of the versions that are taken.
@@ -62,8 +69,7 @@ pub async fn ledger(
     trust: Option<&str>,
     output: Output,
 ) -> Result<(), Failure> {
-    let missing = || Failure::usage("no key to trust: set --key or --trust");
-    let key = parse_vkey(args.key.as_deref().or(trust).ok_or_else(missing)?)?;
+    let key = key(args.key.as_deref(), trust)?;
     let ledger = id_of(client, &args.ledger).await?;
     let bar = bar(output);
     let audit = LedgerAudit { key, ledger, values: args.values };
@@ -71,10 +77,7 @@ pub async fn ledger(
     bar.finish_and_clear();
     let report = report?;
     output.result(&ledger_json(&report, &audit), || ledger_text(&report, &audit))?;
-    match report.difference {
-        None => Ok(()),
-        Some(_) => Err(Failure::new(Code::NotFound, "").silent()),
-    }
+    verdict(report.difference.is_none())
 }
 
 fn ledger_json(report: &LedgerReport, audit: &LedgerAudit) -> Value {

@@ -9,6 +9,7 @@ use coppice_client::{
     Client, Error,
     ledgers::{Erasure, LedgerJournal, Wanted},
 };
+use coppice_proto::v1::ReplicaErasure;
 use coppice_types::{ClusterId, LedgerId};
 use coppice_verify::{
     hash::member_id,
@@ -320,21 +321,18 @@ pub async fn submit(client: &Client, args: &OrderSubmit, output: Output) -> Resu
             Failure::from(error).during(&message).hint("`coppice ledger occult status` asks again.")
         })?;
     object["erased"] = json!(erasure.done);
-    object["replicas"] = replicas(&erasure);
+    object["replicas"] = erasure.replicas.iter().map(replica_json).collect();
     output.result(&object, || format!("{said}\n  {}", gone(&erasure)))?;
     verdict(&erasure)
 }
 
-fn replicas(erasure: &Erasure) -> Value {
-    let one = |replica: &coppice_proto::v1::ReplicaErasure| {
-        json!({
-            "group": replica.group,
-            "node": replica.node,
-            "raft_id": replica.raft_id,
-            "state": replica.state,
-        })
-    };
-    erasure.replicas.iter().map(one).collect()
+fn replica_json(replica: &ReplicaErasure) -> Value {
+    json!({
+        "group": replica.group,
+        "node": replica.node,
+        "raft_id": replica.raft_id,
+        "state": replica.state,
+    })
 }
 
 fn gone(erasure: &Erasure) -> String {
@@ -366,13 +364,7 @@ pub async fn status(
     let erasure = client.wait_for_erasure(ledger, jsn, Duration::from_secs(wait.unwrap_or(0))).await?;
     let mut table = Table::new(output, &["GROUP", "NODE", "RAFT ID", "STATE"]);
     for replica in &erasure.replicas {
-        let object = json!({
-            "group": replica.group,
-            "node": replica.node,
-            "raft_id": replica.raft_id,
-            "state": replica.state,
-        });
-        table.row(&object, || {
+        table.row(&replica_json(replica), || {
             let node = if replica.node.is_empty() { "-".to_owned() } else { safe(&replica.node) };
             Ok([safe(&replica.group), node, replica.raft_id.to_string(), safe(&replica.state)])
         })?;

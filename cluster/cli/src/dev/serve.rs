@@ -3,7 +3,7 @@
 //! Everything that can be refused is checked before the data directory is touched, so a refused
 //! option leaves nothing behind.
 
-use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use coppice_coordinator::{Anchoring, Retention, Tsa, Witness};
 use coppice_env::SystemRng;
@@ -237,7 +237,7 @@ fn anchoring(args: &args::Dev) -> Result<Option<Anchoring>, Failure> {
     if authorities.is_empty() {
         return Ok(None);
     }
-    let quorum = NonZeroUsize::MIN.saturating_add(authorities.len() / 2);
+    let quorum = Authority::majority(authorities.len());
     let (every, cosigned) = (args.anchor_every, !args.witness.is_empty());
     let anchoring = Anchoring { authorities, quorum, every, cosigned, idle: true };
     anchoring.check().map_err(|error| Failure::usage(error.to_string()))?;

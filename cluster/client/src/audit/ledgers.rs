@@ -109,7 +109,10 @@ impl Client {
         let (journals, root) = (auditor.size(), auditor.root());
         let occulted = auditor.occulted().len() as u64;
         let report = LedgerReport { to, journals, root, occulted, payloads, ..report };
-        done.map_or_else(|end| ended(end, report.clone()), |()| Ok(report.clone()))
+        match done {
+            Ok(()) => Ok(report),
+            Err(end) => ended(end, report),
+        }
     }
 }
 

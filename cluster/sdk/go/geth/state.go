@@ -224,14 +224,7 @@ func (s *State) hold(b *block) {
 // commit writes a block that continues the head, as a version of its own. After an error, the head
 // is read again before it is used.
 func (s *State) commit(ctx context.Context, b *block) error {
-	batch := new(coppice.Batch).Exclusive().ExpectHead(s.head.Stamp)
-	for _, key := range ordered(b.values) {
-		if value := b.values[key]; value != nil {
-			batch.Put([]byte(key), value)
-		} else {
-			batch.Delete([]byte(key))
-		}
-	}
+	batch := batchOf(b.values).Exclusive().ExpectHead(s.head.Stamp)
 	committed, err := s.session.Commit(ctx, batch)
 	if err != nil {
 		s.doubtful = true

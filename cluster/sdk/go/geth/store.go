@@ -193,15 +193,7 @@ func (s *Store) commit(ctx context.Context, values map[string][]byte) (err error
 			return err
 		}
 	}
-	batch := new(coppice.Batch)
-	for _, key := range ordered(values) {
-		if value := values[key]; value != nil {
-			batch.Put([]byte(key), value)
-		} else {
-			batch.Delete([]byte(key))
-		}
-	}
-	if _, err = s.session.Commit(ctx, batch); err != nil {
+	if _, err = s.session.Commit(ctx, batchOf(values)); err != nil {
 		// What may still come under this number is not to be taken for another batch.
 		s.session = nil
 	}

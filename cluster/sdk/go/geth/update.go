@@ -11,6 +11,8 @@ import (
 	"github.com/ethereum/go-ethereum/core/tracing"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
+
+	"coppice.dev/sdk/coppice"
 )
 
 // Update is what a block changes in the state.
@@ -125,8 +127,18 @@ func (u *Update) values(k keys) map[string][]byte {
 	return values
 }
 
-// ordered gives the keys of a map in ascending order.
-func ordered(values map[string][]byte) []string { return slices.Sorted(maps.Keys(values)) }
+// batchOf makes the batch that leaves values, in the order of their keys: nil deletes.
+func batchOf(values map[string][]byte) *coppice.Batch {
+	batch := new(coppice.Batch)
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if value := values[key]; value != nil {
+			batch.Put([]byte(key), value)
+		} else {
+			batch.Delete([]byte(key))
+		}
+	}
+	return batch
+}
 
 // encodeBlock makes the value of the records head and root: the number of a block, and a state
 // root. In a head it is the block's own, and in the record of a root that of the block's parent.

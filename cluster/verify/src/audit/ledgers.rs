@@ -17,7 +17,7 @@ use alloc::{
 use coppice_types::{Bytes, Change, ClusterId, Digest, LedgerId, MemberId, Operation, ShardId, Stamp};
 
 use crate::{
-    hash::{RecordBody, operation_list_hash},
+    hash::{RecordBody, member_id, operation_list_hash},
     journal::{AppendEntry, Entry, HeadEntry},
     ledgers::{
         Checked, Closed, Content, DATA, Leaf, Member, MemberChange, Round, envelope_key, is_judged_by, leaf_key,
@@ -219,8 +219,8 @@ impl LedgerAuditor {
                 keys.for_each(|(member, key)| new_keys.entry(member).or_default().push(key));
             }
             Content::Founding(founding) => {
-                let id = |name: &str| crate::hash::member_id(name);
-                founding.members.iter().for_each(|grant| new_keys.entry(id(&grant.name)).or_default().push(grant.key));
+                let keys = founding.members.iter().map(|grant| (member_id(&grant.name), grant.key));
+                keys.for_each(|(member, key)| new_keys.entry(member).or_default().push(key));
             }
             Content::Data | Content::Order(_) => {}
         }

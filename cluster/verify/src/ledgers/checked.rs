@@ -12,12 +12,11 @@ use super::{
     members::{Founding, MemberChange, key_consent},
     order::{Approval, Ordered},
     places::{clue_key, founding_key, head_key, key_key, leaf_key, mark_key, member_key, name_key},
-    request::{DATA, FOUNDING, Item, MEMBERS, ORDER, Request, Signed},
+    request::{DATA, FOUNDING, Item, MEMBERS, ORDER, Request, Signed, is_signed},
 };
 use crate::{
     hash::{item_hash, ledger_id, sha256},
     merkle::mth,
-    note::VerifierKey,
 };
 
 /// One item, hashed.
@@ -96,7 +95,7 @@ impl Request {
         };
         let items = self.items.iter().map(item).collect::<Result<Vec<_>, _>>()?;
         let payload = self.items.first().map(|item| item.envelope.payload.as_slice());
-        Checked::new(cluster, (self.signed, self.signature), items, payload)
+        Checked::new(cluster, signed, (self.signed, self.signature), items, payload)
     }
 }
 
@@ -108,7 +107,7 @@ impl Checked {
     /// If what is signed is no request to this cluster, or does not cover these journals.
     pub fn of_leaves(
         cluster: ClusterId,
-        signed: (Vec<u8>, [u8; 64]),
+        (bytes, signature): (Vec<u8>, [u8; 64]),
         leaves: &[Leaf],
         envelope: Option<&[u8]>,
     ) -> Result<Self, Error> {
@@ -128,17 +127,25 @@ impl Checked {
             Some(bytes) => Some(Envelope::decode(bytes)?),
             None => None,
         };
-        Self::new(cluster, signed, items, envelope.as_ref().map(|envelope| envelope.payload.as_slice()))
+        let signed = Signed::decode(&bytes)?;
+        Self::new(
+            cluster,
+            signed,
+            (bytes, signature),
+            items,
+            envelope.as_ref().map(|envelope| envelope.payload.as_slice()),
+        )
     }
 
-    /// A request with these items. `payload` is that of the first one.
+    /// A request with these items. `bytes` are those of what is signed, and `payload` is that of
+    /// the first item.
     fn new(
         cluster: ClusterId,
+        signed: Signed,
         (bytes, signature): (Vec<u8>, [u8; 64]),
         items: Vec<CheckedItem>,
         payload: Option<&[u8]>,
     ) -> Result<Self, Error> {
-        let signed = Signed::decode(&bytes)?;
         if signed.cluster != cluster {
             return Err(Error::Malformed("cluster of a request"));
         }
@@ -170,7 +177,7 @@ fn content(signed: &Signed, items: &[CheckedItem], payload: Option<&[u8]>) -> Re
         MEMBERS if !signed.founds() => Ok(Content::Members(MemberChange::decode_all(payload)?)),
         ORDER if !signed.founds() => {
             let ordered = Ordered::decode(payload)?;
-            if ordered.approvals.iter().any(|approval| approval.member == signed.member) {
+            if ordered.is_approved_by(signed.member) {
                 return Err(Error::Malformed("approval by an order's author"));
             }
             Ok(Content::Order(ordered))
@@ -192,7 +199,7 @@ fn common_prefix(clues: &[Vec<u8>]) -> Option<Vec<u8>> {
 impl Checked {
     /// Verifies the signature under a key. Returns whether it holds.
     pub fn verify(&mut self, key: &[u8; 32]) -> bool {
-        let holds = VerifierKey::new("member", key).is_ok_and(|member| member.verifies(&self.bytes, &self.signature));
+        let holds = is_signed(key, &self.bytes, &self.signature);
         if holds {
             self.verified = Some(*key);
             self.agreed = self.consents();
@@ -207,7 +214,7 @@ impl Checked {
         let agrees = |change: &MemberChange| match change {
             MemberChange::Key { member, key, consent, .. } => {
                 let message = key_consent(self.signed.cluster, self.ledger, *member, key);
-                VerifierKey::new("member", key).is_ok_and(|key| key.verifies(&message, consent))
+                is_signed(key, &message, consent)
             }
             _ => true,
         };
@@ -234,12 +241,8 @@ impl Checked {
     pub fn verify_approvals(&mut self, keys_of: impl Fn(MemberId) -> Vec<[u8; 32]>) -> bool {
         let Content::Order(Ordered { order, approvals }) = &self.content else { return true };
         let message = order.message(self.signed.cluster, self.ledger);
-        let verified = |approval: &Approval| {
-            let holds = |key: &[u8; 32]| {
-                VerifierKey::new("member", key).is_ok_and(|key| key.verifies(&message, &approval.signature))
-            };
-            keys_of(approval.member).into_iter().find(holds)
-        };
+        let verified =
+            |approval: &Approval| keys_of(approval.member).into_iter().find(|key| approval.is_signed(key, &message));
         self.approved = approvals.iter().map(verified).collect();
         self.approved.iter().all(Option::is_some)
     }

@@ -10,12 +10,9 @@ use coppice_types::{
 
 use super::{
     envelope::{CLUES_MAX, ENVELOPE_BYTES_MIN},
-    request::{DATA, FOUNDING, ITEMS_MAX, LANES, ORDER, Signed, read_agent, write_agent},
+    request::{DATA, FOUNDING, ITEMS_MAX, LANES, ORDER, Signed, is_signed, read_agent, write_agent},
 };
-use crate::{
-    hash::{item_hash, ledger_leaf_hash},
-    note::VerifierKey,
-};
+use crate::hash::{item_hash, ledger_leaf_hash};
 
 /// Shortest leaf, in bytes: by a member, without clues.
 pub const LEAF_BYTES_MIN: usize = 242;
@@ -176,7 +173,7 @@ impl Leaf {
     /// Whether [`Leaf::key`] signed these bytes.
     #[must_use]
     pub fn is_signed(&self, signed: &[u8]) -> bool {
-        VerifierKey::new("member", &self.key).is_ok_and(|key| key.verifies(signed, &self.signature))
+        is_signed(&self.key, signed, &self.signature)
     }
 }
 

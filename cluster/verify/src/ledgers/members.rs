@@ -472,6 +472,12 @@ impl Member {
         Self { name, roles, agency, keys, lanes: Vec::new(), journals: None, disputed_from: None }
     }
 
+    /// Whether the member may send orders.
+    #[must_use]
+    pub fn may_order(&self) -> bool {
+        self.roles.has(Roles::OWNER) || self.roles.has(Roles::REGULATOR)
+    }
+
     /// The key that may sign a journal of this number; `None` if there is none.
     #[must_use]
     pub fn key_at(&self, jsn: u64) -> Option<&[u8; 32]> {

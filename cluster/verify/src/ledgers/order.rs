@@ -11,7 +11,7 @@ use coppice_types::{
     codec::{Error, Reader, Writer},
 };
 
-use super::request::ITEMS_MAX;
+use super::request::{ITEMS_MAX, is_signed};
 
 /// Most members that approve an order beside its author.
 pub const APPROVALS_MAX: usize = 16;
@@ -43,6 +43,14 @@ pub struct Approval {
     pub member: MemberId,
     /// Its signature over [`Order::message`].
     pub signature: [u8; 64],
+}
+
+impl Approval {
+    /// Whether this key signed the message of the order.
+    #[must_use]
+    pub fn is_signed(&self, key: &[u8; 32], message: &[u8]) -> bool {
+        is_signed(key, message, &self.signature)
+    }
 }
 
 /// Payload of a journal that orders: the order, and the members that approve beside its author.
@@ -139,6 +147,12 @@ impl Order {
 }
 
 impl Ordered {
+    /// Whether a member approves. The author of an order may not: it has signed the request.
+    #[must_use]
+    pub fn is_approved_by(&self, member: MemberId) -> bool {
+        self.approvals.iter().any(|approval| approval.member == member)
+    }
+
     /// The payload of a journal with the order.
     ///
     /// # Panics

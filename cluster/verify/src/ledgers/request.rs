@@ -14,6 +14,7 @@ use super::envelope::Envelope;
 use crate::{
     hash::{item_hash, sha256},
     merkle::mth,
+    note::VerifierKey,
 };
 
 /// Number of the kind of a journal that holds data.
@@ -32,6 +33,11 @@ pub const LANES: u8 = 16;
 pub const CONDITIONS_MAX: usize = 64;
 /// First bytes of what is signed.
 const WORDS: &[u8] = b"\x02coppice-journal";
+
+/// Whether a member's key signed a message.
+pub(super) fn is_signed(key: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> bool {
+    VerifierKey::new("member", key).is_ok_and(|key| key.verifies(message, signature))
+}
 
 /// A condition that must hold where the request is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -335,7 +335,7 @@ impl View<'_> {
             Content::Members(changes) => {
                 changes.iter().try_for_each(|change| self.judge_role(signed.member, &member, change))?;
             }
-            Content::Order(_) if orders(&member) => {}
+            Content::Order(_) if member.may_order() => {}
             Content::Order(_) => return Err(Refusal::Role("an owner or a regulator")),
             _ if member.roles.has(Roles::WRITER) => {}
             _ => return Err(Refusal::Role("a writer")),
@@ -471,11 +471,6 @@ impl View<'_> {
         draft.members.insert(about, member);
         Ok(())
     }
-}
-
-/// Whether a member may send orders.
-fn orders(member: &Member) -> bool {
-    member.roles.has(Roles::OWNER) || member.roles.has(Roles::REGULATOR)
 }
 
 /// The record of a member after a change.

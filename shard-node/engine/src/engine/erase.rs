@@ -131,16 +131,15 @@ impl Engine {
             Some(round) => round,
             None => self.begin_round()?,
         };
-        let walked = self.walk(&mut round, bytes);
-        if walked.is_ok() && round.is_walked() && !self.writing {
-            if let Err(error) = self.end_round(&round) {
-                self.erasing = Some(round);
-                return Err(error);
-            }
-            return Ok(());
+        let mut done = self.walk(&mut round, bytes);
+        let ends = done.is_ok() && round.is_walked() && !self.writing;
+        if ends {
+            done = self.end_round(&round);
         }
-        self.erasing = Some(round);
-        walked
+        if !ends || done.is_err() {
+            self.erasing = Some(round);
+        }
+        done
     }
 
     fn begin_round(&mut self) -> Result<Round> {
@@ -256,17 +255,17 @@ impl Engine {
     /// Durably removes segments that the table does not name, and files that a failed move left in
     /// the cold directory.
     fn remove_strangers(&self) -> Result<()> {
-        for name in self.storage.list("").map_err(Error::io("list", "the directory"))? {
+        let here = self.storage.list("").map_err(Error::io("list", "the directory"))?;
+        for name in &here {
             let unknown = |segment: u32| !self.has_segment(segment) && !self.store.values.has_tail(segment);
-            if values::file_number(&name).is_some_and(unknown) {
-                self.storage.remove(&name).map_err(Error::io("remove", &name))?;
+            if values::file_number(name).is_some_and(unknown) {
+                self.storage.remove(name).map_err(Error::io("remove", name))?;
             }
         }
         self.storage.sync_dir("").map_err(Error::io("sync", "the directory"))?;
         let Some(tier) = self.store.values.tier() else { return Ok(()) };
         // A segment that only the cold directory has stays, whatever the tier knows of it.
-        let here: BTreeSet<String> =
-            self.storage.list("").map_err(Error::io("list", "the directory"))?.into_iter().collect();
+        let here: BTreeSet<&str> = here.iter().map(String::as_str).collect();
         let is_kept = |name: &str, id: u32| tier.has(id) || (self.has_segment(id) && !here.contains(name));
         tier::clear(&*self.storage, |name| {
             tier::file_number(name).is_some_and(|(id, last)| last && is_kept(name, id))

@@ -79,10 +79,6 @@ impl Hashes {
     }
 }
 
-fn is_put(operation: &Operation) -> bool {
-    matches!(operation.change, Change::Put(_))
-}
-
 /// A forest between its base and the staged version.
 struct Draft {
     trees: Vec<Tree>,
@@ -180,7 +176,7 @@ impl Engine {
             return Err(Error::Invalid("a version changes a key that it erases"));
         }
         let mut reserved = request.operations.iter().take_while(|operation| *operation.key < *RESERVED_END);
-        if erasures.count() > 0 && reserved.any(|it| is_put(it) && self.is_erased_in(base, &it.key)) {
+        if erasures.count() > 0 && reserved.any(|it| it.is_put() && self.is_erased_in(base, &it.key)) {
             return Err(Error::Invalid("a put of an erased key"));
         }
         if erasures.count().saturating_add(erases.len()) > ERASED_MAX {

@@ -265,16 +265,15 @@ impl ValueLog {
 
     /// Reads a record and checks it.
     pub(crate) fn read(&self, kind: RecordKind, blob: BlobRef) -> Result<Vec<u8>> {
-        self.check_length(blob)?;
-        let mut record = vec![0; RECORD_HEADER_BYTES + blob.len as usize];
-        self.read_part(blob.at, &mut record)?;
+        let mut record = self.read_unchecked(blob)?;
         check(kind, blob, &record)?;
         record.drain(..RECORD_HEADER_BYTES);
         Ok(record)
     }
 
-    /// Checks that a long record ends in its file, before memory is allocated for it.
-    fn check_length(&self, blob: BlobRef) -> Result<()> {
+    /// Reads a record with its header. A long one must end in its file before memory is allocated
+    /// for it.
+    fn read_unchecked(&self, blob: BlobRef) -> Result<Vec<u8>> {
         if blob.len > UNSEEN_BYTES_MAX && !self.in_memory(blob.at) {
             let file = self.open(blob.at.segment, OpenMode::Existing)?;
             let end = file.len().map_err(Error::io("read", &file_name(blob.at.segment)))?;
@@ -282,7 +281,9 @@ impl ValueLog {
                 return Err(corrupted(blob.at, "the segment ends before the record"));
             }
         }
-        Ok(())
+        let mut record = vec![0; RECORD_HEADER_BYTES + blob.len as usize];
+        self.read_part(blob.at, &mut record)?;
+        Ok(record)
     }
 
     /// Reads a value and checks it.

@@ -54,8 +54,7 @@ impl Believed {
         };
         let authorities = args.tsa_root.iter().map(|path| authority(path)).collect::<Result<Vec<_>, Failure>>()?;
         Authority::distinct(&authorities).map_err(|error| Failure::usage(format!("--tsa-root: {error}")))?;
-        let majority = NonZeroUsize::MIN.saturating_add(authorities.len() / 2);
-        let quorum = args.tsa_quorum.unwrap_or(majority);
+        let quorum = args.tsa_quorum.unwrap_or_else(|| Authority::majority(authorities.len()));
         if quorum.get() > authorities.len() {
             let count = authorities.len();
             return Err(Failure::usage(format!("--tsa-quorum {quorum}: there are {count} of --tsa-root")));
@@ -107,9 +106,8 @@ fn accuracy(duration: Duration) -> Result<Accuracy, Failure> {
 /// The words that say why it fails: what the caller demands does not hold, or the stamps contradict
 /// each other or the ledger's clock.
 pub fn judge(claim: &IntervalClaim, believed: Option<&Believed>) -> Result<Judged, String> {
-    let claimed = |anchors: &mut dyn Iterator<Item = &AnchorClaim>| anchors.flat_map(claimed_times).collect::<Vec<_>>();
-    let lower = claimed(&mut claim.below.iter()).into_iter().max();
-    let upper = claimed(&mut claim.above.iter()).into_iter().min();
+    let lower = claim.below.iter().flat_map(claimed_times).max();
+    let upper = claim.above.iter().flat_map(claimed_times).min();
     let Some(believed) = believed else {
         return Ok(Judged { interval: None, quorum: 0, notes: Vec::new(), claimed: (lower, upper) });
     };

@@ -4,7 +4,7 @@
 //! place of the value. The value is overwritten first, and the header after a sync. A crash in
 //! between leaves a wrong checksum, which is no damage at an erased key.
 
-use std::{hash::Hasher, io::ErrorKind};
+use std::{hash::Hasher, io::ErrorKind, ops::Range};
 
 use coppice_env::{
     OpenMode,
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    place::refs::{BlobRef, RECORD_HEADER_BYTES, ValueRef, checksum, record_bytes, seed},
+    place::refs::{RECORD_HEADER_BYTES, ValueRef, checksum, record_bytes, seed},
 };
 
 /// The bytes that a disk writes whole.
@@ -46,6 +46,12 @@ impl Residue {
         Some((stamp, key, self.len.checked_sub(u32::try_from(self.name.len()).ok()?)?))
     }
 
+    /// The place of the value in the segment.
+    fn value(&self) -> Range<u64> {
+        let start = u64::from(self.at.offset) + (RECORD_HEADER_BYTES + self.name.len()) as u64;
+        start..u64::from(self.at.offset) + record_bytes(self.len)
+    }
+
     /// The header of the record without its value.
     fn header(&self) -> [u8; RECORD_HEADER_BYTES] {
         let mut header = [0; RECORD_HEADER_BYTES];
@@ -66,8 +72,7 @@ impl Residue {
     /// Calls a function with the zeroes that replace the value, and their offsets in the segment.
     fn each_zero(&self, mut act: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         let zeroes = [0; ZEROES];
-        let end = u64::from(self.at.offset) + record_bytes(self.len);
-        let mut at = u64::from(self.at.offset) + (RECORD_HEADER_BYTES + self.name.len()) as u64;
+        let Range { start: mut at, end } = self.value();
         while at < end {
             let len = (end - at).min(ZEROES as u64) as usize;
             act(at, &zeroes[..len])?;
@@ -103,8 +108,7 @@ impl ValueLog {
     /// Whether a sector's part of the record's value is zero, as an overwriting that a crash cut
     /// off leaves it. Sectors are written whole or not at all.
     pub(crate) fn is_partly_zero(&self, record: &Residue) -> Result<bool> {
-        let start = u64::from(record.at.offset) + (RECORD_HEADER_BYTES + record.name.len()) as u64;
-        let end = u64::from(record.at.offset) + record_bytes(record.len);
+        let Range { start, end } = record.value();
         let name = file_name(record.at.segment);
         let file = self.open(record.at.segment, OpenMode::Existing)?;
         let (mut at, mut piece) = (start, [0; SECTOR_BYTES as usize]);
@@ -160,13 +164,6 @@ impl ValueLog {
             file.set_len(end).map_err(Error::io("truncate", &name))?;
         }
         file.sync_data().map_err(Error::io("sync", &name))
-    }
-
-    fn read_unchecked(&self, blob: BlobRef) -> Result<Vec<u8>> {
-        self.check_length(blob)?;
-        let mut record = vec![0; RECORD_HEADER_BYTES + blob.len as usize];
-        self.read_part(blob.at, &mut record)?;
-        Ok(record)
     }
 }
 

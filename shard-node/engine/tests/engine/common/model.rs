@@ -209,7 +209,7 @@ impl Model {
         let line = self.line(base);
         let staged = line.iter().filter(|entry| self.staged.contains(&entry.id)).flat_map(|entry| &entry.erases);
         let gone: BTreeSet<&Vec<u8>> = self.erased.keys().chain(staged).collect();
-        let puts_gone = |it: &Operation| matches!(it.change, Change::Put(_)) && gone.contains(&it.key.to_vec());
+        let puts_gone = |it: &Operation| it.is_put() && gone.contains(&it.key.to_vec());
         let stored =
             |key: &Vec<u8>| base.live.get(key).is_some_and(|live| live.value.len() > self.params.inline_bytes as usize);
         let sound = |key: &Vec<u8>| {
