@@ -6,6 +6,7 @@ bench-structures` write. The page shows some of their tables and pictures. The t
 comes from the notes in `loadtest/benchmarks/`. Notes begin with an introduction. A `## TITLE` in
 the notes puts text below the page's section of that title, or adds a section. Everything is checked
 before anything is written: a report, table or picture that is missing leaves the page as it was.
+`--keep PART` takes a part from the page as it is, so that its benchmark need not be run again.
 """
 
 import argparse
@@ -33,6 +34,12 @@ PARTIES = "Parties with histories of their own, in one store"
 
 CELL = ("A cell has records a second; p50 / p99; processor time of the servers for a record; bytes written to the device for a "
         "record. Brackets divide the processor time among kinds of processes, and add the driver with its clients.")
+
+TITLES = {
+    "engine": "The engine compared with other engines",
+    "cluster": "Clusters compared with other systems",
+    "structures": "The forest compared with other structures",
+}
 
 HEAD = """# Benchmarks
 
@@ -215,7 +222,7 @@ def engine(report):
     machine = report.table("The engine beside its peers", "the machine itself")
     turned = list(zip(machine.head, *machine.rows))
     conditions += "\n\n" + grid(turned[0], turned[1:])
-    text = part("The engine compared with other engines", notes("engine"), conditions, {
+    text = part(TITLES["engine"], notes("engine"), conditions, {
         "Goals": grid(goals.head, folded(goals.rows)),
         "Side by side": "Medians, and the least and greatest figure of systems that were measured repeatedly.\n\n"
                         + grid(compared.head, [row for row in compared.rows if not any(word in row[0] for word in LEFT_OUT)]),
@@ -258,7 +265,7 @@ def cluster(report):
     shown, files = pictures(report, CLUSTER_PICTURES, "", "cluster-", CLUSTER_PICTURES)
     conditions = rendered(text for text in report.section(title) if isinstance(text, str)
                           and text.startswith(("Conditions:", "The machine:")))
-    text = part("Clusters compared with other systems", notes("cluster"), conditions, {
+    text = part(TITLES["cluster"], notes("cluster"), conditions, {
         "Cluster goals": grid(goals.head, numbered(goals.rows)),
         "Cluster load": "\n\n".join([wrapped(CELL), pivot(loads), grid(killed.head, killed.rows), shown]),
         "What an answer stands for": grid(facts.head, facts.rows),
@@ -287,11 +294,25 @@ def structures(report):
     shown[PARTIES] = grid(["deduplication / node sharing", *(f"{overlap} in common" for overlap in overlaps)],
                           [[name, *(cells.get((name, overlap), "") for overlap in overlaps)] for name in names])
     conditions = rendered([*report.section(""), *left_out])
-    return part("The forest compared with other structures", notes("structures"), conditions, shown), {}, "", None
+    return part(TITLES["structures"], notes("structures"), conditions, shown), {}, "", None
 
 
 def when(path):
     return datetime.date.fromtimestamp(path.stat().st_mtime).isoformat()
+
+
+def kept(title, docs):
+    """A part of the present page, a map from names in docs/benchmarks/ to its pictures, and its row
+    in the table of all parts."""
+    path = docs / "benchmarks.md"
+    old = path.read_text() if path.is_file() else ""
+    found = re.search(rf"^## {re.escape(title)}$.*?(?=^## |\Z)", old, re.MULTILINE | re.DOTALL)
+    row = re.search(rf"^\| (\[{re.escape(title)}\].*) \|$", old, re.MULTILINE)
+    if not found or not row:
+        raise PageError(f"{path} has no part {title!r} that could be kept")
+    text = found[0].strip()
+    files = {name: docs / "benchmarks" / name for name in re.findall(r"\]\(benchmarks/([^)]+\.svg)\)", text)}
+    return text, files, [cell.strip() for cell in row[1].split("|")]
 
 
 def page(options):
@@ -299,11 +320,17 @@ def page(options):
     revision = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True,
                               check=False).stdout.strip()
     texts, files, summary = [], {}, []
-    for make, path, measured, write in (
-        ("make bench", options.engine, options.engine_measured, engine),
-        ("make bench-cluster", options.cluster, options.cluster_measured, cluster),
-        ("make bench-structures", options.structures, options.structures_measured, structures),
+    for name, make, path, measured, write in (
+        ("engine", "make bench", options.engine, options.engine_measured, engine),
+        ("cluster", "make bench-cluster", options.cluster, options.cluster_measured, cluster),
+        ("structures", "make bench-structures", options.structures, options.structures_measured, structures),
     ):
+        if name in options.keep:
+            text, more, row = kept(TITLES[name], options.docs)
+            summary.append(row)
+            texts.append(text)
+            files.update(more)
+            continue
         report = Report(path, f"`{make}`")
         text, more, goals, own = write(report)
         title = text.splitlines()[0].lstrip("# ")
@@ -324,7 +351,8 @@ def write(options):
         if old.name not in files:
             old.unlink()
     for name, source in files.items():
-        shutil.copyfile(source, directory / name)
+        if source != directory / name:
+            shutil.copyfile(source, directory / name)
     (options.docs / "benchmarks.md").write_text(text)
 
 
@@ -337,6 +365,8 @@ def parse(arguments=None):
         parser.add_argument(f"--{name}", type=pathlib.Path, default=path, metavar="FILE", help="the report (%(default)s)")
         parser.add_argument(f"--{name}-measured", metavar='"REVISION, DATE"',
                             help="default: the report's revision or else the checked out one, and the day of the file")
+    parser.add_argument("--keep", action="append", default=[], choices=TITLES, metavar="PART",
+                        help="leave this part as the page has it: engine, cluster or structures; may be repeated")
     parser.add_argument("--docs", type=pathlib.Path, default=ROOT / "docs", metavar="DIR")
     return parser.parse_args(arguments)
 

@@ -143,6 +143,17 @@ class Page(unittest.TestCase):
         names = {f"{name}.svg" for name in page.ENGINE_PICTURES} | {f"cluster-{name}.svg" for name in page.CLUSTER_PICTURES}
         self.assertEqual({path.name for path in old.parent.iterdir()}, names)
 
+    def test_a_part_that_is_kept_needs_no_report(self):
+        whole = self.write("--engine-measured=abc1234, 2026-01-02", "--cluster-measured=dead123, 2026-01-02")
+        pictures = sorted(path.name for path in (self.docs / "benchmarks").iterdir())
+        self.files["engine"].unlink()
+        again = self.write("--keep=engine", "--cluster-measured=beef456, 2026-01-03")
+        self.assertEqual(again, whole.replace("dead123, 2026-01-02", "beef456, 2026-01-03"))
+        self.assertEqual(sorted(path.name for path in (self.docs / "benchmarks").iterdir()), pictures)
+        (self.docs / "benchmarks.md").write_text("# Benchmarks\n")
+        with self.assertRaises(page.PageError):
+            self.write("--keep=engine")
+
     def test_what_is_missing_is_named_with_its_target_and_nothing_is_written(self):
         picture = self.root / "benchmarks" / f"{page.ENGINE_PICTURES[0]}.svg"
         for path, find, make in ((self.files["engine"], None, "make bench`"), (self.files["cluster"], None, "make bench-cluster`"),
