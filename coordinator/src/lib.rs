@@ -22,7 +22,7 @@
 //! ```
 //!
 //! Arrows point from a layer to those that it uses. `metrics`, `shown`, `quotas`, `random`,
-//! `post`, `options` and `error` serve several layers. No layer uses one above it.
+//! `lock`, `post`, `options` and `error` serve several layers. No layer uses one above it.
 //!
 //! Invariants: a checkpoint is signed only over a committed prefix of the root log; an answer is
 //! sent only when its content is decided; a read names the exact state that it wants.
@@ -39,6 +39,7 @@ mod read;
 mod write;
 
 mod error;
+mod lock;
 mod options;
 mod post;
 mod quotas;

@@ -4,6 +4,8 @@ use std::sync::Mutex;
 
 use coppice_env::Rng;
 
+use crate::lock::held;
+
 /// A random number generator that all parts share, so that a simulation can repeat its draws.
 #[derive(Debug)]
 pub struct Random(Mutex<Box<dyn Rng>>);
@@ -17,12 +19,12 @@ impl Random {
     /// Returns 16 random bytes.
     pub fn id(&self) -> [u8; 16] {
         let mut id = [0; 16];
-        self.0.lock().expect("no holder of the lock panics").fill(&mut id);
+        held(&self.0).fill(&mut id);
         id
     }
 
     /// Returns a number below `bound`.
     pub fn below(&self, bound: u64) -> u64 {
-        self.0.lock().expect("no holder of the lock panics").below(bound)
+        held(&self.0).below(bound)
     }
 }

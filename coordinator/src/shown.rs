@@ -19,6 +19,8 @@ use coppice_proto::v1;
 use coppice_types::Term;
 use tokio::time::Instant;
 
+use crate::lock::held;
+
 /// How long an answer of the metadata store counts as recent.
 const FRESH: Duration = Duration::from_secs(3);
 
@@ -60,24 +62,24 @@ struct AnchorTimes {
 impl Anchors {
     /// Time since the newest anchor.
     pub fn age(&self) -> Option<Duration> {
-        self.0.lock().expect("no holder of the lock panics").newest.map(|at| at.elapsed())
+        held(&self.0).newest.map(|at| at.elapsed())
     }
 
     /// How long an anchor has been due. Zero if none is.
     pub fn overdue(&self) -> Duration {
-        let due = self.0.lock().expect("no holder of the lock panics").due;
+        let due = held(&self.0).due;
         due.map_or(Duration::ZERO, |due| due.elapsed())
     }
 
     /// Notes when the newest anchor was made. Without any, time counts from the first look.
     pub fn anchored(&self, at: Option<Instant>) {
-        let mut known = self.0.lock().expect("no holder of the lock panics");
+        let mut known = held(&self.0);
         known.newest = at.or(known.newest).or_else(|| Some(Instant::now()));
     }
 
     /// Notes whether an anchor is due.
     pub fn is_due(&self, due: bool) {
-        let mut known = self.0.lock().expect("no holder of the lock panics");
+        let mut known = held(&self.0);
         known.due = if due { known.due.or_else(|| Some(Instant::now())) } else { None };
     }
 }
@@ -165,14 +167,14 @@ impl Shown {
 
     /// The time since the metadata store last answered; `None` if it never did.
     pub fn registry_age(&self) -> Option<Duration> {
-        let heard = *self.registry_heard.lock().expect("no holder of the lock panics");
+        let heard = *held(&self.registry_heard);
         heard.map(|heard| heard.elapsed())
     }
 
     /// Takes over an answer of the metadata store. While this coordinator leads, the answer does
     /// not change who leads: only the root group can end its term.
     fn note_registry(&self, snapshot: Snapshot) {
-        *self.registry_heard.lock().expect("no holder of the lock panics") = Some(Instant::now());
+        *held(&self.registry_heard) = Some(Instant::now());
         let leader = snapshot.leader.as_ref().map(|leader| leader.name.clone());
         // If the store picked this coordinator, it has no term yet: nobody leads.
         let leader = leader.filter(|leader| *leader != self.name).unwrap_or_default();

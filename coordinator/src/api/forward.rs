@@ -36,6 +36,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::{
+    lock::held,
     options::Limits,
     random::Random,
     shown::{Leadership, Shown},
@@ -296,7 +297,7 @@ impl Shared {
             Location::Nowhere => return Ok(Way::Nowhere),
             Location::There { name, address, dial } => (name, address, dial),
         };
-        let mut link = self.link.lock().expect("no holder of the lock panics");
+        let mut link = held(&self.link);
         if link.as_ref().is_none_or(|(known, linked, _)| (known, linked) != (&name, &address)) {
             *link = dial(&name, &address).map(|channel| (name.clone(), address, channel));
         }

@@ -45,7 +45,10 @@ use super::{
     voters::Voters,
     wire::{self, View},
 };
-use crate::plan::{Leaves, LogTail};
+use crate::{
+    lock::held,
+    plan::{Leaves, LogTail},
+};
 
 /// Limit on the number of signed notes that are remembered, and on that of computed roots.
 const NOTES_MAX: usize = 1024;
@@ -163,7 +166,7 @@ impl Attested {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of the lock panics")
+        held(&self.state)
     }
 
     /// How often a replica contradicted a signed log, or the log of a majority.

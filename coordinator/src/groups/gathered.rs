@@ -23,6 +23,7 @@ use super::{
     links::{Lane, Links},
     wire,
 };
+use crate::lock::held;
 
 /// Limit on the number of calls at a time about one state, so that a slow read does not delay all
 /// others.
@@ -61,7 +62,7 @@ impl Gathered {
     }
 
     fn queues(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Queue>> {
-        self.queues.lock().expect("no holder of the lock panics")
+        held(&self.queues)
     }
 
     /// Reads a part at the state of `request`, which has no parts of its own.

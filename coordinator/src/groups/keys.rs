@@ -19,7 +19,7 @@ use coppice_verify::{
 use tonic::Status;
 
 use super::wire;
-use crate::plan::Refusal;
+use crate::{lock::held, plan::Refusal};
 
 /// The advice if a key is missing.
 const HINT: &str = "name its file as signing_key_file or next_signing_key_file of this coordinator, and start it again";
@@ -66,7 +66,7 @@ impl KeyRing {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().expect("no holder of the lock panics")
+        held(&self.known)
     }
 
     /// Learns the ledger's keys from a state of the root group.
@@ -147,12 +147,12 @@ impl KeyRing {
 
     /// The remembered header of a key change.
     pub fn header(&self, sequence: u64) -> Option<Bytes> {
-        self.headers.lock().expect("no holder of the lock panics").get(&sequence).cloned()
+        held(&self.headers).get(&sequence).cloned()
     }
 
     /// Remembers the header of a key change.
     pub fn keep_header(&self, sequence: u64, header: Bytes) {
-        self.headers.lock().expect("no holder of the lock panics").insert(sequence, header);
+        held(&self.headers).insert(sequence, header);
     }
 }
 

@@ -17,7 +17,7 @@ use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{Code, Response, Status};
 
-use crate::options::Connect;
+use crate::{lock::held, options::Connect};
 
 /// A node that is silent for this long may be dead, so others are asked too.
 const SILENCE_MAX: Duration = Duration::from_millis(300);
@@ -306,11 +306,11 @@ impl Links {
 
     fn hint(&self, group: GroupId) -> usize {
         let spread = group.number() as usize % self.nodes.len();
-        self.leaders.lock().expect("no holder of the lock panics").get(&group.number()).copied().unwrap_or(spread)
+        held(&self.leaders).get(&group.number()).copied().unwrap_or(spread)
     }
 
     fn set_hint(&self, group: GroupId, at: usize) {
-        self.leaders.lock().expect("no holder of the lock panics").insert(group.number(), at);
+        held(&self.leaders).insert(group.number(), at);
     }
 
     fn index(&self, name: &str) -> Option<usize> {

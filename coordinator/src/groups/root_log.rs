@@ -18,7 +18,10 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::{attested::Attested, keys::KeyRing, places::Places, root::Root, wire, wire::View};
-use crate::plan::{Leaves, Refusal};
+use crate::{
+    lock::held,
+    plan::{Leaves, Refusal},
+};
 
 /// Limit on the number of versions whose headers and leaves are remembered for reads.
 const VERSIONS_MAX: usize = 256;
@@ -81,14 +84,14 @@ impl RootLog {
     pub async fn view(&self) -> Result<Arc<View>, Status> {
         let view = self.root.view().await?;
         self.check_cluster(&view)?;
-        *self.remembered.view.lock().expect("no holder of the lock panics") = Some(view.clone());
+        *held(&self.remembered.view) = Some(view.clone());
         self.note_size(view.log_size);
         self.remember_root(view.log_size, view.log_root);
         Ok(view)
     }
 
     fn remember_root(&self, size: u64, root: Digest) {
-        let mut roots = self.remembered.roots.lock().expect("no holder of the lock panics");
+        let mut roots = held(&self.remembered.roots);
         roots.insert(size, root);
         if roots.len() > ROOTS_MAX {
             // The one that was just looked up may be the smallest.
@@ -102,7 +105,7 @@ impl RootLog {
     /// # Errors
     /// `UNAVAILABLE` without a quorum.
     pub async fn root_at(&self, size: u64) -> Result<Option<Digest>, Status> {
-        if let Some(root) = self.remembered.roots.lock().expect("no holder of the lock panics").get(&size) {
+        if let Some(root) = held(&self.remembered.roots).get(&size) {
             return Ok(Some(*root));
         }
         let view = self.view().await?;
@@ -119,7 +122,7 @@ impl RootLog {
 
     /// The newest view that was seen; `None` if there was none.
     pub fn last_view(&self) -> Option<Arc<View>> {
-        self.remembered.view.lock().expect("no holder of the lock panics").clone()
+        held(&self.remembered.view).clone()
     }
 
     /// The newest view that was seen. Fetches one if there was none.
@@ -194,7 +197,7 @@ impl RootLog {
         for _ in 0..VIEWS_MAX {
             if let Some(note) = self.checkpoint(view.log_size, view.log_root).await? {
                 let signed = (view.clone(), note.clone());
-                *self.remembered.signed.lock().expect("no holder of the lock panics") = Some(signed);
+                *held(&self.remembered.signed) = Some(signed);
                 return Ok((view, note));
             }
             view = self.view().await?;
@@ -212,7 +215,7 @@ impl RootLog {
         if let Some(note) = self.attested.note(view.log_size, &view.log_root) {
             return Ok((view, note));
         }
-        let last = self.remembered.signed.lock().expect("no holder of the lock panics").clone();
+        let last = held(&self.remembered.signed).clone();
         match last {
             Some(last) => Ok(last),
             None => self.signed(view).await,
@@ -221,18 +224,18 @@ impl RootLog {
 
     /// A remembered version that stands.
     pub fn known_version(&self, stamp: Stamp) -> Option<Arc<KnownVersion>> {
-        self.remembered.versions.lock().expect("no holder of the lock panics").get(&stamp).cloned()
+        held(&self.remembered.versions).get(&stamp).cloned()
     }
 
     /// The remembered places of the header at `sequence` in the log's first `size` entries.
     pub fn known_places(&self, size: u64, sequence: u64) -> Option<Arc<Places>> {
-        self.remembered.places.lock().expect("no holder of the lock panics").get(&(size, sequence)).cloned()
+        held(&self.remembered.places).get(&(size, sequence)).cloned()
     }
 
     /// Remembers the places of a header. Forgets one in the smallest prefix if there are too many,
     /// because new proofs are made in larger prefixes.
     pub fn remember_places(&self, size: u64, sequence: u64, places: Arc<Places>) {
-        let mut known = self.remembered.places.lock().expect("no holder of the lock panics");
+        let mut known = held(&self.remembered.places);
         known.insert((size, sequence), places);
         if known.len() > PLACES_MAX {
             known.pop_first();
@@ -241,7 +244,7 @@ impl RootLog {
 
     /// Remembers a version. Forgets the oldest one if there are too many.
     pub fn remember_version(&self, stamp: Stamp, known: Arc<KnownVersion>) {
-        let mut versions = self.remembered.versions.lock().expect("no holder of the lock panics");
+        let mut versions = held(&self.remembered.versions);
         if versions.len() >= VERSIONS_MAX {
             versions.pop_first();
         }

@@ -13,7 +13,10 @@ use coppice_proto::v1::{self, read_root_request::Read};
 use coppice_verify::tile::{Content, TileName, WIDTH};
 use tonic::Status;
 
-use crate::groups::{root_log::RootLog, wire};
+use crate::{
+    groups::{root_log::RootLog, wire},
+    lock::held,
+};
 
 /// Limit on the bytes of cached tiles and bundles.
 const CACHE_BYTES_MAX: usize = 32 << 20;
@@ -55,7 +58,7 @@ impl Tiles {
     }
 
     fn cache(&self) -> std::sync::MutexGuard<'_, Cache> {
-        self.cache.lock().expect("no holder of the lock panics")
+        held(&self.cache)
     }
 
     async fn hashes(&self, level: u8, name: TileName) -> Result<Bytes, Status> {
