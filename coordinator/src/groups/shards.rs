@@ -28,6 +28,8 @@ pub struct Shape {
     pub entries: Vec<u64>,
     /// The merges that a majority has built.
     pub ready: Vec<MergeName>,
+    /// Number of keys that further versions may erase.
+    pub erasures_left: u64,
 }
 
 impl Shape {
@@ -38,7 +40,7 @@ impl Shape {
     pub fn read(shape: Option<&v1::ForestShape>) -> Result<Self, Status> {
         let shape = shape.ok_or_else(|| wire::broken("forest shape"))?;
         let ready = wire::read(shape.ready.iter().map(convert::merge).collect())?;
-        Ok(Self { entries: shape.entries.clone(), ready })
+        Ok(Self { entries: shape.entries.clone(), ready, erasures_left: shape.erasures_left })
     }
 
     /// Whether the next write would freeze the active tree and so exceed the tree limit. A ready
@@ -258,6 +260,7 @@ mod tests {
         let shape = |entries: &[u64], ready: &[usize]| Shape {
             entries: entries.to_vec(),
             ready: ready.iter().map(|inputs| merge(*inputs)).collect(),
+            erasures_left: 0,
         };
         for (shape, full) in [
             (shape(&[8], &[]), false),

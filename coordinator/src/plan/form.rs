@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use coppice_types::{Change, Condition, Digest, Operation, Reason, SessionId, ShardId, Stamp};
-use coppice_verify::ledgers::{Appended, Closed, Round, is_judged_by};
+use coppice_verify::ledgers::{Appended, Checked, Closed, Content, Round, is_judged_by};
 
 use super::{
     refusal::Refusal,
@@ -121,6 +121,8 @@ pub struct Ground<'a> {
     pub blocked: &'a Blocked,
     /// Shards that do not answer.
     pub down: &'a BTreeSet<ShardId>,
+    /// Number of keys that further versions may erase in each shard.
+    pub erasures_left: &'a BTreeMap<ShardId, u64>,
     /// Limit on the bytes of operations in prepares. A single batch may exceed it, up to its own
     /// limit.
     pub bytes_max: u64,
@@ -223,6 +225,7 @@ pub fn form<R: Borrow<Request>>(waiting: &[R], ground: &Ground<'_>) -> Draft {
         taken: BTreeSet::new(),
         spans: BTreeMap::new(),
         bytes: 0,
+        erased: 0,
         closed: false,
     };
     for request in waiting.iter().map(Borrow::borrow) {
@@ -259,6 +262,8 @@ struct Former<'a> {
     /// window.
     spans: BTreeMap<SessionId, (u64, u64)>,
     bytes: u64,
+    /// Number of journals that the taken orders occult.
+    erased: u64,
     closed: bool,
 }
 
@@ -355,9 +360,26 @@ impl Former<'_> {
             if holds(check, state) { Ok(()) } else { Err(failed(check, state)) }
         })?;
         if let Some(append) = &request.append {
+            let erased = self.judge_erasures(request, append)?;
             self.draft.appended.push(self.round.append(append)?);
+            self.erased = erased;
         }
         Ok(())
+    }
+
+    /// The number of journals that the version occults with this request. Refuses an order for which
+    /// a shard of its ledger has no room: the whole version would fail there.
+    fn judge_erasures(&self, request: &Request, append: &Checked) -> Result<u64, Refusal> {
+        let Content::Order(ordered) = &append.content else { return Ok(self.erased) };
+        let erased = self.erased + ordered.order.targets.len() as u64;
+        let left = request.involved.iter().filter_map(|shard| self.ground.erasures_left.get(shard)).min();
+        if let Some(left) = left.filter(|left| **left < erased) {
+            // Another reason comes first: that of a repeated order tells that it was applied.
+            self.round.judge(append)?;
+            let message = format!("a shard of the ledger has room for {left} more occulted journals");
+            return Err(Refusal::new(Reason::QuotaExceeded, message));
+        }
+        Ok(erased)
     }
 
     fn state(&self, key: &[u8]) -> KeyState {

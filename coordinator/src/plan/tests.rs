@@ -1,3 +1,5 @@
+mod orders;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -76,6 +78,7 @@ struct World {
     in_flight: BTreeSet<(SessionId, u64)>,
     blocked: Blocked,
     down: BTreeSet<ShardId>,
+    erasures_left: BTreeMap<ShardId, u64>,
     below: Stamp,
     batches_max: usize,
     bytes_max: u64,
@@ -90,6 +93,7 @@ impl World {
             in_flight: BTreeSet::new(),
             blocked: Blocked::default(),
             down: BTreeSet::new(),
+            erasures_left: BTreeMap::new(),
             below: Stamp::new(0, 0),
             batches_max: BATCHES_MAX,
             bytes_max: 1 << 20,
@@ -112,6 +116,7 @@ impl World {
                 in_flight: &self.in_flight,
                 blocked: &self.blocked,
                 down: &self.down,
+                erasures_left: &self.erasures_left,
                 bytes_max: self.bytes_max,
             },
         )

@@ -138,6 +138,11 @@ impl ShardLinks {
         self.links.iter().filter(is_full).map(|(shard, _)| *shard).collect()
     }
 
+    /// Number of keys that further versions may erase in each shard.
+    pub fn erasures_left(&self) -> BTreeMap<ShardId, u64> {
+        self.links.iter().map(|(shard, link)| (*shard, link.shape.erasures_left)).collect()
+    }
+
     /// The merges that can be installed on `tip`.
     pub fn merges(&self, tip: &Leaves) -> BTreeMap<ShardId, MergeName> {
         let installable = |(shard, link): (&ShardId, &ShardLink)| {

@@ -70,6 +70,8 @@ pub struct ForestShape {
     pub entries: Vec<u64>,
     /// Merges that are built on this replica and can be installed on this state.
     pub ready: Vec<MergeName>,
+    /// Number of keys that further versions may erase.
+    pub erasures_left: u64,
 }
 
 /// A request to stage a version: the engine's part of a Prepare.

@@ -355,7 +355,11 @@ impl Engine {
             inputs: merge.inputs.iter().map(|input| input.digest).collect(),
             output: merge.output.digest,
         });
-        ForestShape { entries: trees.iter().map(|tree| tree.entries).collect(), ready: ready.collect() }
+        ForestShape {
+            entries: trees.iter().map(|tree| tree.entries).collect(),
+            ready: ready.collect(),
+            erasures_left: self.meta.erasures.left(),
+        }
     }
 
     /// A view of one state, decided or staged.

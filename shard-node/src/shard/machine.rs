@@ -312,7 +312,7 @@ mod tests {
             |ids: &[u32]| Voters { incoming: ids.iter().copied().map(raft_id).collect(), outgoing: Vec::new() };
         let decided = talk.context.decided;
         let offered = |talk: &Talk, voters: &Voters| {
-            let shape = coppice_engine::ForestShape { entries: Vec::new(), ready: [1, 2, 3].map(merge).to_vec() };
+            let shape = coppice_engine::ForestShape { ready: [1, 2, 3].map(merge).to_vec(), ..Default::default() };
             let mut reply = Ok(Reply { staged: None, shape, decided });
             talk.machine.complete(&mut reply, raft_id(1), voters);
             reply.map(|reply| reply.shape.ready).unwrap_or_default()

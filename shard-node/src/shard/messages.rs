@@ -27,7 +27,11 @@ pub fn context(context: Option<&v1::ShardContext>) -> Result<Context> {
 /// Writes a forest's shape.
 #[must_use]
 pub fn to_shape(shape: &ForestShape) -> v1::ForestShape {
-    v1::ForestShape { entries: shape.entries.clone(), ready: shape.ready.iter().map(to_merge).collect() }
+    v1::ForestShape {
+        entries: shape.entries.clone(),
+        ready: shape.ready.iter().map(to_merge).collect(),
+        erasures_left: shape.erasures_left,
+    }
 }
 
 /// Reads a Prepare.

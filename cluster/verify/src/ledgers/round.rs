@@ -164,6 +164,24 @@ impl<'g> Round<'g> {
     /// # Errors
     /// The reason for the refusal. Then nothing has changed.
     pub fn append(&mut self, request: &Checked) -> Result<Appended, Refusal> {
+        let mut draft = self.draft(request)?;
+        draft.note_request(request);
+        if let Content::Founding(founding) = &request.content {
+            self.names.insert(founding.name.clone(), request.ledger);
+        }
+        let open = self.ledgers.entry(request.ledger).or_insert_with(|| Open::new(draft.head.clone()));
+        Ok(open.apply(request, draft, self.stamp))
+    }
+
+    /// Judges a request, and applies nothing.
+    ///
+    /// # Errors
+    /// The reason for the refusal.
+    pub fn judge(&self, request: &Checked) -> Result<(), Refusal> {
+        self.draft(request).map(drop)
+    }
+
+    fn draft(&self, request: &Checked) -> Result<Draft, Refusal> {
         if request.signed.epoch != self.stamp.epoch {
             return Err(Refusal::Epoch);
         }
@@ -192,14 +210,9 @@ impl<'g> Round<'g> {
                 draft
             }
         };
-        let clues = view.clues(request)?;
-        let head = view.head()?;
-        draft.note_request(request, head.as_ref().map_or(0, |head| head.edge.size()));
-        if let Content::Founding(founding) = &request.content {
-            self.names.insert(founding.name.clone(), request.ledger);
-        }
-        let open = self.ledgers.entry(request.ledger).or_insert_with(|| Open::new(head.unwrap_or_default()));
-        Ok(open.apply(request, draft, clues, self.stamp))
+        draft.clues = view.clues(request)?;
+        draft.head = view.head()?.unwrap_or_default();
+        Ok(draft)
     }
 
     /// Ends the version: what each changed ledger is after it, in order of their ids.
@@ -209,17 +222,19 @@ impl<'g> Round<'g> {
     }
 }
 
-/// The members and keys that a request changes.
+/// The members and keys that a request changes, its clues, and the head that it finds.
 #[derive(Debug, Default)]
 struct Draft {
     members: BTreeMap<MemberId, Member>,
     keys: BTreeMap<[u8; 32], MemberId>,
+    clues: BTreeMap<Digest, Clue>,
+    head: Head,
 }
 
 impl Draft {
     /// Takes over the request's number in its lane, and its journals.
-    fn note_request(&mut self, request: &Checked, first: u64) {
-        let signed = &request.signed;
+    fn note_request(&mut self, request: &Checked) {
+        let (signed, first) = (&request.signed, self.head.edge.size());
         if let Some(signer) = self.members.get_mut(&signed.signer()) {
             signer.set_lane(LaneEnd { lane: signed.lane, number: signed.number, first_jsn: first });
         }
@@ -525,11 +540,11 @@ impl Open {
     }
 
     /// Applies a request that was judged.
-    fn apply(&mut self, request: &Checked, draft: Draft, clues: BTreeMap<Digest, Clue>, stamp: Stamp) -> Appended {
+    fn apply(&mut self, request: &Checked, draft: Draft, stamp: Stamp) -> Appended {
         let ledger = request.ledger;
         let first_jsn = self.head.edge.size();
-        let touched: Vec<Digest> = clues.keys().copied().collect();
-        self.clues.extend(clues);
+        let touched: Vec<Digest> = draft.clues.keys().copied().collect();
+        self.clues.extend(draft.clues);
         let (mut leaves, mut hashes, mut operations) = (Vec::new(), Vec::new(), Vec::new());
         for index in 0..request.items.len() {
             let (leaf, hash) = self.leaf(request, index, stamp, &mut operations);

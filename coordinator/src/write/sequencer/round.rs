@@ -205,6 +205,7 @@ impl Sequencer {
                 in_flight: self.head.numbers().unwrap_or(&empty),
                 blocked,
                 down: &self.links.with(Standing::Down),
+                erasures_left: &self.links.erasures_left(),
                 bytes_max: self.bytes_max(),
             },
         )

@@ -90,6 +90,7 @@ impl Sequencer {
                 in_flight: &BTreeSet::new(),
                 blocked: &blocked,
                 down: &self.links.with(Standing::Down),
+                erasures_left: &self.links.erasures_left(),
                 bytes_max: self.bytes_max(),
             },
         );

@@ -12,7 +12,7 @@ use coppice_verify::{
 use super::decide::check_number;
 use crate::{
     Engine, Error, MergeName, Result, StageRequest, Staged,
-    meta::{Delta, MergeId, MetaOp, Tree, VersionRecord, erasures::ERASED_MAX},
+    meta::{Delta, MergeId, MetaOp, Tree, VersionRecord},
     node::{Body, HashedRecord, LeafRecord},
     place::refs::BlobRef,
     tree::{
@@ -179,7 +179,7 @@ impl Engine {
         if erasures.count() > 0 && reserved.any(|it| it.is_put() && self.is_erased_in(base, &it.key)) {
             return Err(Error::Invalid("a put of an erased key"));
         }
-        if erasures.count().saturating_add(erases.len()) > ERASED_MAX {
+        if erases.len() as u64 > erasures.left() {
             return Err(Error::Invalid("more erased keys than a shard may have"));
         }
         let mut new = Vec::new();

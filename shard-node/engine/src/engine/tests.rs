@@ -28,7 +28,10 @@ fn a_new_engine_has_version_0_without_records() {
     let genesis = ShardState { version: Version(0), digest: hash::empty_shard_digest() };
     assert_eq!((engine.decided(), engine.boundary(), engine.epoch()), (genesis, Version(0), Epoch(0)));
     assert_eq!((engine.staged(), engine.durable_position()), (vec![], Position::default()));
-    assert_eq!(engine.shape(&genesis).expect("decided"), ForestShape { entries: vec![0], ready: vec![] });
+    assert_eq!(
+        engine.shape(&genesis).expect("decided"),
+        ForestShape { entries: vec![0], ready: vec![], erasures_left: 1 << 20 }
+    );
 }
 
 #[test]

@@ -15,7 +15,7 @@ use coppice_types::{
 use super::record::{VersionId, decode_keys, decode_list, encode_keys, encode_list};
 
 /// Limit on the erased keys of a shard, those of staged versions included.
-pub(crate) const ERASED_MAX: usize = 1 << 20;
+const ERASED_MAX: usize = 1 << 20;
 
 /// The version that erased a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +62,11 @@ impl Erasures {
     /// Number of erased keys, those of staged versions included.
     pub(crate) fn count(&self) -> usize {
         self.decided.len() + self.staged.values().map(Vec::len).sum::<usize>()
+    }
+
+    /// Number of keys that further versions may erase.
+    pub(crate) fn left(&self) -> u64 {
+        ERASED_MAX.saturating_sub(self.count()) as u64
     }
 
     /// Whether there is nothing to store.
