@@ -242,9 +242,9 @@ impl Trust {
         Ok(seen.checkpoint)
     }
 
-    /// Verifies a proof, which must answer the question, and be no older than what was known before
-    /// it was asked. One of head must be of the newest version. Returns what the proof shows, and
-    /// its checkpoint.
+    /// Verifies a proof. It must answer the question, and be no older than what was known before
+    /// the question. If head was asked for, the proof must be of the newest version. Returns what
+    /// the proof shows, and its checkpoint.
     pub(crate) fn check<'a>(
         &self,
         asking: &Asking,

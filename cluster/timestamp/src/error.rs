@@ -8,7 +8,7 @@ use coppice_types::escape::escape;
 /// Most bytes of a refusal's text that are kept, before they are escaped.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// Why a token, or what it is judged by, is refused.
+/// The reason why a token, an authority or a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

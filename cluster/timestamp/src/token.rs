@@ -155,7 +155,7 @@ pub(crate) struct Signed<'a> {
     pub signature: &'a [u8],
 }
 
-/// What names a certificate by its issuer.
+/// The name of a certificate by its issuer and serial number.
 #[derive(Clone, Copy)]
 pub(crate) struct Issued<'a> {
     /// The DER of the issuer's name.

@@ -26,7 +26,7 @@ pub enum Habit {
     Sound,
     /// It takes requests and never answers.
     Silent,
-    /// It answers after so many milliseconds.
+    /// It answers after this number of milliseconds.
     Slow(u64),
     /// Its answer has no end.
     Endless,

@@ -118,7 +118,7 @@ fn signer(name: &str, seed: &[u8; 32]) -> Result<SignerKey> {
     SignerKey::from_seed(name, seed).map_err(|_| anyhow::anyhow!("a name that no key has"))
 }
 
-/// Founds a ledger with so many members, all of them writers and readers.
+/// Founds a ledger with this number of members, all of them writers and readers.
 async fn found(client: &Client, name: &str, members: usize, spread: bool) -> Result<Scene> {
     let members: Vec<_> = (0..members.max(1)).map(|at| (format!("member-{at}"), random())).collect();
     let grant = |(at, (name, seed)): (usize, &(String, [u8; 32]))| {

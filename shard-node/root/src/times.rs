@@ -149,9 +149,9 @@ impl Times {
     }
 }
 
-/// The newest of the versions 0 to `head` that is not later than a time, where version 0 is none
-/// later. Reads the times of few versions if the guess is good, and of at most some
-/// 4 · log2(`head`) if not.
+/// The newest of the versions 0 to `head` that is not later than a time. Version 0 must not be
+/// later. Reads the times of few versions if the guess is good, and of at most some 4 ·
+/// log2(`head`) if not.
 pub(crate) fn newest_at<E>(
     time_ms: u64,
     head: u64,

@@ -54,7 +54,7 @@ type BatchGot struct {
 	Proof   []byte
 }
 
-// readOptions are those of a read that is settled.
+// readOptions gives the options of a read as a request has them.
 func (c *Client) readOptions(read *Read) *v1.ReadOptions {
 	options := &v1.ReadOptions{WantProof: c.trust != nil, ValuesInProof: c.trust != nil}
 	if read != nil {
@@ -310,7 +310,7 @@ func (c *Client) checkPage(ctx context.Context, k known, low, high []byte, read 
 
 // Change is one change in the history of a key.
 type Change struct {
-	// Stamp is that of the change.
+	// Stamp names the version of the change.
 	Stamp Stamp
 	// Deleted tells a deletion from a value.
 	Deleted bool

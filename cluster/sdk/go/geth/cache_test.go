@@ -82,8 +82,8 @@ func checkView(t *testing.T, seed uint64, c *cache, keys []string, at place, ver
 	return hits
 }
 
-// Reads, writes, rollbacks and fills that come late, in any order: the cache never says anything
-// else than the ledger did of a version, whether that still stands or not.
+// Reads, writes, rollbacks and fills that come late, in any order: the cache never contradicts what
+// the ledger said of a version, whether that version still stands or not.
 func TestTheCacheSaysOfEachVersionWhatTheLedgerDid(t *testing.T) {
 	keys := []string{"a", "b", "c", "d", "e"}
 	hits, dead, afterRollback := 0, 0, 0

@@ -37,7 +37,7 @@ func checkPairAt(pair Pair, index uint64, newest *Header) error {
 	return nil
 }
 
-// checkNeighbours holds two pairs, the first of which is at an index, to the order of section 11.
+// checkNeighbours checks the order of section 11 between a pair, at this index, and the next one.
 func checkNeighbours(pair, next Pair, index uint64) error {
 	if next.Epoch <= pair.Epoch || index > 0 && next.Base <= pair.Base {
 		return errors.New("epochs or bases do not ascend")
@@ -45,7 +45,7 @@ func checkNeighbours(pair, next Pair, index uint64) error {
 	return nil
 }
 
-// checkPairs holds all pairs of a header to section 11, and to the header's epochs root.
+// checkPairs checks all pairs of a header against section 11 and against the header's epochs root.
 func checkPairs(pairs []Pair, newest *Header) error {
 	if uint64(len(pairs)) != uint64(newest.EpochPairs) {
 		return errors.New("there are more or fewer pairs than the header counts")

@@ -108,7 +108,7 @@ type KeyChange struct {
 	Reason    string
 }
 
-// same compares what ties a change to a log, without the words of its author.
+// same compares the fields that tie a change to a log, without principal and reason.
 func (k *KeyChange) same(other *KeyChange) bool {
 	return k.Sequence == other.Sequence && k.Number == other.Number && k.Old == other.Old && k.New == other.New
 }
@@ -292,7 +292,7 @@ func (h *Header) decodeKeyChange(r *reader) error {
 	return nil
 }
 
-// Follows holds a header to the rules that tie it to the one before, whose bytes have a hash.
+// Follows checks the rules that tie a header to the one before, whose bytes have this hash.
 func (h *Header) Follows(before *Header, beforeHash Digest) error {
 	return h.checkAfter(before, beforeHash)
 }
@@ -352,5 +352,5 @@ func (h *Header) checkFirst(first PublicKey, origin string) error {
 	return nil
 }
 
-// equalBytes compares optional bounds, where nil is none.
+// equalBytes compares optional bounds. Nil is an absent bound.
 func equalBytes(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }

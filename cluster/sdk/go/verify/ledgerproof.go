@@ -169,7 +169,7 @@ func (p *proofFile) checkJournals(header *Header) (*Journals, error) {
 	return claim, err
 }
 
-// checkLineage takes the steps of section 18 for a file of kind 5, whose query has held already.
+// checkLineage takes the steps of section 18 for a file of kind 5 whose query was verified.
 func (p *proofFile) checkLineage(header *Header, query *Query) (*Lineage, error) {
 	part := p.lineage
 	from, err := lineageRange(part, query)
@@ -194,7 +194,7 @@ func (p *proofFile) checkLineage(header *Header, query *Query) (*Lineage, error)
 	return &Lineage{Ledger: part.ledger, Clue: part.clue, Count: count, After: from, Journals: journals}, nil
 }
 
-// lineageRange gives the ordinal behind which the range of a lineage ends.
+// lineageRange gives the ordinal above which the range of a lineage has all cells.
 func lineageRange(part *lineagePart, query *Query) (uint64, error) {
 	low := part.ledger.clueKey(part.clue)
 	if !query.IsRange || !query.HasValues || !bytes.Equal(query.Low, low) || !bytes.HasPrefix(query.High, low) ||

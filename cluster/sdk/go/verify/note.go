@@ -225,7 +225,7 @@ func OpenCheckpoint(note []byte, key VKey) (Checkpoint, error) {
 	return checkpoint, under(StepCheckpoint, err)
 }
 
-// ClaimedCheckpoint reads a note, whoever signed it. Nothing is verified.
+// ClaimedCheckpoint reads the checkpoint of a note, without verifying any signature.
 func ClaimedCheckpoint(note []byte) (Checkpoint, error) {
 	parsed, err := parseNote(note)
 	if err != nil {
@@ -235,7 +235,7 @@ func ClaimedCheckpoint(note []byte) (Checkpoint, error) {
 	return checkpoint, under(StepCheckpoint, err)
 }
 
-// CheckpointSize is the size that a note claims, whoever signed it.
+// CheckpointSize is the size that a note claims. No signature is verified.
 func CheckpointSize(note []byte) (uint64, error) {
 	checkpoint, err := ClaimedCheckpoint(note)
 	return checkpoint.Size, err

@@ -78,7 +78,7 @@ impl Bench {
         run(Command::new("openssl").args(arguments).current_dir(self.dir.path()))
     }
 
-    /// Adds an authority whose certificate expires after so many seconds.
+    /// Adds an authority whose certificate expires after this number of seconds.
     pub fn make_brief(&self, seconds: u64) {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         run(Command::new(package().join("tests/openssl.sh")).arg(self.dir.path()).arg(seconds.to_string()));

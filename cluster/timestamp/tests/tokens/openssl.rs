@@ -260,7 +260,8 @@ fn a_certificate_that_is_not_for_time_stamps_alone_is_refused() {
         let (root, chain) = (bench.path("first.pem"), bench.path(&format!("chain-{signer}.pem")));
         assert!(openssl_verifies(&token, &root, &chain, None).is_err(), "{signer}");
     }
-    // The same with a certificate that is: nothing else is wrong with these tokens.
+    // The same token is accepted under a proper certificate, so nothing else is wrong with those
+    // above.
     let token = bench.sign(&original, "plain", &["-cades"]);
     accept(&token, &bench.authority("first", "plain"), "first", "plain");
 }

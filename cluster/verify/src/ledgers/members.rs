@@ -446,7 +446,7 @@ impl MemberChange {
         }
     }
 
-    /// Whether another member joins. An agent is none.
+    /// Whether another member joins. An agent is not a member.
     #[must_use]
     pub fn joins(&self) -> bool {
         matches!(self, Self::Grant(_))

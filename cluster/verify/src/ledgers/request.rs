@@ -1,7 +1,8 @@
 //! Requests: what a member signs to append journals (section 18, *Requests*).
 //!
-//! One signature covers up to 1,024 items. What is signed begins with a control character, so that
-//! it is no text of a note, and names cluster, ledger, lane and the newest log that its author saw.
+//! One signature covers up to 1,024 items. The signed bytes begin with a control character, so they
+//! are no text of a note. They name the cluster, the ledger, the lane, and the newest log that the
+//! author saw.
 
 use alloc::vec::Vec;
 

@@ -425,7 +425,8 @@ fn orders_that_lack_a_signature_or_a_reason_are_refused() {
     for (refusal, request) in cases {
         assert_eq!(world.one(request), Err(refusal));
     }
-    // Within one version, too, a journal is occulted once, and none that is as new as the order.
+    // Within one version, too, a journal is occulted only once. A journal of the order's own
+    // version can't be occulted.
     let (first, second) = (order(), Order { until: 9, ..order() });
     let both = [world.ordered(first, BANK, &[COURT]), world.ordered(second, COURT, &[BANK])];
     let answers = world.commit(&both);
