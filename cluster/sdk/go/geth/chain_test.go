@@ -62,7 +62,7 @@ func difficulty(config *params.ChainConfig) *big.Int {
 }
 
 // generate makes a chain: payments, calls of a contract that writes and deletes, new contracts. Two
-// chains with other salts have the same blocks up to the fork.
+// chains with different salts have the same blocks up to the fork.
 func generate(t testing.TB, config *params.ChainConfig, length, fork int, salt byte) *chainOf {
 	t.Helper()
 	return generateWith(t, config, length, func(i int, b *core.BlockGen) {

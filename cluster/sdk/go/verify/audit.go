@@ -30,8 +30,8 @@ func (e *AuditError) Error() string {
 // Unwrap gives the broken rule in words.
 func (e *AuditError) Unwrap() error { return e.Err }
 
-// HeaderLog reads the headers of a root log in order, and holds them to rules 1 to 6 of an audit.
-// It keeps the headers of the versions that stand.
+// HeaderLog reads the headers of a root log in order, and checks rules 1 to 6 of an audit. It keeps
+// the headers of the versions that stand.
 type HeaderLog struct {
 	newest   *Header
 	hash     Digest
@@ -229,7 +229,7 @@ func (r *Replay) Version(journal VersionJournal) error {
 	return nil
 }
 
-// versionCheck holds one version to rules 7 to 15.
+// versionCheck checks rules 7 to 15 for one version.
 type versionCheck struct {
 	replay  *Replay
 	header  *Header

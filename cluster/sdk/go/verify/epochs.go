@@ -16,8 +16,8 @@ func (p Pair) stands(stamp Stamp, next *Pair) bool {
 	return stamp.Epoch == p.Epoch && p.Base < stamp.Version && (next == nil || stamp.Version <= next.Base)
 }
 
-// checkPairAt holds a pair at an index to what rollbacks leave there: section 11, and section 13.5.
-// Epochs and bases ascend by at least one a pair up to the newest header's epoch and version.
+// checkPairAt checks that rollbacks can leave a pair at an index (sections 11 and 13.5). Epochs and
+// bases ascend by at least one a pair up to the newest header's epoch and version.
 func checkPairAt(pair Pair, index uint64, newest *Header) error {
 	after := uint64(newest.EpochPairs) - 1 - index
 	switch {

@@ -297,7 +297,7 @@ func (h *Header) Follows(before *Header, beforeHash Digest) error {
 	return h.checkAfter(before, beforeHash)
 }
 
-// checkAfter holds a header to the rules that tie it to the one before (audit rule 2).
+// checkAfter checks the rules that tie a header to the one before (audit rule 2).
 func (h *Header) checkAfter(before *Header, beforeHash Digest) error {
 	counted := h.Kind == KindRollback || h.Kind == KindPrune
 	admin := before.AdminSequence
@@ -341,7 +341,7 @@ func (h *Header) checkAfter(before *Header, beforeHash Digest) error {
 // origin is the name of the log that a genesis header begins.
 func (h *Header) origin() string { return h.Genesis.Prefix + "/" + h.Cluster.String() }
 
-// checkFirst holds a genesis header to what a verifier knows of the ledger.
+// checkFirst compares a genesis header with what a verifier knows of the ledger.
 func (h *Header) checkFirst(first PublicKey, origin string) error {
 	if h.Genesis.Key != first {
 		return errors.New("genesis names another first key")

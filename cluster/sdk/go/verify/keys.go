@@ -52,7 +52,7 @@ func (c *keyChain) below(size uint64) int {
 	return count
 }
 
-// checkHeader holds a header to the changes that are known: sections 13.3 and 13.4.
+// checkHeader compares a header with the known changes (sections 13.3 and 13.4).
 func (c *keyChain) checkHeader(h *Header, origin string) error {
 	upTo := c.below(h.Sequence)
 	if upTo < len(c.changes) && c.changes[upTo].Sequence == h.Sequence {

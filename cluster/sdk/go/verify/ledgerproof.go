@@ -35,7 +35,7 @@ type Lineage struct {
 	Journals []ProvenJournal
 }
 
-// journalCheck holds the journal parts of a file to the steps leaf, request and envelope.
+// journalCheck takes the steps leaf, request and envelope for the journal parts of a file.
 type journalCheck struct {
 	cluster ClusterID
 	ledger  LedgerID
@@ -273,7 +273,7 @@ func chained(before Digest, jsn uint64, leaf Digest) Digest {
 	return hashOf(tagChain, w)
 }
 
-// checkCells holds records and leaves of a lineage to each other, and gives the count of the clue.
+// checkCells compares the records and leaves of a lineage, and gives the count of the clue.
 func checkCells(part *lineagePart, records []Record, leaves []*Leaf, from uint64) (uint64, error) {
 	if len(records) == 0 {
 		if len(leaves) > 0 || from != 0 {

@@ -137,7 +137,7 @@ impl Checked {
         )
     }
 
-    /// A request with these items. `bytes` are those of what is signed, and `payload` is that of
+    /// A request with these items. `bytes` are the signed bytes, and `payload` is the payload of
     /// the first item.
     fn new(
         cluster: ClusterId,
