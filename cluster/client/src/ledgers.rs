@@ -50,7 +50,7 @@ pub struct Appended {
 pub struct Wanted {
     /// The payloads.
     pub payload: bool,
-    /// What the authors signed. A proof then verifies their signatures.
+    /// The bytes that the authors signed. A proof then verifies their signatures.
     pub request: bool,
     /// A proof file, also if no key is trusted.
     pub proof: bool,

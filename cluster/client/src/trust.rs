@@ -291,7 +291,7 @@ const OLDER: &str = "it is older than what this client had seen before it asked"
 
 const LATE: &str = "its checkpoint is signed by a key that the ledger had replaced before: keep it, it is evidence";
 
-/// What is known before a question is asked.
+/// The client's knowledge before it asks a question.
 pub(crate) struct Asking {
     pub keys: Arc<Keys>,
     /// The size of the newest checkpoint that was seen, in entries.

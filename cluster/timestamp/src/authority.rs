@@ -42,7 +42,7 @@ pub struct Authority {
     accuracy: Option<Accuracy>,
 }
 
-/// What a token says, verified: an authority stamped the imprint at this time.
+/// The verified statement of a token: an authority stamped the imprint at this time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamped {
     /// The stamped time.

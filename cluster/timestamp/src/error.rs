@@ -21,7 +21,7 @@ pub enum Error {
     /// The certificates configured for an authority, or found in a token, are not readable.
     #[error("certificates are not readable: {problem}")]
     Certificates {
-        /// What is wrong with them.
+        /// A description of the fault.
         problem: &'static str,
     },
     /// Two authorities have a root in common, so that one token could count for both.
@@ -104,7 +104,7 @@ pub enum Error {
     Algorithm {
         /// Its identifier.
         algorithm: ObjectIdentifier,
-        /// What it is used for.
+        /// The purpose of the algorithm.
         purpose: &'static str,
     },
     /// The signature is wrong.
@@ -125,7 +125,7 @@ pub enum Error {
     },
 }
 
-/// What an authority says when it grants no token.
+/// An authority's answer if it grants no token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     status: u32,
@@ -161,7 +161,7 @@ impl Refusal {
         self.failure
     }
 
-    /// What the authority says, escaped and cut off after 256 bytes.
+    /// The authority's text, escaped and cut off after 256 bytes.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text

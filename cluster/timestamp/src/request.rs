@@ -1,4 +1,4 @@
-//! What is sent to an authority.
+//! Requests to an authority.
 
 use const_oid::ObjectIdentifier;
 

@@ -32,7 +32,7 @@ pub struct Options {
     /// The cluster's public key, by which reads are verified.
     #[arg(long, value_name = "VKEY")]
     pub key: String,
-    /// What the clients do.
+    /// The work of the clients.
     #[arg(long, default_value = "append")]
     pub mode: Mode,
     /// Clients, each with a connection and a lane of its own.

@@ -91,7 +91,7 @@ func ExampleClient_EntryInterval() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// The interval is that of the commit, by the bytes of its header.
+	// The interval belongs to the commit if it is for the bytes of the commit's header.
 	fmt.Println(interval.Entry == verify.EntryHash(committed.Header))
 	fmt.Println(len(interval.Below), "anchors below,", len(interval.Above), "above")
 	// Output:

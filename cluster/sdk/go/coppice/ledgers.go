@@ -240,7 +240,7 @@ func (c *Client) memberRecord(
 	return memberOf("GetMember", id, answer.Record)
 }
 
-// memberOf reads a record, which is that of the member with an id.
+// memberOf reads a record, which must belong to the member with this id.
 func memberOf(call string, id verify.MemberID, record []byte) (*verify.Member, error) {
 	member, err := verify.DecodeMember(record)
 	if err != nil {

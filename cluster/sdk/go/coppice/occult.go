@@ -9,7 +9,7 @@ import (
 
 // GivenOrder is an order as a ledger has it, by which journals were occulted.
 type GivenOrder struct {
-	// Leaf is that of the order's own journal.
+	// Leaf is the leaf of the order's own journal.
 	Leaf  *verify.Leaf
 	Order *verify.Order
 	// Signers are the author of the order, and the members that approved it. Each has signed by its
@@ -145,8 +145,8 @@ func (c *Client) checkOcculted(
 	return nil
 }
 
-// Occult makes a draft of an order, whose approvals are those of other members than the author. The
-// draft has no other journal. Content that the order names is erased for good.
+// Occult makes a draft of an order. The approvals are by members other than the author. The draft
+// has no other journal. Content that the order names is erased for good.
 func (d *Draft) Occult(order *verify.Order) *Draft {
 	payload, err := order.Encode()
 	d.err = errors.Join(d.err, err)

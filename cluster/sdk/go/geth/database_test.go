@@ -15,8 +15,8 @@ import (
 	"coppice.dev/sdk/coppice"
 )
 
-// compare holds the ledger's state of a root to that of the tries: each account, each slot, each
-// code, and what is not there.
+// compare compares the ledger's state of a root with the state in the tries: each account, slot and
+// code, and absent ones.
 func compare(t testing.TB, view state.Reader, tries *state.MPTDatabase, root common.Hash) (accounts, slots int) {
 	t.Helper()
 	own := must(tries.Reader(root))(t)
@@ -199,7 +199,7 @@ func TestAReorganizationIsARollbackAndNothingOfItStays(t *testing.T) {
 	of := func(chain *chainOf, number int) common.Hash { return chain.block(number).Root() }
 	stale := must(ledger.At(limited(t), of(a, length)))(t)
 	compare(t, stale, tries, of(a, length))
-	// Blocks of the other chain run on the states of their parents, which the ledger has or has not.
+	// Blocks of the other chain run on the states of their parents, which the ledger may lack.
 	for number := fork + 1; number <= length; number++ {
 		b.run(t, database, number)
 		if head := ledger.Head(); head.Root != of(a, length) {

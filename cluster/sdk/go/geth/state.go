@@ -38,7 +38,7 @@ type Options struct {
 	// Prefix begins all keys of the chain: 1 to 128 bytes, the first of them above 0. By default it is
 	// "eth/".
 	Prefix string
-	// CacheBytes bounds what is held of the state: 256 MiB by default.
+	// CacheBytes bounds the memory for cached state: 256 MiB by default.
 	CacheBytes int
 	// Window is how many blocks are held that may become the chain: 128 by default. A reorganization
 	// can't reach further back.
@@ -128,7 +128,7 @@ func (s *State) Head() Head {
 	return s.head
 }
 
-// reload reads the head, and forgets what was held of the state. The lock is held.
+// reload reads the head, and empties the cache. The lock is held.
 func (s *State) reload(ctx context.Context) error {
 	s.doubtful = true
 	head, err := s.readHead(ctx)

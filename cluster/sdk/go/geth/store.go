@@ -141,7 +141,8 @@ func (s *Store) write(operations []operation) error {
 	return s.commit(ctx, values)
 }
 
-// clear deletes what the ledger has in a range, and what the operations before have put there.
+// clear deletes the keys of a range: those of the ledger, and those that earlier operations have
+// put.
 func (s *Store) clear(ctx context.Context, start, end []byte, values map[string][]byte) error {
 	low, high := s.bounds(start, end)
 	if bytes.Compare(low, high) >= 0 {

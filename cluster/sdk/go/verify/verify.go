@@ -34,8 +34,8 @@ type Verified struct {
 	Newer *Checkpoint
 	// NewerNote is the newer checkpoint as it is signed.
 	NewerNote []byte
-	// Header is that of the version, nil for a standing proof. In an interval proof it is any header
-	// of the log, and its version need not stand.
+	// Header is the version's header, or nil for a standing proof. In an interval proof it is any
+	// header of the log, and its version need not stand.
 	Header *Header
 	// Entry is the EntryHash of the header's bytes.
 	Entry Digest

@@ -5,7 +5,7 @@ use proptest::{prelude::*, test_runner::TestRunner};
 
 use crate::bench::{DATA, bench, imprint, request};
 
-/// A response, and what it says.
+/// A response, and its statement.
 struct Case {
     response: Vec<u8>,
     nonce: Nonce,

@@ -40,7 +40,7 @@ fn accept(token: &[u8], authority: &Authority, root: &str, signer: &str) -> Stam
     stamped
 }
 
-/// What OpenSSL prints as the time of a token, in the form of `Nov 29 18:15:30.123 2026 GMT`.
+/// The time of a token as OpenSSL prints it, in the form of `Nov 29 18:15:30.123 2026 GMT`.
 fn shown_by_openssl(response: &[u8]) -> String {
     let dir = crate::bench::scratch();
     let file = dir.path().join("response");

@@ -32,7 +32,7 @@ pub const ITEMS_MAX: usize = 1024;
 pub const LANES: u8 = 16;
 /// Most conditions of a request.
 pub const CONDITIONS_MAX: usize = 64;
-/// First bytes of what is signed.
+/// First bytes of a signed request.
 const WORDS: &[u8] = b"\x02coppice-journal";
 
 /// Whether a member's key signed a message.
@@ -136,7 +136,7 @@ impl Signed {
         Request { signed, signature, items }
     }
 
-    /// The canonical bytes, which are what is signed.
+    /// The canonical bytes, which the signature covers.
     ///
     /// # Panics
     /// If there are 2^16 conditions or more.

@@ -126,7 +126,8 @@ impl System for Store {
     }
 }
 
-/// Only proofs of ranges have an encoding: this one has nothing but the proof.
+/// The length of an encoded proof. Only proofs of ranges have an encoding, so the proof is encoded
+/// as a part of one whose other parts are empty.
 fn length(proof: FrozenProof) -> f64 {
     let written = |proof| {
         let mut out = Vec::new();

@@ -26,12 +26,13 @@ pub struct Believed {
     max_window: Option<Duration>,
 }
 
-/// What the stamps say of an entry.
+/// The time of an entry by the stamps.
 pub struct Judged {
-    /// By the authorities that the caller believes; `None` if there are none, and all is a claim.
+    /// The interval by the authorities that the caller believes. `None` without such authorities;
+    /// then all times are claims.
     pub interval: Option<Interval>,
     quorum: usize,
-    /// Why tokens don't count, and authorities that are set aside.
+    /// Reasons why tokens don't count, and authorities that are set aside.
     notes: Vec<String>,
     /// The nearest time below and above that tokens claim.
     claimed: (Option<Moment>, Option<Moment>),

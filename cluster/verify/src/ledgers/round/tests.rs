@@ -36,7 +36,7 @@ fn item(kind: u8, clues: &[&str], payload: &[u8]) -> Item {
     Item { kind, envelope: Envelope { nonce: [1; 32], clues, payload: payload.to_vec() } }
 }
 
-/// What a member signs, with the fields that tests change.
+/// A request that a member signs, with the fields that tests change.
 fn signed(ledger: LedgerId, name: &str, number: u64) -> Signed {
     Signed {
         cluster: CLUSTER,
