@@ -217,8 +217,8 @@ impl Api {
         Ok(())
     }
 
-    /// The answer to a refused request that is the newest one of its lane. It was applied before,
-    /// and is refused by what came since: its own number, a new key, a new epoch.
+    /// The answer to a refused request that is the newest one of its lane. The request was applied
+    /// before. It is refused because of its own number, a new key, or a new epoch.
     async fn replayed(&self, request: &Repeated, error: Status) -> Result<v1::AppendResponse, Status> {
         if planted(Bug::RepeatedAppendRefused) {
             return Err(error);

@@ -7,7 +7,7 @@ import (
 	"coppice.dev/sdk/verify"
 )
 
-// GivenOrder is an order as a ledger has it, by which journals were occulted.
+// GivenOrder is an order in a ledger. It has occulted journals.
 type GivenOrder struct {
 	// Leaf is the leaf of the order's own journal.
 	Leaf  *verify.Leaf

@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// intervalsMax is how many intervals of one key the cache holds. The oldest gives way.
+	// intervalsMax is how many intervals of one key the cache holds. Beyond that, the oldest is
+	// dropped.
 	intervalsMax = 4
 	// cutsMax is how many rollbacks the cache remembers. Beyond that, older views are no longer
 	// served.
@@ -186,8 +187,8 @@ func (c *cache) rollback(head coppice.Stamp) {
 	}
 }
 
-// put adds an interval to those of its key. One that begins with the same version is the same
-// value, which is then known for longer.
+// put adds an interval to those of its key. An interval that begins with the same version has the
+// same value, and extends the known one.
 func (c *cache) put(key string, held interval) {
 	c.change(key, func(all []interval) []interval {
 		for i := range all {

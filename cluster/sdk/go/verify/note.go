@@ -214,8 +214,8 @@ func parseDecimal(text string) (uint64, error) {
 	return value, nil
 }
 
-// OpenCheckpoint reads a note and checks that the key has signed it, which is to be the key in
-// force at its size. It does not say that the checkpoint continues another one.
+// OpenCheckpoint reads a note and checks that the key has signed it. The caller gives the key in
+// force at the note's size. OpenCheckpoint does not show that the checkpoint continues another one.
 func OpenCheckpoint(note []byte, key VKey) (Checkpoint, error) {
 	parsed, err := parseNote(note)
 	if err != nil {

@@ -3,7 +3,7 @@
 //! A commit returns before its revision is in the file: a thread persists it, and no call waits for
 //! that. At most one revision may wait (`deferred_persistence_commit_count`), so the commit of an
 //! empty batch returns only when the batch before it is in the file. Firewood never syncs its file,
-//! so a put does it after that.
+//! so a put syncs it after that.
 
 use std::{
     fs::File,
