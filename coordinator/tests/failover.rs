@@ -1,4 +1,4 @@
-//! Several coordinators, each of which takes writes. Whatever happens to the leader, another
+//! Several coordinators, each of which takes writes. After any fault of the leader, another
 //! coordinator commits, no acknowledged commit is lost, and none is applied twice.
 
 use std::{

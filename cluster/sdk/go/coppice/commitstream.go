@@ -81,7 +81,7 @@ func (s *CommitStream) Push(ctx context.Context, batch *Batch) (*Answer, error) 
 }
 
 // Next waits for the answer to the oldest batch without one; nil if all are answered. If the ledger
-// refuses a batch, the stream is over, and what became of the batches without an answer is unknown:
+// refuses a batch, the stream is over, and the outcome of the batches without an answer is unknown:
 // send them again by Session.CommitAs. If the ledger does not answer in time, the next call asks
 // again.
 func (s *CommitStream) Next(ctx context.Context) (*Answer, error) {
