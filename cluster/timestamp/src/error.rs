@@ -15,7 +15,7 @@ pub enum Error {
     /// The bytes are no nonce.
     #[error("a nonce of {bytes} bytes, it may have 8 to 32")]
     NonceSize {
-        /// How many there are.
+        /// The number of bytes.
         bytes: usize,
     },
     /// The certificates configured for an authority, or found in a token, are not readable.
@@ -36,7 +36,7 @@ pub enum Error {
     /// The token or the response is too long.
     #[error("{bytes} bytes, a time stamp may have 16384")]
     TooLong {
-        /// How long it is.
+        /// The number of bytes.
         bytes: usize,
     },
     /// The bytes are not the DER of a time stamp.
@@ -54,21 +54,21 @@ pub enum Error {
     /// A token has exactly one signer.
     #[error("{count} signers, a time stamp has one")]
     Signers {
-        /// How many there are.
+        /// The number of signers.
         count: usize,
     },
     /// A signed attribute is missing, stands twice, or has several values.
     #[error("{count} values of the signed attribute {attribute}, there must be one")]
     Attribute {
-        /// Its name.
+        /// The name of the attribute.
         attribute: &'static str,
-        /// How many values there are.
+        /// The number of values.
         count: usize,
     },
     /// The token has an extension that has to be understood, and is not.
     #[error("critical extension {extension}")]
     CriticalExtension {
-        /// Its identifier.
+        /// The identifier of the extension.
         extension: ObjectIdentifier,
     },
 
@@ -120,7 +120,7 @@ pub enum Error {
     /// The signer's certificate leads to none of the authority's roots, at the stamped time.
     #[error("no chain to the authority's roots that is valid at the stamped time: {problem}")]
     Chain {
-        /// Why the last attempt failed.
+        /// The reason why the last attempt failed.
         problem: String,
     },
 }

@@ -58,7 +58,7 @@ pub struct Anchor {
     pub stamps: Vec<Stamp>,
 }
 
-/// Why anchors, or what they say together, are refused.
+/// The reason why anchors are refused, alone or together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// An anchor doesn't come after the one before it.

@@ -43,7 +43,7 @@ pub enum Sight {
     Member { name: String, is_auditor: bool },
 }
 
-/// Whose payloads a caller may see in one ledger.
+/// The payloads that a caller may see in one ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Payloads {
     All,
@@ -142,7 +142,7 @@ impl Reads {
         Ok(Found { id, head: decoded(Head::decode(&record.value))?, appended })
     }
 
-    /// Whose payloads a caller may see in a ledger, by its records at head.
+    /// The payloads that a caller may see in a ledger, by its records at head.
     ///
     /// # Errors
     /// `NOT_A_MEMBER` if the caller may see nothing of the ledger.
