@@ -52,7 +52,7 @@ type Tamper = Box<dyn FnMut(&mut v1::PrepareRequest) + Send>;
 /// A root replica's message on its way to a coordinator.
 #[derive(Debug)]
 pub enum Said<'a> {
-    /// An attestation of the log's first entries, and their number.
+    /// The number of entries that were asked about, and the attestation.
     Attest(u64, &'a mut v1::AttestResponse),
     Read(&'a mut v1::ReadRootResponse),
     TakeOver(&'a mut v1::TakeOverResponse),
