@@ -40,7 +40,7 @@ CROWD_CLIENTS = 1024
 STEPS_SHOWN = 8
 TOOLS = (("etcd", "scripts/etcd"), ("etcd-drive", "loadtest/etcd"), ("immudb", "loadtest/immudb", "./server"),
          ("immudb-drive", "loadtest/immudb"), ("tessera", "loadtest/tessera", "./server"), ("tessera-drive", "loadtest/tessera"))
-# What systems do for an answer, by the first words of their names.
+# The work that systems do for an answer, by the first words of their names.
 FACTS = {
     "Coppice": ("one batch, one version", "on disk of a majority", "receipts of commits, presence and absence of keys at each version",
                 "defaults; one coordinator"),
@@ -272,8 +272,8 @@ class Bench:
 
 
 def costs(before, after, records):
-    """What a record cost. `before` and `after` are pairs: the usage of the servers, and the CPU
-    seconds of the driver."""
+    """Returns the costs of a record. `before` and `after` are pairs: the usage of the servers, and
+    the CPU seconds of the driver."""
     (servers, driver), (later, driver_later) = before, after
     split = {kind: (seconds - servers.cpu.get(kind, 0)) * 1e6 / records for kind, seconds in later.cpu.items()}
     return {

@@ -28,7 +28,7 @@ ENGINE_PICTURES = ("put-by-batch", "range-by-length-1000000", "get-by-history", 
 CLUSTER_PICTURES = ("write-1000-x-1024-B",)
 # Rows of the comparison of engines that the page leaves out, by what their names contain.
 LEFT_OUT = ("p50", "afterwards", "ranges of 1,000", "proof of one record")
-# Of the report's workloads.
+# The workload of the report that the page shows.
 WORKLOAD = "YCSB-like, Zipf 0"
 PARTIES = "Parties with histories of their own, in one store"
 
@@ -234,7 +234,7 @@ def engine(report):
 
 
 def load_cell(figures):
-    """What one system did under one load, and what a record cost: processor time of the servers, in
+    """Returns one system's figures under one load: processor time of the servers for a record, in
     brackets that of each kind of process; bytes on disk for writes."""
     def figure(form, *columns):
         values = [figures[column] for column in columns]

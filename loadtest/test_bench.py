@@ -41,7 +41,7 @@ class Goals(unittest.TestCase):
                 cells = {"Coppice 1 x 1": {half: [event(1, p99=p99)]}, "etcd 1": {half: [event(1, p99=10_000)]}}
                 judged = {row[0]: row[2] for row in bench.goals(cells, CEILING)}
                 self.assertEqual(judged.pop(f"Coppice 1 x 1, {half}: p99 <= {most / 10_000:g} x etcd 1"), holds)
-                # And 8 ms, as the disk allows.
+                # The other goals are those of 8 ms, which the disk allows.
                 self.assertEqual(list(judged.values()), [] if batch == 1000 else [True])
 
     def test_proven_reads_are_compared_with_linearizable_ones(self):

@@ -65,7 +65,7 @@ pub const EVERY_MIN: Duration = Duration::from_millis(100);
 pub struct Anchoring {
     /// The authorities, none of which has a root in common with another.
     pub authorities: Vec<Tsa>,
-    /// How many of them must stamp a checkpoint for an anchor.
+    /// The number of authorities that must stamp a checkpoint for an anchor.
     pub quorum: NonZeroUsize,
     /// The time from one anchor to the next.
     pub every: Duration,

@@ -314,7 +314,7 @@ async fn commits_go_on_while_one_replica_lies_or_is_away_and_not_without_a_major
         write(&leader, value).await.expect("two of three say something");
     }
     world.faults.tell_the_truth();
-    // No replica answers the coordinator, whatever the replicas say to each other.
+    // No replica answers the coordinator, but the replicas still talk to each other.
     world.faults.set(|call| if call.name == "attest" { Fate::Lost } else { Fate::Pass });
     let stalled = write(&leader, "7").await.expect_err("nobody attests");
     assert_eq!(reason(&stalled), Reason::Unavailable, "{stalled}");

@@ -1,4 +1,4 @@
-//! Several coordinators, each of which takes writes. Whatever happens to the leader, another
+//! Several coordinators, each of which takes writes. After any fault of the leader, another
 //! coordinator commits, no acknowledged commit is lost, and none is applied twice.
 
 use std::{
@@ -469,7 +469,8 @@ impl Service<http::Request<Body>> for Deaf {
     }
 }
 
-/// A coordinator that believes `Deaf` leads, the store that says so, and the leader's lease.
+/// A coordinator that takes `Deaf` for the leader, the store that names `Deaf`, and the leader's
+/// lease.
 async fn behind_a_deaf_leader() -> (World, Running, Deaf, (Arc<dyn Metadata>, LeaseId)) {
     let world = World::of(1, &[], Params::default()).await;
     let (deaf, store) = (Deaf::default(), fresh_store());

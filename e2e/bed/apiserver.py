@@ -1,4 +1,4 @@
-"""Certificates, and an API server with its etcd: the part of Kubernetes that has no demands on a
+"""Certificates, and an API server with its etcd: the part of Kubernetes that runs on any
 machine."""
 
 import base64

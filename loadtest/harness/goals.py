@@ -5,7 +5,7 @@ import statistics
 
 ONE, THREE = "Coppice 1 x 1", "Coppice 1 x 3"
 ETCD, ETCD_THREE, IMMUDB, TESSERA = "etcd 1", "etcd 3", "immudb 1", "Tessera 1"
-# Names of loads; reads are called by what their answers are.
+# Names of loads; names of reads say how they are answered.
 VERIFIED, LINEARIZABLE = "verified reads", "linearizable reads"
 SHARED = ", 4 connections"
 TEN = " of 10 keys"

@@ -19,7 +19,7 @@ LOG = f"warn,{STEPS}=debug"
 
 
 class Usage(typing.NamedTuple):
-    """What servers have used since their start."""
+    """The resources that servers have used since their start."""
 
     cpu: dict
     written: int

@@ -39,7 +39,7 @@ pub fn definitions() -> [(&'static str, CustomResourceDefinition); 2] {
 }
 
 /// Replaces unsigned formats: Kubernetes does not know them and warns about them at every
-/// installation. The bounds of each number say what it may be.
+/// installation. The bounds of each number stay in its definition.
 fn signed(definition: CustomResourceDefinition) -> CustomResourceDefinition {
     let mut value = serde_json::to_value(definition).expect("a definition is JSON");
     sign(&mut value);

@@ -1,4 +1,4 @@
-//! Errors while a resource is made true.
+//! Errors of reconciliations.
 
 use crate::reconcile::validate::Invalid;
 
@@ -12,7 +12,7 @@ pub enum Error {
         action: String,
         source: Box<kube::Error>,
     },
-    /// Somebody has to do something first.
+    /// A user has to act first.
     #[error("{message}")]
     Blocked {
         /// A word in camel case, for conditions and events.

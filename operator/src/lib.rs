@@ -1,4 +1,4 @@
-//! The operator: makes `LedgerCluster` resources true, and carries out `LedgerOperation`s.
+//! The operator: realizes `LedgerCluster` resources, and carries out `LedgerOperation`s.
 //!
 //! All decisions are pure functions of what was observed: which objects there should be
 //! ([`reconcile::build`]), which pod may be restarted next ([`rollout`]), what an operation does

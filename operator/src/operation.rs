@@ -96,7 +96,7 @@ pub fn claim(principal: &str, creator: Option<&str>) -> String {
     bounded(&format!("{principal}{CREATOR}{creator}"), CLAIM_BYTES_MAX)
 }
 
-/// Whether a header is the record of this operation, whatever creator it names.
+/// Whether a header is the record of this operation. The creator that it names does not matter.
 #[must_use]
 pub fn is_ours(header: &Header, principal: &str) -> bool {
     let recorded = match &header.body {

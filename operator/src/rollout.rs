@@ -162,7 +162,7 @@ impl Fleet {
     }
 
     /// A member's present part in a group. A pod that is being deleted, or whose process doesn't
-    /// run, has none, whatever was reported.
+    /// run, has no part, even if one was reported.
     fn part(&self, group: &Group, member: usize) -> Part {
         let runs = !matches!(self.members[member].state, State::Gone | State::Stopped);
         group.parts.get(&member).copied().filter(|_| runs).unwrap_or(Part::Silent)

@@ -282,7 +282,7 @@ impl Client {
         }
     }
 
-    /// What is known before a question is asked; `None` if no key is trusted.
+    /// The client's knowledge before it asks a question; `None` if no key is trusted.
     pub(crate) fn asking(&self) -> Option<Asking> {
         self.trust.as_ref().map(|trust| Asking { keys: trust.keys(), seen: trust.seen() })
     }

@@ -65,7 +65,7 @@ impl<'a> CommitStream<'a> {
         Self { session, want_receipt, under_way: VecDeque::new(), keys: VecDeque::new(), number, live: None }
     }
 
-    /// Sends the next batch. If as many batches are under way as may be, first waits for the answer
+    /// Sends the next batch. If [`UNDER_WAY_MAX`] batches are under way, first waits for the answer
     /// to the oldest one, and returns it.
     ///
     /// # Errors

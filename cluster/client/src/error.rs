@@ -55,7 +55,7 @@ pub enum Error {
     /// The proof holds, but it does not prove the answer.
     #[error("the answer can't be trusted: {0}")]
     Untrusted(&'static str),
-    /// The answer is not one that a ledger gives.
+    /// No ledger gives such an answer.
     #[error("the server's answer makes no sense: {0}")]
     Malformed(&'static str),
 }

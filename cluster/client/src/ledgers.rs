@@ -50,7 +50,7 @@ pub struct Appended {
 pub struct Wanted {
     /// The payloads.
     pub payload: bool,
-    /// What the authors signed. A proof then verifies their signatures.
+    /// The bytes that the authors signed. A proof then verifies their signatures.
     pub request: bool,
     /// A proof file, also if no key is trusted.
     pub proof: bool,
@@ -254,7 +254,7 @@ impl Client {
         Ok(told.journals)
     }
 
-    /// Reads journals. Whether an order has occulted those without content is left to the caller.
+    /// Reads journals. The caller checks that an order has occulted each journal without content.
     async fn journals_told(
         &self,
         ledger: LedgerId,
@@ -298,7 +298,7 @@ impl Client {
         Ok(Told { journals, proven, marks_proof: answer.marks_proof })
     }
 
-    /// Reads the journals with a clue, newest first: all of them, or the newest so many.
+    /// Reads the journals with a clue, newest first: all of them, or only a number of the newest.
     ///
     /// # Errors
     /// Like [`Client::describe_ledger`].
@@ -421,7 +421,7 @@ impl Client {
 /// The value of a key in a proven claim; `None` if it has none.
 ///
 /// # Errors
-/// If the proof does not say it: a record without its value is no absence.
+/// If the proof does not show the value: a record without its value does not prove an absence.
 fn proven_value<'c>(claim: &'c Claim<'_>, key: &[u8]) -> Result<Option<&'c [u8]>, Error> {
     let bare = Error::Untrusted("the proof leaves a record or its value out");
     let Claim::Query(QueryClaim { answer: Answer::Keys(shown), .. }) = claim else { return Err(bare) };
@@ -442,7 +442,7 @@ fn claim_stamp(claim: &Claim<'_>) -> Option<Stamp> {
     }
 }
 
-/// The place of an author: what does not change from request to request.
+/// The place of an author: the fields that are equal in all its requests.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     cluster: ClusterId,
@@ -525,8 +525,8 @@ impl Author {
     ///
     /// # Errors
     /// Those of [`Client::append`]. After a refusal the number of the lane is not used up. If the
-    /// one before is refused by `LANE`, another author has used the lane, and this one is of no use
-    /// any more: the ledger's journals show whether the request was applied.
+    /// request before is refused by `LANE`, another author has used the lane, and this author can't
+    /// be used any more: the ledger's journals show whether the request was applied.
     pub async fn append(
         &mut self,
         envelopes: Vec<Envelope>,
@@ -559,8 +559,8 @@ impl Author {
         want_receipt: bool,
     ) -> Result<Appended, Error> {
         if let Some(pending) = self.pending.take() {
-            // A refusal says that it was not applied. Only if another author has used the lane
-            // since, it may have been.
+            // A refusal says that the request was not applied. It may have been applied only if
+            // another author has used the lane since.
             let kept = pending.clone();
             match self.pass(pending, false).await {
                 Err(error) if error.outcome_unknown() => return Err(error),

@@ -1,7 +1,7 @@
 //! Times: which version was the newest at a time, verified if a key is trusted.
 //!
-//! A client that trusts a key does not leave it to the coordinator which version a read at a time
-//! is of. It asks for the version with its proof first, and then reads at that version.
+//! A client that trusts a key does not let the coordinator choose the version of a read at a time.
+//! It first asks for the version with a proof, and then reads at that version.
 
 use coppice_proto::{convert, v1};
 use coppice_types::{ErrorKind, Reason};

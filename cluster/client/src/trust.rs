@@ -242,9 +242,9 @@ impl Trust {
         Ok(seen.checkpoint)
     }
 
-    /// Verifies a proof, which must answer the question, and be no older than what was known before
-    /// it was asked. One of head must be of the newest version. Returns what the proof shows, and
-    /// its checkpoint.
+    /// Verifies a proof. It must answer the question, and be no older than what was known before
+    /// the question. If head was asked for, the proof must be of the newest version. Returns what
+    /// the proof shows, and its checkpoint.
     pub(crate) fn check<'a>(
         &self,
         asking: &Asking,
@@ -291,7 +291,7 @@ const OLDER: &str = "it is older than what this client had seen before it asked"
 
 const LATE: &str = "its checkpoint is signed by a key that the ledger had replaced before: keep it, it is evidence";
 
-/// What is known before a question is asked.
+/// The client's knowledge before it asks a question.
 pub(crate) struct Asking {
     pub keys: Arc<Keys>,
     /// The size of the newest checkpoint that was seen, in entries.

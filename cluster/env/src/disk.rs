@@ -1,7 +1,7 @@
 //! The real file system below one directory.
 //!
-//! Directories and files are accessible only to their owner, whatever the umask allows, because a
-//! ledger's data is private.
+//! Directories and files are accessible only to their owner, even if the umask allows more, because
+//! a ledger's data is private.
 
 use std::{
     fs,

@@ -58,8 +58,8 @@ impl fmt::Display for Shortage {
     }
 }
 
-/// The kind of a system error that means a shortage. The kinds of `std` don't do so for all of
-/// them.
+/// The kind of an error, by which a shortage can be told. `std` has no such kind for some
+/// shortages.
 pub(crate) fn kind(error: &io::Error) -> ErrorKind {
     match Shortage::of(error) {
         Some(Shortage::Space) => ErrorKind::StorageFull,

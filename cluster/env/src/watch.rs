@@ -1,8 +1,8 @@
 //! A value that others wait on, like `tokio::sync::watch` and with the same names.
 //!
 //! The difference is the order in which waiters are woken: here it is the order in which they began
-//! to wait. Tokio draws it from a random number that can't be set, so that a run could not be
-//! repeated. Only the newest value is kept: a late receiver never sees the values before it.
+//! to wait. Tokio draws it from a random number that can't be set, so a run could not be repeated.
+//! Only the newest value is kept: a late receiver never sees the values before it.
 
 use std::{
     collections::BTreeMap,

@@ -1,8 +1,7 @@
 //! The content of the embedded store, as a plain state machine: no clock, no files, no waiting.
 //!
 //! Invariants: nothing is bound to a lease that has ended. Candidates stand in the order of their
-//! tokens. The revision grows with every visible change and with every new candidate, and otherwise
-//! stays.
+//! tokens. The revision grows only with visible changes and new candidates.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -70,7 +69,7 @@ impl State {
             return Ok(None);
         }
         let oldest = self.history.front().map_or(self.revision, |changes| changes.revision);
-        // Revisions have no gaps, so the one before the oldest kept misses nothing.
+        // Revisions have no gaps, so a watch from the one before the oldest kept misses nothing.
         if asked.0 + 1 < oldest.0 || self.history.is_empty() {
             return Err(Error::Compacted { asked, oldest });
         }

@@ -21,8 +21,8 @@ use opentelemetry::{Context, KeyValue, context::FutureExt, global};
 use tonic::codegen::{Service, http};
 use tower::{Layer, service_fn};
 
-/// The number of timed calls. With so many, the clock's accuracy of a few milliseconds does not
-/// matter.
+/// The number of timed calls. With this many calls, the clock's accuracy of a few milliseconds does
+/// not matter.
 const CALLS: u32 = 5_000_000;
 const PROGRAM: Program =
     Program { name: "telemetry", version: "0", about: "Measures telemetry.", serves_clients: false, flags: &[] };

@@ -1,5 +1,5 @@
-//! Who may call what: roles in certificates, one table of all methods, the callers, and the access
-//! log.
+//! The rights of callers: roles in certificates, one table of all methods, the callers, and the
+//! access log.
 //!
 //! A certificate states a role by a URI among its alternative names: [`ROLE_URI`] and the role's
 //! name. It may state several. The cluster's processes are `node` and `coordinator`; clients are

@@ -228,7 +228,7 @@ impl Author {
             let payload = vec![b'p'; usize::try_from(self.rng.below(300)).expect("it is small")];
             items.push(Item { kind: DATA, envelope: self.envelope(clues, payload) });
         }
-        // What the author believes may be old: then the request is refused, and changes nothing.
+        // The author's view may be old. Then the request is refused, and changes nothing.
         let conditions = if self.rng.chance(100) { vec![Condition::Size(self.size)] } else { Vec::new() };
         let request = self.signed((lane, number), conditions).sign(&key_of(self.id), items);
         match self.send(&request).await {

@@ -26,7 +26,7 @@ pub type BatchId = u64;
 /// A checker's finding: the checker's name, a colon, and a description.
 pub type Finding = String;
 
-/// What a member was told of a request: its hash, the version, and the number of its first journal.
+/// The answer to a member's request: its hash, the version, and the number of its first journal.
 pub type Told = (Digest, Stamp, u64);
 
 /// A batch, and the answers that its sender got.
@@ -148,9 +148,9 @@ pub struct History {
     states: BTreeMap<(GroupId, u64, Version), ShardState>,
     /// Leaf hashes of the longest root log that any replica has had.
     log: Vec<Digest>,
-    /// Every request of a member that was ever sent, by the hash of what was signed.
+    /// Every request of a member that was ever sent, by the hash of the signed bytes.
     pub requests: BTreeMap<Digest, Checked>,
-    /// What members were told of their requests: hash, version, and number of the first journal.
+    /// The answers to members' requests: hash, version, and number of the first journal.
     pub appended: Vec<Told>,
     /// Nonces of the envelopes that orders have occulted.
     pub occulted: Vec<[u8; 32]>,

@@ -42,7 +42,7 @@ pub struct Authority {
     accuracy: Option<Accuracy>,
 }
 
-/// What a token says, verified: an authority stamped the imprint at this time.
+/// The verified statement of a token: an authority stamped the imprint at this time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamped {
     /// The stamped time.
@@ -78,15 +78,15 @@ impl Authority {
     ///
     /// # Errors
     ///
-    /// Refuses what is not readable, no roots, and more than 32.
+    /// Refuses certificates that are not readable, no roots, and more than 32.
     pub fn new(roots: &[u8]) -> Result<Self, Error> {
         let roots = read_certificates(roots)?;
         Ok(Self { roots, certificates: Vec::new(), policies: Vec::new(), accuracy: None })
     }
 
-    /// An authority of which there is a file with its certificates. Those that are their own
-    /// issuers are its roots, and the others lie between these and tokens. If there is none of the
-    /// first kind, all are roots.
+    /// An authority that is configured by one file of certificates. Certificates that are their own
+    /// issuers are its roots, and the others lie between roots and tokens. If no certificate is its
+    /// own issuer, all are roots.
     ///
     /// # Errors
     /// Those of [`new`](Self::new).
@@ -102,8 +102,8 @@ impl Authority {
         Ok(Self { roots, certificates, policies: Vec::new(), accuracy: None })
     }
 
-    /// The token with those certificates between its signer and the roots that it lacks, so that
-    /// others need nothing but the roots. They lie outside of what is signed.
+    /// Adds to the token the missing certificates between its signer and the roots, so that others
+    /// need nothing but the roots. They lie outside of the signed part.
     ///
     /// # Errors
     /// If the token is too long with them.
@@ -119,7 +119,7 @@ impl Authority {
     ///
     /// # Errors
     ///
-    /// Refuses what is not readable, none, and more than 32 in sum.
+    /// Refuses certificates that are not readable, none, and more than 32 in sum.
     pub fn with_certificates(mut self, certificates: &[u8]) -> Result<Self, Error> {
         self.certificates.extend(read_certificates(certificates)?);
         if self.certificates.len() > CERTIFICATES_MAX {
@@ -135,8 +135,8 @@ impl Authority {
         Self { policies: policies.to_vec(), ..self }
     }
 
-    /// Believes the authority's times no better than this: where a token names no accuracy, or a
-    /// finer one. Without this call, tokens that name none are refused.
+    /// Believes no accuracy that is finer than this, and takes it for tokens that name none.
+    /// Without this call, tokens that name none are refused.
     ///
     /// Authorities that stamp whole seconds cut fractions off, so less than a second makes little
     /// sense for these.
@@ -145,7 +145,8 @@ impl Authority {
         Self { accuracy: Some(accuracy), ..self }
     }
 
-    /// How many of so many authorities are a majority. One is, of none.
+    /// The number of authorities that is a majority of `authorities`. At least 1, also if there are
+    /// none.
     #[must_use]
     pub const fn majority(authorities: usize) -> NonZeroUsize {
         NonZeroUsize::MIN.saturating_add(authorities / 2)
@@ -225,7 +226,7 @@ fn anchor<'a>(root: &'a CertificateDer<'_>) -> Result<TrustAnchor<'a>, Error> {
 /// The maker of the request gives its nonce. To a reader of tokens that were kept, the nonce means
 /// nothing; it gives `None`.
 ///
-/// The certificates are judged as of the stamped time: whether they are valid now is of no matter.
+/// The certificates are judged as of the stamped time: whether they are valid now does not matter.
 /// Revocation is not looked at.
 ///
 /// # Errors
@@ -279,7 +280,8 @@ pub fn claimed_signer(token: &Token) -> Option<String> {
     Some(read_certificate(der).ok()?.subject().to_string())
 }
 
-/// Finds the certificate that the signature names by its hash, and compares what else names it.
+/// Finds the certificate that the signature names by its hash. Compares the other names that the
+/// token has for it.
 fn find_signer(signed: &Signed<'_>, authority: &Authority) -> Result<CertificateDer<'static>, Error> {
     let configured = authority.certificates.iter().chain(&authority.roots).map(|certificate| certificate.as_ref());
     let named = &signed.certificate;

@@ -8,20 +8,20 @@ use coppice_types::escape::escape;
 /// Most bytes of a refusal's text that are kept, before they are escaped.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// Why a token, or what it is judged by, is refused.
+/// The reason why a token, an authority or a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The bytes are no nonce.
     #[error("a nonce of {bytes} bytes, it may have 8 to 32")]
     NonceSize {
-        /// How many there are.
+        /// The number of bytes.
         bytes: usize,
     },
     /// The certificates configured for an authority, or found in a token, are not readable.
     #[error("certificates are not readable: {problem}")]
     Certificates {
-        /// What is wrong with them.
+        /// A description of the fault.
         problem: &'static str,
     },
     /// Two authorities have a root in common, so that one token could count for both.
@@ -36,7 +36,7 @@ pub enum Error {
     /// The token or the response is too long.
     #[error("{bytes} bytes, a time stamp may have 16384")]
     TooLong {
-        /// How long it is.
+        /// The number of bytes.
         bytes: usize,
     },
     /// The bytes are not the DER of a time stamp.
@@ -54,21 +54,21 @@ pub enum Error {
     /// A token has exactly one signer.
     #[error("{count} signers, a time stamp has one")]
     Signers {
-        /// How many there are.
+        /// The number of signers.
         count: usize,
     },
     /// A signed attribute is missing, stands twice, or has several values.
     #[error("{count} values of the signed attribute {attribute}, there must be one")]
     Attribute {
-        /// Its name.
+        /// The name of the attribute.
         attribute: &'static str,
-        /// How many values there are.
+        /// The number of values.
         count: usize,
     },
     /// The token has an extension that has to be understood, and is not.
     #[error("critical extension {extension}")]
     CriticalExtension {
-        /// Its identifier.
+        /// The identifier of the extension.
         extension: ObjectIdentifier,
     },
 
@@ -104,7 +104,7 @@ pub enum Error {
     Algorithm {
         /// Its identifier.
         algorithm: ObjectIdentifier,
-        /// What it is used for.
+        /// The purpose of the algorithm.
         purpose: &'static str,
     },
     /// The signature is wrong.
@@ -120,12 +120,12 @@ pub enum Error {
     /// The signer's certificate leads to none of the authority's roots, at the stamped time.
     #[error("no chain to the authority's roots that is valid at the stamped time: {problem}")]
     Chain {
-        /// Why the last attempt failed.
+        /// The reason why the last attempt failed.
         problem: String,
     },
 }
 
-/// What an authority says when it grants no token.
+/// An authority's answer if it grants no token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     status: u32,
@@ -161,7 +161,7 @@ impl Refusal {
         self.failure
     }
 
-    /// What the authority says, escaped and cut off after 256 bytes.
+    /// The authority's text, escaped and cut off after 256 bytes.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text

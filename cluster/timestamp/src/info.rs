@@ -1,7 +1,7 @@
-//! What a token states: `TSTInfo` of RFC 3161.
+//! The statement of a token: `TSTInfo` of RFC 3161.
 //!
-//! It has a reader of its own, because the readers at hand lose fractions of a second or refuse
-//! them, and both the time and its accuracy must be exact.
+//! It has a reader of its own, because other libraries lose fractions of a second or refuse them.
+//! Both the time and its accuracy must be exact.
 
 use const_oid::ObjectIdentifier;
 
@@ -22,7 +22,7 @@ pub struct Info {
     pub time: Moment,
     /// How far the time may be off. `None` if the token doesn't say.
     pub accuracy: Option<Accuracy>,
-    /// The imprint of what is stamped. `None` if it is not of SHA-256.
+    /// The imprint of the stamped bytes. `None` if it is not of SHA-256.
     pub imprint: Option<[u8; IMPRINT_BYTES]>,
     /// The nonce, as the contents of a DER INTEGER.
     pub(crate) nonce: Option<Vec<u8>>,

@@ -1,7 +1,7 @@
 //! When the entries of a log were sequenced, as far as time stamps prove it.
 //!
-//! An *anchor* is an entry of the log that holds stamps over a checkpoint of the same log. What is
-//! in that checkpoint is older than the stamps; what comes after the anchor is younger. Neither
+//! An *anchor* is an entry of the log that holds stamps over a checkpoint of the same log. Entries
+//! in that checkpoint are older than the stamps; entries after the anchor are younger. Neither
 //! needs the log's own clock.
 //!
 //! Authority j stamps the log's first n entries at t, with accuracy a, and the stamp is kept in the
@@ -26,7 +26,7 @@ use std::{
 
 use crate::{Moment, Stamped};
 
-/// What an authority stamped, for one anchor.
+/// One authority's stamp of an anchor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// The authority's index among those that are configured.
@@ -58,7 +58,7 @@ pub struct Anchor {
     pub stamps: Vec<Stamp>,
 }
 
-/// Why anchors, or what they say together, are refused.
+/// The reason why anchors are refused, alone or together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// An anchor doesn't come after the one before it.

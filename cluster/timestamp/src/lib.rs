@@ -27,11 +27,11 @@
 //!    digest of the content, and the name of the signer's certificate by a hash of the SHA-2 family
 //!    (`ESSCertIDv2`). The name by SHA-1 (`ESSCertID`) alone is refused.
 //! 4. The certificate with that hash agrees with all else that names the signer.
-//! 5. Its key made the signature over the signed attributes.
-//! 6. Its extended key usage is critical and `timeStamping` alone; its key usage, if it has one, is
-//!    for signatures alone.
-//! 7. It leads to a root of the authority that is judged by, by certificates that are all valid at
-//!    the stamped time. No system's store of roots has a part in this.
+//! 5. The certificate's key made the signature over the signed attributes.
+//! 6. The certificate's extended key usage is critical and `timeStamping` alone; its key usage, if
+//!    it has one, is for signatures alone.
+//! 7. Certificates that are all valid at the stamped time lead from it to a root of the given
+//!    authority. The system's store of roots plays no part.
 //!
 //! Signatures of tokens and certificates may be RSA with PKCS #1 v1.5, with keys of 2048 bits or
 //! more and SHA-256, SHA-384 or SHA-512, and ECDSA over P-256 and P-384 with SHA-256 or SHA-384.

@@ -15,13 +15,13 @@ const NANOS_PER_MICRO: i128 = 1_000;
 pub struct Moment(i128);
 
 impl Moment {
-    /// The moment that is so many nanoseconds after the beginning of 1970.
+    /// The moment at this number of nanoseconds after the beginning of 1970.
     #[must_use]
     pub const fn from_nanoseconds(nanoseconds: i128) -> Self {
         Self(nanoseconds)
     }
 
-    /// The moment that is so many milliseconds after the beginning of 1970, as headers have it.
+    /// The moment at this number of milliseconds after the beginning of 1970, the unit of headers.
     #[must_use]
     pub const fn from_milliseconds(milliseconds: u64) -> Self {
         Self(milliseconds as i128 * NANOS_PER_MILLI)
@@ -108,14 +108,14 @@ pub struct Accuracy {
 }
 
 impl Accuracy {
-    /// The sum of so many seconds, milliseconds and microseconds. `None` if there are a thousand
-    /// of the last two or more.
+    /// The sum of seconds, milliseconds and microseconds. `None` if the milliseconds or the
+    /// microseconds are a thousand or more.
     #[must_use]
     pub const fn new(seconds: u32, millis: u16, micros: u16) -> Option<Self> {
         if millis < 1000 && micros < 1000 { Some(Self { seconds, millis, micros }) } else { None }
     }
 
-    /// So many milliseconds, which may be more than a thousand.
+    /// An accuracy in milliseconds, which may be more than a thousand.
     #[must_use]
     pub const fn from_millis(millis: u32) -> Self {
         // The remainder is below a thousand.

@@ -1,4 +1,4 @@
-//! What is sent to an authority.
+//! Requests to an authority.
 
 use const_oid::ObjectIdentifier;
 
@@ -13,7 +13,7 @@ pub const NONCE_BYTES_MIN: usize = 8;
 /// Most bytes of a nonce.
 pub const NONCE_BYTES_MAX: usize = 32;
 
-/// A number that no other request has, by which an answer is known as that to this request.
+/// A number that no other request has. It shows that an answer is for this request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nonce {
     /// The contents of a DER INTEGER.

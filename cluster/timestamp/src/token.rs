@@ -1,4 +1,4 @@
-//! What an authority sends back: a response with a token, and what the token's signature covers.
+//! The response of an authority: a token, and the part of it that the signature covers.
 
 use std::collections::BTreeSet;
 
@@ -64,8 +64,8 @@ impl Token {
         self.signed().map(|signed| signed.certificates).unwrap_or_default()
     }
 
-    /// The token with these certificates in addition to its own. They lie outside of what is
-    /// signed.
+    /// The token with these certificates in addition to its own. They lie outside of the signed
+    /// part.
     pub(crate) fn with_certificates(&self, more: &[&[u8]]) -> Result<Self, Error> {
         let mut token = Reader::new(&self.der, "token").nested(SEQUENCE, "token")?;
         let kind = token.element(OBJECT_IDENTIFIER)?.whole;
@@ -88,13 +88,13 @@ impl Token {
         Self::parse(&der::element(SEQUENCE, &[kind, &der::element(der::context(0), &[&data])]))
     }
 
-    /// What the token states, unverified.
+    /// The statement of the token, unverified.
     #[must_use]
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// What the token's signature covers and names.
+    /// The data that the token's signature covers and names.
     pub(crate) fn signed(&self) -> Result<Signed<'_>, Error> {
         Signed::parse(&self.der)
     }
@@ -133,7 +133,7 @@ fn first_bit(contents: &[u8]) -> Option<u32> {
     u32::try_from(byte).ok()?.checked_mul(8)?.checked_add(bytes[byte].leading_zeros())
 }
 
-/// What a token's signature covers and names.
+/// The data that a token's signature covers and names.
 pub(crate) struct Signed<'a> {
     /// The bytes of the `TSTInfo`.
     pub content: &'a [u8],
@@ -155,7 +155,7 @@ pub(crate) struct Signed<'a> {
     pub signature: &'a [u8],
 }
 
-/// What names a certificate by its issuer.
+/// The name of a certificate by its issuer and serial number.
 #[derive(Clone, Copy)]
 pub(crate) struct Issued<'a> {
     /// The DER of the issuer's name.

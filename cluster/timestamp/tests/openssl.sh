@@ -1,10 +1,10 @@
 #!/bin/sh
 # openssl.sh DIR: makes roots and time-stamping authorities in DIR, by the `openssl` command.
-# openssl.sh DIR SECONDS: adds there the authority `brief`, whose certificate expires so soon.
+# openssl.sh DIR SECONDS: adds the authority `brief` to DIR. Its certificate expires after SECONDS.
 #
 # `tsa.cnf` has a section for each way of stamping; `NAME.pem` and `NAME.key` are certificates and
-# keys, `below-NAME.pem` is what lies between a signer and its root, if anything does, and
-# `chain-NAME.pem` is both.
+# keys, `below-NAME.pem` has the certificates between a signer and its root, if there are any, and
+# `chain-NAME.pem` has both.
 set -eu
 cd "$1"
 

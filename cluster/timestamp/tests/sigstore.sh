@@ -2,8 +2,8 @@
 # sigstore.sh SERVER DIR [FLAG...]: runs sigstore's authority, sends it each DIR/*.tsq, keeps the
 # answers as .tsr, and its certificates as chain.pem.
 #
-# The authority listens on port 2112 of all interfaces besides its own, whatever it is told. So it
-# gets a network, and a tree of processes that ends with this script, of its own.
+# The authority always listens on port 2112 of all interfaces, too. So it gets a network of its own,
+# and a tree of processes of its own, which ends with this script.
 set -eu
 if [ -z "${COPPICE_APART:-}" ]; then
     user=--map-root-user

@@ -1,8 +1,8 @@
 //! Proof files and their parts, encoded and decoded (`docs/verification.md` section 12).
 //!
 //! Decoding checks only the shape; [`crate::verify`] says what a file proves. Decoded parts borrow
-//! from the file. A decoded file takes at most about twenty times the file's length in memory, and
-//! far less if its records are puts, whatever counts it claims.
+//! from the file. Whatever counts it claims, a decoded file takes at most about twenty times the
+//! file's length in memory. It takes far less if its records are puts.
 
 mod digests;
 mod interval;

@@ -71,7 +71,7 @@ fn seeds(sample: &Sample) -> Vec<Vec<u8>> {
     seeds
 }
 
-/// What members signed, the records that followed, and proofs of them.
+/// Bytes that members signed, the records that followed, and proofs of them.
 fn of_ledgers() -> Vec<Vec<u8>> {
     let world = World::new();
     let shown = Shown { request: true, envelope: true };

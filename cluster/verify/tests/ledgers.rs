@@ -456,7 +456,7 @@ fn a_replaced_key_signs_nothing_behind_its_change_though_the_change_is_hidden() 
     assert!(verify(&encode(&honest), world.cluster.key.verifier(), None).is_err());
 }
 
-/// What a server tells an auditor of a version's appends to a ledger.
+/// A server's answer to an auditor about a version's appends to a ledger.
 fn told(world: &World, stamp: Stamp, ledger: LedgerId) -> Vec<Told> {
     let leaf = |jsn: u64| {
         Leaf::decode(world.cluster.value(world.head(), &leaf_key(ledger, jsn)).expect("there")).expect("a leaf")

@@ -21,7 +21,7 @@ flags=(
 export RUSTFLAGS="${flags[*]}" RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1
 export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld-19
 export RUSTC_WRAPPER=$here/rustc.sh
-# What is set for the compiler of the product is not for this one.
+# These settings are for the compiler of the product, and not for this one.
 unset RUSTC_WORKSPACE_WRAPPER CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET
 cd "$here"
 cargo build --quiet --release --locked --target $target --target-dir "$dir" \

@@ -73,15 +73,15 @@ impl Repeated {
     }
 }
 
-/// Whether the refusal may come from what was applied since the request itself was: a later number
-/// of its lane, another key, role or epoch, or the name that it has founded.
+/// Whether the refusal may come from later requests, after this one was applied: a later number of
+/// its lane, another key, role or epoch, or the name that it has founded.
 fn may_be_repeated(error: &Status) -> bool {
     use Reason::{BadSignature, Lane, NotPossible, OrderIncomplete, RoleMissing, StaleView};
     let refused = status::reason(error);
     matches!(refused, Some(Lane | BadSignature | RoleMissing | StaleView | NotPossible | OrderIncomplete))
 }
 
-/// What a caller may see of ledgers, by its certificate.
+/// A caller's view of ledgers, by its certificate.
 pub fn sight(request: &tonic::Extensions) -> Sight {
     match member_of(request) {
         MemberSaid::Unchecked => Sight::All,
@@ -217,8 +217,8 @@ impl Api {
         Ok(())
     }
 
-    /// The answer to a refused request that is the newest one of its lane. It was applied before,
-    /// and is refused by what came since: its own number, a new key, a new epoch.
+    /// The answer to a refused request that is the newest one of its lane. The request was applied
+    /// before. It is refused because of its own number, a new key, or a new epoch.
     async fn replayed(&self, request: &Repeated, error: Status) -> Result<v1::AppendResponse, Status> {
         if planted(Bug::RepeatedAppendRefused) {
             return Err(error);

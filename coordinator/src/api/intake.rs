@@ -30,7 +30,7 @@ use crate::{
 /// The receiving end of a channel for an answer.
 pub type Receive<T> = oneshot::Receiver<Result<T, Status>>;
 
-/// What the genesis header says. It never changes.
+/// The content of the genesis header. It never changes.
 #[derive(Clone, Debug)]
 pub struct Founded {
     pub cluster: ClusterId,
@@ -71,7 +71,7 @@ impl Intake {
         Self { log, limits, metrics, quotas, commands, queue_slots, queue_bytes, genesis: Arc::default() }
     }
 
-    /// What the genesis header says, read from the first view.
+    /// The content of the genesis header, read from the first view.
     ///
     /// # Errors
     /// `UNAVAILABLE` without a quorum of the root group.

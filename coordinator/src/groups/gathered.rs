@@ -97,7 +97,7 @@ impl Gathered {
         }
     }
 
-    /// Asks for the reads that wait until there are none.
+    /// Asks for waiting reads, call after call, until none are left.
     async fn work_off(self: Arc<Self>, state: Vec<u8>, request: v1::ShardReadRequest) {
         while let Some(reads) = self.next(&state) {
             self.ask(&request, reads).await;

@@ -6,11 +6,11 @@
 //! witness has its own task, so a slow or dead one does not delay the others. Nothing here delays a
 //! commit.
 //!
-//! Every coordinator asks, so that each can show cosigned checkpoints, whichever leads and
-//! whichever a witness can reach. Coordinators that don't lead ask seldom, and only after the log
-//! has grown. Several coordinators, or a deposed leader, do no harm: all of them show only
-//! committed logs, and a witness that has cosigned a larger one says so. Nothing is kept on disk,
-//! since each witness reports the size that it cosigned last.
+//! Every coordinator asks, so that each can show cosigned checkpoints. It does not matter which
+//! coordinator leads, or which ones a witness can reach. Coordinators that don't lead ask seldom,
+//! and only after the log has grown. Several coordinators, or a deposed leader, do no harm: all of
+//! them show only committed logs, and a witness that has cosigned a larger one says so. Nothing is
+//! kept on disk, since each witness reports the size that it cosigned last.
 
 mod client;
 

@@ -40,9 +40,9 @@ pub struct Plan {
     pub stamp: Stamp,
     /// The batches and requests of members, in the order of their application.
     pub batches: Vec<Arc<Request>>,
-    /// What follows from each request of a member, in their order.
+    /// The entries and writes that follow from members' requests, in the order of the requests.
     pub appends: Vec<Part>,
-    /// What follows for the ledgers that they append to.
+    /// The entries and writes for the ledgers that the requests append to.
     pub heads: Vec<Part>,
     /// The touched shards.
     pub shards: BTreeMap<ShardId, ShardPlan>,

@@ -148,7 +148,7 @@ pub struct Draft {
     pub verdicts: Vec<Verdict>,
     /// The writes of the taken batches.
     pub overlay: Overlay,
-    /// What follows from each taken request of a member, in their order.
+    /// The results of the taken requests of members, in the order of the requests.
     pub appended: Vec<Appended>,
     /// The ledgers that they append to, in the order of their ids.
     pub closed: Vec<Closed>,

@@ -67,8 +67,8 @@ pub struct Request {
     pub involved: BTreeSet<ShardId>,
     /// An upper bound of the bytes that the batch adds to a prepare.
     pub bytes: u64,
-    /// What a member asks to append. Such a request has no writes of its own: they follow from the
-    /// state that it is judged in.
+    /// The journals that a member asks to append. Such a request has no writes of its own: they
+    /// follow from the state in which it is judged.
     pub append: Option<Box<Checked>>,
 }
 

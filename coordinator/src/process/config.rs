@@ -144,7 +144,7 @@ pub struct Tsa {
     pub url: String,
     /// The PEM file of its roots, and of certificates that its tokens may lack.
     pub root: PathBuf,
-    /// How far its times may be off at least, in ms. Needed where its tokens don't say it.
+    /// The best accuracy of its times that is believed, in ms. Needed if its tokens name none.
     pub accuracy_ms: Option<u32>,
 }
 

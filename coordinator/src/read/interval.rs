@@ -62,8 +62,8 @@ impl Found {
 /// Makes the proof file for an entry.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` for a request without an entry; `NOT_FOUND` for an entry that the log has
-/// not; `UNAVAILABLE` without a quorum of the root group, or in time of witnesses.
+/// `INVALID_ARGUMENT` for a request without an entry; `NOT_FOUND` for an entry that is not in the
+/// log; `UNAVAILABLE` without a quorum of the root group, or in time of witnesses.
 pub async fn interval(log: &RootLog, shown: &Shown, request: &v1::GetIntervalRequest) -> Result<Bytes, Status> {
     let count = usize::try_from(request.anchors.max(1)).unwrap_or(usize::MAX);
     if count > ANCHORS_MAX {

@@ -1,8 +1,8 @@
 //! Reads of ledgers of members (`docs/verification.md` section 18): which ledgers and members there
 //! are, and the records that new requests depend on.
 //!
-//! A ledger's records lie under reserved keys, which no other call reads. What a caller may see is
-//! judged by the records at head, whatever version is read.
+//! A ledger's records lie under reserved keys, which no other call reads. A caller's view is judged
+//! by the records at head, even if an older version is read.
 //!
 //! ```text
 //!  journals    journals and lineages, with their proofs
@@ -32,18 +32,18 @@ use crate::{groups::wire, plan::Refusal};
 
 pub use journals::JOURNALS_MAX;
 
-/// What a caller may see of ledgers.
+/// A caller's view of ledgers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sight {
     /// Everything, since nobody checks roles.
     All,
     /// Everything but payloads.
     Hashes,
-    /// What a member of this name may see, or an auditor where it is no member.
+    /// The view of the member with this name; that of an auditor in ledgers without this member.
     Member { name: String, is_auditor: bool },
 }
 
-/// Whose payloads a caller may see in one ledger.
+/// The payloads that a caller may see in one ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Payloads {
     All,
@@ -142,7 +142,7 @@ impl Reads {
         Ok(Found { id, head: decoded(Head::decode(&record.value))?, appended })
     }
 
-    /// Whose payloads a caller may see in a ledger, by its records at head.
+    /// The payloads that a caller may see in a ledger, by its records at head.
     ///
     /// # Errors
     /// `NOT_A_MEMBER` if the caller may see nothing of the ledger.

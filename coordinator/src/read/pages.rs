@@ -2,7 +2,7 @@
 //!
 //! Each page takes a separate call to any replica that has the state, so nothing is open between
 //! two pages. A page must continue after the previous one, otherwise the answer is refused. So a
-//! scan ends, whatever a node answers.
+//! scan ends for any answers of a node.
 
 use bytes::Bytes;
 use coppice_proto::v1::{self, shard_scan_request::Scan};

@@ -214,8 +214,8 @@ async fn resign(tenure: Tenure) {
 }
 
 /// Becomes the leader of a new term, and learns the ledger's state. Returns `None` if another term
-/// began after `last`, the last one of this coordinator. In that case the leadership is not taken
-/// back, whatever the metadata store says.
+/// began after `last`, this coordinator's last term. Then the leadership is not taken back, even if
+/// the metadata store picks this coordinator.
 async fn take_over(
     (name, Resources { log, limits, clock, .. }): (&str, &Resources),
     genesis: &[u8],

@@ -50,7 +50,7 @@ fn data(clues: &[&str], payload: &str) -> Item {
     item(DATA, clues, payload.as_bytes())
 }
 
-/// What a request names of its cluster.
+/// The facts about its cluster that a request names.
 #[derive(Clone)]
 struct Place {
     cluster: ClusterId,
@@ -645,7 +645,7 @@ async fn a_new_key_signs_from_the_next_journal_on() {
     // The coordinator remembers the old key, and must not believe it.
     let old = place.signed("mill", (0, 3)).sign(&key("mill"), vec![data(&[], "by the old key")]);
     assert_eq!(reason(&append(client, &old).await.expect_err("its key has ended")), Reason::BadSignature);
-    // What the old key signed and was applied is answered again, as long as it is the newest.
+    // An applied request of the old key is answered again, as long as it is the newest.
     let again =
         append(client, &place.signed("mill", (0, 2)).sign(&key("mill"), items())).await.expect("it was applied");
     assert_eq!((again.first_jsn, again.replayed), (changed.first_jsn, true));

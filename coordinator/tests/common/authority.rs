@@ -26,7 +26,7 @@ pub enum Habit {
     Sound,
     /// It takes requests and never answers.
     Silent,
-    /// It answers after so many milliseconds.
+    /// It answers after this number of milliseconds.
     Slow(u64),
     /// Its answer has no end.
     Endless,
@@ -189,7 +189,7 @@ impl Inner {
     }
 }
 
-/// What the answer in this folder states, signed by another certificate.
+/// The statement of the answer in this folder, signed by another certificate.
 fn signed_by(dir: &Path, signer: &str) -> Vec<u8> {
     let path = |name: &str| dir.join(name);
     let openssl = |words: &[&str]| {

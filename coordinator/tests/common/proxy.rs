@@ -52,7 +52,7 @@ type Tamper = Box<dyn FnMut(&mut v1::PrepareRequest) + Send>;
 /// A root replica's message on its way to a coordinator.
 #[derive(Debug)]
 pub enum Said<'a> {
-    /// An attestation, asked for a log of this many entries.
+    /// The number of entries that were asked about, and the attestation.
     Attest(u64, &'a mut v1::AttestResponse),
     Read(&'a mut v1::ReadRootResponse),
     TakeOver(&'a mut v1::TakeOverResponse),
@@ -82,8 +82,8 @@ impl Faults {
         *self.0.lock().expect("no rule panics") = Some(Box::new(rule));
     }
 
-    /// Lets this many prepares and headers pass; later ones meet this fate. The receiver gets each
-    /// call that met it, and the last one that passed.
+    /// Lets this many prepares and headers pass; later ones meet this fate. The receiver gets a
+    /// message for the last call that passes, and for each later one.
     pub fn after(&self, passing: u64, fate: Fate) -> mpsc::UnboundedReceiver<()> {
         let (tell, told) = mpsc::unbounded_channel();
         let mut seen = 0;
@@ -101,7 +101,7 @@ impl Faults {
         told
     }
 
-    /// Loses calls with this name from now on. The receiver gets each of them.
+    /// Loses calls with this name from now on. The receiver gets a message for each.
     pub fn lose(&self, name: &'static str) -> mpsc::UnboundedReceiver<()> {
         let (tell, told) = mpsc::unbounded_channel();
         self.set(move |call| {

@@ -32,7 +32,7 @@ pub struct Options {
     /// The cluster's public key, by which reads are verified.
     #[arg(long, value_name = "VKEY")]
     pub key: String,
-    /// What the clients do.
+    /// The work of the clients.
     #[arg(long, default_value = "append")]
     pub mode: Mode,
     /// Clients, each with a connection and a lane of its own.
@@ -118,7 +118,7 @@ fn signer(name: &str, seed: &[u8; 32]) -> Result<SignerKey> {
     SignerKey::from_seed(name, seed).map_err(|_| anyhow::anyhow!("a name that no key has"))
 }
 
-/// Founds a ledger with so many members, all of them writers and readers.
+/// Founds a ledger with this number of members, all of them writers and readers.
 async fn found(client: &Client, name: &str, members: usize, spread: bool) -> Result<Scene> {
     let members: Vec<_> = (0..members.max(1)).map(|at| (format!("member-{at}"), random())).collect();
     let grant = |(at, (name, seed)): (usize, &(String, [u8; 32]))| {

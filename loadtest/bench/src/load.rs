@@ -34,7 +34,7 @@ pub struct Shape {
     pub rate: Option<f64>,
 }
 
-/// What one client does: a call, by its number among those of all clients.
+/// Makes a client's call, by its number among the calls of all clients.
 pub type Caller = Box<dyn FnMut(u64) -> BoxFuture<'static, Result<(), Error>> + Send>;
 
 /// The measurements of a load.

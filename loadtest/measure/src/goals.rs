@@ -9,7 +9,7 @@ const OURS: &str = "coppice";
 const ROCKSDB: &str = "rocksdb-synced";
 const QMDB: &str = "qmdb";
 const FIREWOOD: &str = "firewood";
-/// The fifth of the data, for measurements at two sizes.
+/// A fifth of the data, for measurements at two sizes.
 const OURS_SMALL: &str = "coppice-fifth";
 /// Ten times the data of the comparison.
 const OURS_LARGE: &str = "coppice-tenfold";

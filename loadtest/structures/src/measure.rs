@@ -278,9 +278,9 @@ pub struct Sharing {
     pub structure: String,
     /// The share of records that all parties have, in percent.
     pub overlap_percent: u64,
-    /// As in [`Sizes`], over the parties' newest versions.
+    /// Like [`Sizes`], over the parties' newest versions.
     pub deduplication: f64,
-    /// As in [`Sizes`].
+    /// Like [`Sizes`].
     pub node_sharing: f64,
 }
 

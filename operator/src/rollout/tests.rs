@@ -266,7 +266,7 @@ impl World {
         };
         let members =
             (0..self.pods.len()).map(|pod| member(pod, state(self, pod), self.pods[pod].template != current)).collect();
-        // In bad times an answer may be late, whatever the replica does.
+        // In bad times any answer may be late.
         let part = |world: &mut Self, group: usize, pod: usize| match world.groups[group].1 {
             _ if !calm && world.random.one_in(4) => Part::Unknown,
             Some(leader) if leader == pod => Part::Leads,

@@ -308,7 +308,7 @@ fn a_snapshot_is_asked_for_again_if_a_later_leader_has_a_shorter_log() {
 }
 
 /// Only two of three replicas are up, so nothing is committed without the quarantined one. The
-/// leader does not know that the newest entry is in its log.
+/// leader does not know that the quarantined replica's log has the newest entry.
 #[test]
 fn a_quarantined_replica_takes_what_is_not_committed_before_it_waits_for_a_snapshot() {
     for another_leads in [false, true] {

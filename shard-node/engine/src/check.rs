@@ -126,9 +126,9 @@ pub(crate) fn check_superblock(storage: &Arc<dyn Storage>, superblock: &Superblo
     check_state(storage, superblock, &|_| None)
 }
 
-/// Checks the state that a superblock names, and that each value that is erased has the record that
-/// says so: `reason` gives the record's key for that of the value, or `None` if the value needs
-/// none. What a snapshot calls erased is in no digest.
+/// Checks the state that a superblock names. Also checks that each erased value has the record that
+/// erases it: `reason` gives that record's key by the value's key, or `None` if the value needs
+/// none. No digest covers the erased keys that a snapshot names.
 pub(crate) fn check_state(
     storage: &Arc<dyn Storage>,
     superblock: &Superblock,

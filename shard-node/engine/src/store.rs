@@ -67,7 +67,8 @@ pub(crate) struct Store {
     filters: RwLock<PlaceMap<ValueRef, Arc<Filter>>>,
     blocks: BlockCache,
     name_percent_max: u32,
-    /// Leaves of smaller trees are in the old cache anyway, and are soon merged again.
+    /// Smaller trees have no shortcuts: their leaves are in the old cache anyway, and they are soon
+    /// merged again.
     shortcut_records_min: u64,
     /// Larger filters stay in memory only if deletes, or gets of keys in older trees, need them.
     small_filter_bytes_max: usize,

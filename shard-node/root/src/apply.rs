@@ -221,7 +221,8 @@ impl Root {
         Ok(Checked { header, changed, growth })
     }
 
-    /// Checks that an anchor stamps a larger log than the one before, with the root that it had.
+    /// Checks that the anchor's stamps are over a larger log than those before, and that the log
+    /// had the stamped root at that size.
     fn check_anchor(&self, ledger: &Ledger, anchor: &Anchor, command: &AppendHeader) -> Result<States, Stop> {
         check_no_change(command, "an anchor changes no state")?;
         let Anchor::Stamps(stamps) = anchor else { return Ok(States::new()) };
@@ -395,7 +396,7 @@ fn check_journal(ledger: &Ledger, command: &AppendHeader, growth: &mut Growth) -
     }
 }
 
-/// Checks that the header leaves the shards' states as they are; `what` says so otherwise.
+/// Checks that the header leaves the shards' states as they are. If not, the refusal says `what`.
 fn check_no_change(command: &AppendHeader, what: &'static str) -> Result<(), Refusal> {
     check_no_journal(command)?;
     let leaf = command.changed_leaves.first();

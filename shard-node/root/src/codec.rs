@@ -19,7 +19,7 @@ pub(crate) fn to_usize(value: u32) -> usize {
     value as usize
 }
 
-/// Reads a counted list. Memory grows with the bytes at hand, whatever the count says.
+/// Reads a counted list. Memory grows with the bytes at hand, and not with the count.
 pub(crate) fn list<T>(
     input: &mut Reader<'_>,
     mut item: impl FnMut(&mut Reader<'_>) -> Result<T, Error>,

@@ -28,7 +28,7 @@ pub enum Error {
     Corrupted {
         /// The file with the bytes.
         file: String,
-        /// What is wrong with them.
+        /// A description of the damage.
         what: String,
     },
     /// A raft entry is not a command that this code knows. The replica stops.
@@ -176,7 +176,7 @@ pub enum Refusal {
     #[error("the changed leaf of shard {shard} does not fit: {what}")]
     Leaf {
         shard: ShardId,
-        /// What is wrong with the leaf.
+        /// The property that is wrong.
         what: &'static str,
     },
     /// A journal entry can't be decoded, or is in the wrong place.
@@ -184,7 +184,7 @@ pub enum Refusal {
     Journal {
         /// The entry's place in the journal.
         entry: usize,
-        /// What is wrong with the entry.
+        /// The property that is wrong.
         what: &'static str,
     },
     /// The target or boundary lies above head.

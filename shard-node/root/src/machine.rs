@@ -87,7 +87,7 @@ pub enum Outcome {
         highest_number: u64,
         /// Identity of that number's batch; `None` if it is below the window.
         batch_hash: Option<Digest>,
-        /// How many of the last numbers are remembered.
+        /// The count of remembered numbers, which are the highest ones.
         window: u32,
     },
     Pinned(Pin),

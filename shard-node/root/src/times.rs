@@ -1,9 +1,9 @@
 //! The index of times: about which version was the newest at a time.
 //!
-//! The newest version at a time is a step function of it. Lines approximate the function within
-//! [`ERROR_MAX`] versions: a greedy walk extends each line while some slope fits all points (a
-//! shrinking cone). [`newest_at`] then finds the exact version by reading few headers. It is right
-//! whatever the index says, so a lost, partial or wrong index costs time only.
+//! The newest version at a time is a step function of the time. Lines approximate the function
+//! within [`ERROR_MAX`] versions: a greedy walk extends each line while some slope fits all points
+//! (a shrinking cone). [`newest_at`] then finds the exact version by reading few headers. A lost,
+//! partial or wrong index costs time only, because the answer does not depend on it.
 //!
 //! The index is derived from headers and no part of the saved state. After a start, a snapshot or a
 //! rollback it catches up, a bundle of headers with each command.
@@ -149,9 +149,9 @@ impl Times {
     }
 }
 
-/// The newest of the versions 0 to `head` that is not later than a time, where version 0 is none
-/// later. Reads the times of few versions if the guess is good, and of at most some
-/// 4 · log2(`head`) if not.
+/// The newest of the versions 0 to `head` that is not later than a time. Version 0 must not be
+/// later. Reads the times of few versions if the guess is good, and of at most some 4 ·
+/// log2(`head`) if not.
 pub(crate) fn newest_at<E>(
     time_ms: u64,
     head: u64,
@@ -296,7 +296,8 @@ mod tests {
         }
     }
 
-    /// The ms that a clock goes on by at a version, with a source of random numbers below another.
+    /// Returns the ms between a version and the next one. The second argument draws a random number
+    /// below its argument.
     type Step = dyn FnMut(u64, &mut dyn FnMut(u64) -> u64) -> u64;
 
     /// Memory of a million versions, by the clock: regular with jitter, bursts with pauses, a clock

@@ -351,7 +351,8 @@ impl Home {
         remove().map_err(failed("remove old states"))
     }
 
-    /// The entry from which the raft log is kept, whatever the state of the state machine.
+    /// The entry from which the raft log is kept. This note can be read even if the state machine
+    /// can't.
     ///
     /// # Errors
     /// If its note is damaged.

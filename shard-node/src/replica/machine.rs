@@ -41,9 +41,9 @@ pub struct Pinned {
 
 /// The state machine of one group.
 ///
-/// Its state is a function of the entries applied. What is durable is the state after the entry at
-/// `durable`. After a crash it may fall back to the state after `log_floor`, so the raft log is
-/// kept from there.
+/// Its state is a function of the entries applied. The state after the entry at `durable` is
+/// durable. After a crash it may fall back to the state after `log_floor`, so the raft log is kept
+/// from there.
 pub trait StateMachine: Maintain + Send + Sync + Debug + Sized + 'static {
     /// The reply that a proposer gets.
     type Reply: Send + Debug + 'static;

@@ -90,7 +90,7 @@ impl<T> Job<T> {
 impl<T> Drop for Job<T> {
     fn drop(&mut self) {
         if let Some(AtWork::Thread(thread)) = self.0.take() {
-            // Nobody needs its result. What it has written is found when the directory is opened.
+            // Nobody needs its result. The next opening of the directory finds the written files.
             let _ = thread.join();
         }
     }

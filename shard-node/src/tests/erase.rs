@@ -103,7 +103,7 @@ async fn a_decided_mark_erases_a_value_from_every_disk_and_an_aborted_one_from_n
     cluster.node(away).start_replica(options).await.expect("it starts");
     is_erased(&cluster, away, version, 1).await;
 
-    // A replica that is filled from a snapshot of one that is done.
+    // A replica is filled from a snapshot of a replica whose erasure is done.
     let replica = cluster.node(spoiled).hosted().shard(SHARD).expect("it runs");
     let quarantines = || replica.shared.counts.quarantines.load(std::sync::atomic::Ordering::Relaxed);
     let before = quarantines();

@@ -81,7 +81,7 @@ pub struct OccultPrepare {
     /// All journals with this clue, the oldest 1,024 of those that are not occulted yet.
     #[arg(long, value_name = "CLUE", conflicts_with = "jsn")]
     pub clue: Option<String>,
-    /// The order can be submitted until the ledger has so many more journals.
+    /// The order can be submitted until the ledger has this many more journals.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub within: u64,
     /// Write the order into a file; `-` for standard output.
@@ -228,7 +228,7 @@ pub struct LedgerAppend {
     /// Only if the ledger has this many journals.
     #[arg(long, value_name = "N")]
     pub if_size: Option<u64>,
-    /// Only if so many journals have this clue; repeatable.
+    /// Only if this many journals have this clue; repeatable.
     #[arg(long, value_name = "CLUE=N")]
     pub if_count: Vec<String>,
     /// Write a receipt, a proof of these journals as they were signed.
@@ -271,7 +271,7 @@ pub struct LedgerLineage {
     pub ledger: String,
     /// The clue.
     pub clue: String,
-    /// Only the newest so many [default: all].
+    /// At most this many journals, the newest ones [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub newest: Option<u32>,
     /// Show payloads, too.

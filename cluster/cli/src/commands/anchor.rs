@@ -57,7 +57,7 @@ async fn list(client: &Client, args: &AnchorList, output: Output) -> Result<(), 
     table.end()
 }
 
-/// What a token claims, in some words.
+/// The claim of a token, in some words.
 fn line(token: &[u8]) -> String {
     match Token::parse(token) {
         Ok(token) => {
@@ -70,7 +70,7 @@ fn line(token: &[u8]) -> String {
     }
 }
 
-/// An anchor as an object. Times are what its tokens claim.
+/// An anchor as an object. Its times are claims of its tokens.
 pub fn describe(header: &Header, stamps: &Stamps) -> Value {
     let token = |token: &coppice_verify::anchor::Token| match Token::parse(&token.bytes) {
         Ok(parsed) if token.kind == RFC_3161 => json!({

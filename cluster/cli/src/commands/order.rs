@@ -1,7 +1,7 @@
 //! Orders to occult journals: `ledger occult` and `order`.
 //!
-//! An order travels as a file of JSON between the members that sign it. What counts in it are the
-//! bytes that they sign, and the signatures; names are there for people.
+//! An order travels as a file of JSON between the members that sign it. Only the bytes that they
+//! sign and the signatures count. Names are there for people.
 
 use std::{fmt::Write as _, path::Path, time::Duration};
 
@@ -39,7 +39,7 @@ const SHOWN_MAX: usize = 8;
 struct OrderFile {
     /// Format of the file: 1.
     coppice_order: u32,
-    /// Name of the ledger, as it was prepared. What counts is the id.
+    /// Name of the ledger when the order was prepared. Only the id counts.
     ledger: String,
     cluster_id: String,
     ledger_id: String,
@@ -56,7 +56,7 @@ struct ApprovalLine {
     signature: String,
 }
 
-/// An order with what it is signed for.
+/// An order with the cluster and the ledger for which it is signed.
 #[derive(Debug)]
 struct Draft {
     name: String,

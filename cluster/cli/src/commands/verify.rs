@@ -61,7 +61,7 @@ pub fn verify(args: &args::Verify, output: Output) -> Result<(), Failure> {
     }
 }
 
-/// What the caller demands of time, with the bytes of the proof of time, if there is one.
+/// The caller's demands on time, with the bytes of the proof of time, if there is one.
 struct Times {
     believed: Option<time::Believed>,
     file: Option<Vec<u8>>,

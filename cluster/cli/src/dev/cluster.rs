@@ -42,9 +42,9 @@ pub struct Options {
     pub key: SignerKey,
     /// A key to which the ledger's key can be changed.
     pub next_key: Option<SignerKey>,
-    /// Where the coordinator listens.
+    /// The address at which the coordinator listens.
     pub listen: Listener,
-    /// Where the root log is served over HTTP, if at all.
+    /// The address at which the root log is served over HTTP, if it is served.
     pub http_listen: Option<Listener>,
     /// Witnesses to ask for cosignatures of checkpoints; a majority of them counts.
     pub witnesses: Vec<coordinator::Witness>,

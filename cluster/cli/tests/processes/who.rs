@@ -1,5 +1,5 @@
-//! Attribution: the root log and the access logs name the certificate's subject, whatever the
-//! caller claims and whichever coordinator it asks.
+//! Attribution: the root log and the access logs name the certificate's subject. Neither the
+//! caller's claim nor the choice of a coordinator changes that.
 
 use std::fs;
 

@@ -7,7 +7,7 @@ use crate::Error;
 /// Most times in a row that a broken stream is resumed without progress.
 pub(super) const RESUMES_MAX: u32 = 5;
 
-/// A version that is not what its batches make it.
+/// A version whose state does not follow from its batches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The version.

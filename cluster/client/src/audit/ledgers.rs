@@ -1,8 +1,8 @@
 //! The audit of one ledger of members: each request is judged again as its author signed it.
 //!
 //! It reads all headers, the journals of the versions from the ledger's founding on, and the
-//! ledger's leaves. What the server tells of leaves counts only as far as the headers commit to it.
-//! Whether state roots follow from the versions' operations is left to [`Client::audit`].
+//! ledger's leaves. The server's leaves count only as far as the headers commit to them. Whether
+//! state roots follow from the versions' operations is left to [`Client::audit`].
 
 use std::collections::VecDeque;
 
@@ -62,7 +62,7 @@ pub struct LedgerReport {
     pub difference: Option<LedgerDifference>,
 }
 
-/// What is wrong in a ledger.
+/// A fault in a ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerDifference {
     /// The version.
@@ -212,7 +212,7 @@ impl<'a, P: FnMut(Progress)> Replay<'a, P> {
         taken.map_err(|Finding { jsn, what }| End::Differs(LedgerDifference { stamp: header.stamp, jsn, what }))
     }
 
-    /// What the server tells of an append.
+    /// The server's data about an append.
     async fn told(&mut self, append: &AppendEntry) -> Result<Told, End> {
         let count = append.count as usize;
         let next = |leaf: Option<&Leaf>| leaf.is_some_and(|leaf| leaf.jsn == append.first_jsn);

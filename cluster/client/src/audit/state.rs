@@ -96,7 +96,7 @@ impl State {
         self.order.iter().map(leaf).collect()
     }
 
-    /// Drops a version that has come in part, because the stream begins again.
+    /// Drops a version whose parts have not all come, because the stream begins again.
     pub fn forget_pending(&mut self) {
         self.pending = None;
     }

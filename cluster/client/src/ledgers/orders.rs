@@ -32,8 +32,8 @@ pub struct GivenOrder {
     /// The order, and who approved it.
     pub ordered: Ordered,
     /// The members that have signed: the author, then those that approved. If a key is trusted,
-    /// each one's signature was verified under its key in force at the order. Which roles they had
-    /// then, [`Client::audit_ledger`] says.
+    /// each one's signature was verified under its key in force at the order.
+    /// [`Client::audit_ledger`] checks which roles they had then.
     pub signers: Vec<Member>,
 }
 
@@ -186,7 +186,7 @@ impl Client {
     /// # Errors
     /// Those of calls.
     pub async fn wait_for_erasure(&self, ledger: LedgerId, jsn: u64, limit: Duration) -> Result<Erasure, Error> {
-        // A limit that no clock reaches is none.
+        // A limit beyond the end of the clock is no limit.
         let end = Instant::now().checked_add(limit);
         let mut pause = PAUSE;
         loop {
@@ -208,8 +208,8 @@ impl Client {
     }
 }
 
-/// Checks that the author of an order has signed it, in time, and counts once among its signers.
-/// The request is signed by the key in the leaf.
+/// Checks that the author of an order has signed it, in time, and is counted once among its
+/// signers. The request is signed by the key in the leaf.
 pub(super) fn check_author(leaf: &Leaf, ordered: &Ordered, author: &Member) -> Result<(), Error> {
     let rules = [
         ("the author of the order has not signed it", author.key_at(leaf.jsn) == Some(&leaf.key)),

@@ -105,8 +105,8 @@ impl Scene {
     }
 }
 
-/// Whatever byte of a file is changed, a client that remembers the file's log says of it what one
-/// that remembers nothing says.
+/// For each changed byte of a file, a client that remembers the file's log gives the same verdict
+/// as a client that remembers nothing.
 #[test]
 fn a_remembered_log_changes_no_verdict() {
     let scene = Scene::new();

@@ -84,7 +84,7 @@ impl Guard {
     }
 }
 
-/// What a certificate says about its holder as a member of ledgers.
+/// A certificate's statement about its holder as a member of ledgers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberSaid {
     /// Roles are not checked.

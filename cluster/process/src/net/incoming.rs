@@ -1,9 +1,9 @@
 //! The connections that a listener accepts, within its [`Bounds`].
 //!
-//! **Invariants.** One peer can't delay the connections of others, whatever it does or leaves
-//! undone. Handshakes run concurrently. If there are too many silent connections, the oldest are
-//! closed. Every wait for a peer has a limit: its handshake, its first bytes, its next call, and
-//! its reading of what is written to it.
+//! **Invariants.** No action or omission of one peer can delay the connections of others.
+//! Handshakes run concurrently. If there are too many silent connections, the oldest are closed.
+//! Every wait for a peer has a limit: its handshake, its first bytes, its next call, and its
+//! reading of what is written to it.
 
 use std::{
     io,

@@ -16,7 +16,7 @@ type Checkpointed struct {
 	Standing []byte
 }
 
-// Checkpoint gives the newest signed checkpoint. With an old size above 0, the proof comes with it
+// Checkpoint gives the newest signed checkpoint. If the old size is above 0, the answer has a proof
 // that the log grew from there. It is not verified: verify.OpenCheckpoint and verify.Verify do
 // that.
 func (c *Client) Checkpoint(ctx context.Context, oldSize uint64) (*Checkpointed, error) {
@@ -48,7 +48,7 @@ type Head struct {
 	Checkpoint     []byte
 }
 
-// Head asks for the newest state. It is the coordinator's word: what is read with a proof is more.
+// Head asks for the newest state. The answer is the coordinator's word, without a proof.
 func (c *Client) Head(ctx context.Context) (*Head, error) {
 	answer, err := invoke(ctx, c, "Head", safe, &v1.HeadRequest{}, v1.LedgerClient.Head)
 	if err != nil {
@@ -87,7 +87,7 @@ type Order struct {
 
 // Ordered is the answer to an order.
 type Ordered struct {
-	// Header is that of the operation, in canonical bytes.
+	// Header is the operation's header, in canonical bytes.
 	Header         []byte
 	Head           Stamp
 	PrunedBoundary uint64
@@ -137,8 +137,8 @@ func (c *Client) RotateKey(ctx context.Context, key verify.VKey, order Order) (*
 	return ordered(invoke(ctx, c, "RotateKey", unsafe, request, v1.LedgerClient.RotateKey))
 }
 
-// TransferLeader hands a group's leadership to the replica on a node, and waits until that leads. A
-// group is `root` or `shard-N`.
+// TransferLeader hands a group's leadership to the replica on a node, and waits until that replica
+// leads. A group is `root` or `shard-N`.
 func (c *Client) TransferLeader(ctx context.Context, group, node string) error {
 	request := &v1.TransferLeaderRequest{Group: group, Node: node}
 	_, err := invoke(ctx, c, "TransferLeader", safe, request, v1.LedgerClient.TransferLeader)

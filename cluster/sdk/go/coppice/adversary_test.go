@@ -58,7 +58,7 @@ func TestNoLieAboutAReadIsBelieved(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
-	// What a coordinator says beside the proof is of no account.
+	// Only the proof counts, and not what the coordinator says beside it.
 	r.onBatchGet = func(_ *v1.BatchGetRequest, a *v1.BatchGetResponse) error {
 		a.Records[0].Value, a.Records[0].Found, a.Records[0].LastChanged = []byte("lie"), false, nil
 		return nil
@@ -66,7 +66,7 @@ func TestNoLieAboutAReadIsBelieved(t *testing.T) {
 	if got := must(client.Get(ctx, key, nil))(t); string(got.Record.Value) != "3" {
 		t.Errorf("%+v", got)
 	}
-	// A read that may be stale takes the old head, and no other version.
+	// A stale read accepts a proof of the old head, and a read of another version refuses it.
 	r.onBatchGet = func(_ *v1.BatchGetRequest, a *v1.BatchGetResponse) error {
 		a.Proof, a.ReadAt = honest.Proof, toStamp(honest.ReadAt)
 		return nil
@@ -338,10 +338,10 @@ func TestAForkIsFoundAndBothNotesAreKept(t *testing.T) {
 			t.Errorf("%s: one checkpoint, or no proof", name)
 		}
 	}
-	// Of one size.
+	// The fork has the same size.
 	r.show(t, b)
 	isFork("of one size", second(client.Get(ctx, []byte("fork"), nil)))
-	// Of another size: the proof of growth is of another log.
+	// The fork has another size: the proof of growth is of another log.
 	must(b.client(t).Commit(ctx, put("fork", "c")))(t)
 	later := connect(t, Options{Endpoints: []string{r.endpoint}, Trust: a.key(t), Memory: &memory})
 	later.trust.interval = 0
@@ -369,7 +369,7 @@ func TestAForkBetweenTwoProofsOfGrowthIsFound(t *testing.T) {
 	newest := *client.trust.newest
 	client.trust.proven = &seen{}
 	client.trust.mutex.Unlock()
-	// What was proven last is the log of genesis alone.
+	// The newest proven log has the genesis entry alone.
 	genesis := must(client.HeaderAt(ctx, 0))(t)
 	client.trust.proven.Checkpoint = verify.Checkpoint{Origin: newest.Origin, Size: 1, Root: verify.EntryHash(genesis)}
 	must(a.client(t).Commit(ctx, put("fork", "a")))(t)
@@ -386,7 +386,7 @@ func TestAForkBetweenTwoProofsOfGrowthIsFound(t *testing.T) {
 	}
 }
 
-// A checkpoint of a replaced key: its answer was asked for before the client saw the change.
+// A replaced key signed the checkpoint. The client asked for it before it saw the change of keys.
 func TestALateCheckpointIsEvidence(t *testing.T) {
 	key := sharedLedger(t).key(t)
 	next := verify.PublicKey{1, 2, 3}
@@ -442,7 +442,7 @@ func TestTheLogMustBeProvenToGrow(t *testing.T) {
 	}
 }
 
-// Head is passed on for the test above.
+// Head passes the call on, for the test above.
 func (r *relay) Head(ctx context.Context, request *v1.HeadRequest) (*v1.HeadResponse, error) {
 	return r.to("Head").Head(ctx, request)
 }
@@ -468,7 +468,7 @@ func TestDeadAndSilentCoordinatorsAreGoneAround(t *testing.T) {
 		failed.Attempts < 2 {
 		t.Error(err)
 	}
-	// One takes connections and never answers.
+	// A silent coordinator takes connections and never answers.
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -20,8 +20,8 @@ import (
 //
 //	draft := new(coppice.Draft).Add(payload, []byte("lot-7")).IfSize(12)
 //
-// Each journal has a nonce of its own. So one draft is one thing to append, however often an Author
-// is told to.
+// Each journal has a nonce of its own. So an Author appends a draft once, however often it is told
+// to.
 type Draft struct {
 	items      []verify.Item
 	conditions []draftCondition
@@ -44,8 +44,8 @@ func (d *Draft) add(kind uint8, payload []byte, clues ...[]byte) *Draft {
 	return d
 }
 
-// Add adds a journal with a payload, which names the things that it is about by clues: at most 16,
-// of 1 to 256 bytes each.
+// Add adds a journal with a payload. The clues name what the journal is about: at most 16, of 1 to
+// 256 bytes each.
 func (d *Draft) Add(payload []byte, clues ...[]byte) *Draft {
 	return d.add(verify.JournalData, payload, clues...)
 }
@@ -58,13 +58,13 @@ func (d *Draft) ChangeMembers(changes ...verify.MemberChange) *Draft {
 	return d.add(verify.JournalMembers, payload)
 }
 
-// IfSize demands that the ledger has so many journals before the first one of the draft.
+// IfSize demands that the ledger has this many journals before the first one of the draft.
 func (d *Draft) IfSize(size uint64) *Draft {
 	d.conditions = append(d.conditions, draftCondition{number: size})
 	return d
 }
 
-// IfCount demands that so many journals have a clue.
+// IfCount demands that this many journals have a clue.
 func (d *Draft) IfCount(clue []byte, count uint64) *Draft {
 	d.conditions = append(d.conditions, draftCondition{clue: bytes.Clone(clue), number: count})
 	if len(clue) == 0 {
@@ -96,7 +96,7 @@ func (d *Draft) sign(by *ledgerSigner, signed verify.SignedRequest) (*verify.Req
 	return &verify.Request{Signed: message, Signature: signature, Items: d.items}, nil
 }
 
-// asks tells whether a request was made of the draft.
+// asks tells whether a request was made from the draft.
 func (d *Draft) asks(request *verify.Request) bool {
 	if len(d.items) != len(request.Items) {
 		return false

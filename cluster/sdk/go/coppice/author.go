@@ -28,8 +28,8 @@ func (s *seenLog) request(signed verify.SignedRequest) verify.SignedRequest {
 	return signed
 }
 
-// look gives the newest checkpoint and epoch. A proof of growth shows them, and that the log
-// extends what was seen before.
+// look gives the newest checkpoint and epoch. A proof of growth shows both, and shows that the log
+// extends the one that was seen before.
 func (c *Client) look(ctx context.Context) (*seenLog, error) {
 	if c.trust == nil {
 		return c.lookUnverified(ctx)
@@ -68,10 +68,10 @@ func (c *Client) lookUnverified(ctx context.Context) (*seenLog, error) {
 type Author struct {
 	client *Client
 	signer *ledgerSigner
-	// place is what does not change from request to request.
+	// place has the fields that are equal in all requests.
 	place verify.SignedRequest
 	seen  *seenLog
-	// number is that of the next request.
+	// number is the number of the next request.
 	number uint64
 	// pending is the request of that number, if its outcome is unknown.
 	pending *verify.Request
@@ -137,7 +137,7 @@ func (a *Author) Sign(draft *Draft) (*verify.Request, error) {
 }
 
 // Append appends the journals of a draft in one request. If the outcome of the request before is
-// unknown, that one is sent again first; if it was made of the same draft, its answer is the
+// unknown, that one is sent again first; if it was made from the same draft, its answer is the
 // answer. A request that was refused uses up no number.
 func (a *Author) Append(ctx context.Context, draft *Draft) (*Appended, error) {
 	if a.pending != nil {
@@ -155,7 +155,7 @@ func (a *Author) Append(ctx context.Context, draft *Draft) (*Appended, error) {
 	return a.pass(ctx, request)
 }
 
-// Settle sends the request again whose outcome is unknown. Without one it does nothing, and the
+// Settle sends the request with an unknown outcome again. If there is none, it does nothing and the
 // answer is nil.
 func (a *Author) Settle(ctx context.Context) (*Appended, error) {
 	if a.pending == nil {

@@ -11,7 +11,7 @@ import (
 	"coppice.dev/sdk/verify"
 )
 
-// Batch is a list of changes that happen all, or not at all. Its methods add to it:
+// Batch is a list of changes, of which all happen or none. Its methods add to it:
 //
 //	batch := new(coppice.Batch).Put(key, value).IfAbsent(key)
 //
@@ -61,7 +61,7 @@ func (b *Batch) ExpectHead(at Stamp) *Batch {
 	return b
 }
 
-// Exclusive demands a version of its own.
+// Exclusive demands that the batch gets a version of its own.
 func (b *Batch) Exclusive() *Batch {
 	b.pb.Exclusive = true
 	return b
@@ -73,7 +73,7 @@ func (b *Batch) Metadata(metadata []byte) *Batch {
 	return b
 }
 
-// operations are the changes as the journal has them.
+// operations gives the changes in the form of the journal.
 func operationsOf(batch *v1.Batch) []verify.Operation {
 	operations := make([]verify.Operation, 0, len(batch.Operations))
 	for _, operation := range batch.Operations {
@@ -107,10 +107,11 @@ func (b *Batch) Hash() verify.Digest {
 // Committed is the answer to a commit.
 type Committed struct {
 	Stamp Stamp
-	// Header is that of the version, in canonical bytes.
+	// Header is the version's header, in canonical bytes.
 	Header       []byte
 	JournalIndex uint32
-	// Receipt is the proof file that the batch was committed. A client that verifies has checked it.
+	// Receipt is the proof file which shows that the batch was committed. A client that verifies has
+	// checked it.
 	Receipt []byte
 	// Replayed tells that the batch was committed before under its number.
 	Replayed bool
@@ -221,8 +222,8 @@ func (c *Client) checkReceipt(ctx context.Context, k known, sent sentBatch, answ
 	return c.follow(ctx, v, answer.Receipt)
 }
 
-// shards gives those of the genesis header. It may come from anywhere: each receipt's header names
-// its shards by their hash.
+// shards gives the shards of the genesis header. The header may come from anywhere, because each
+// receipt's header names the shards by their hash.
 func (c *Client) shards(ctx context.Context) ([]verify.Shard, error) {
 	c.trust.mutex.Lock()
 	shards := c.trust.shards

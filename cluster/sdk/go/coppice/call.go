@@ -17,7 +17,7 @@ const (
 	slowMin = 2 * time.Second
 )
 
-// repeat says whether a repetition may do a thing twice.
+// repeat says whether a call may be repeated although it may have had its effect.
 type repeat int
 
 const (
@@ -46,7 +46,7 @@ func invoke[Request, Answer any](
 }
 
 // attempts repeats a call. Without a limit, the attempt's context lives until the caller ends it by
-// the function that comes with the answer: that is for streams.
+// the function that comes with the answer, for streams.
 func attempts[Answer any](
 	ctx context.Context, c *Client, name string, again repeat, limited bool,
 	attempt func(context.Context, v1.LedgerClient) (Answer, error),
@@ -79,7 +79,7 @@ func attempts[Answer any](
 			Attempts: count, OutcomeUnknown: unknown || !nothingDone && refused.kind != kindFinal,
 		}
 		if refused.reason == RolledBack || refused.reason == SessionMismatch {
-			// What is said of a number holds for all attempts.
+			// These refusals concern the batch's number, so they hold for all attempts.
 			failed.OutcomeUnknown = false
 		}
 		if failed.cause = contextError(ctx); failed.cause != nil {

@@ -425,7 +425,7 @@ func TestVersionsArePinnedPrunedAndRolledBack(t *testing.T) {
 	if err := second(client.Get(ctx, []byte("k"), &Read{At: &Stamp{Version: 5}})); !errors.Is(err, RolledBack) {
 		t.Error(err)
 	}
-	// The old proof still says what was so; a newer checkpoint shows that it is so no longer.
+	// The old proof still holds by itself. A newer checkpoint shows that its version was rolled back.
 	size := must(verify.ClaimedSize(before.Proof))(t)
 	newer := must(client.Checkpoint(ctx, size))(t)
 	var refused *verify.Error

@@ -15,13 +15,13 @@ const UnderWayMax = 64
 
 // Answer is the answer to a batch of a stream.
 type Answer struct {
-	// Number is that of the batch in its session.
+	// Number is the batch's number in its session.
 	Number uint64
 	*Committed
 }
 
 // CommitStream sends the batches of a session without waiting for each answer. If the stream
-// breaks, those that are not answered are sent again under their numbers, to any coordinator that
+// breaks, batches without an answer are sent again under their numbers, to any coordinator that
 // answers. So each is applied at most once, and only after the one before it. One goroutine uses a
 // stream.
 type CommitStream struct {
@@ -81,8 +81,9 @@ func (s *CommitStream) Push(ctx context.Context, batch *Batch) (*Answer, error) 
 }
 
 // Next waits for the answer to the oldest batch without one; nil if all are answered. If the ledger
-// refuses a batch, the stream is over, and what became of the batches without an answer is unknown:
-// send them again by Session.CommitAs. If it does not answer in time, the next call asks again.
+// refuses a batch, the stream is over, and the outcome of the batches without an answer is unknown:
+// send them again by Session.CommitAs. If the ledger does not answer in time, the next call asks
+// again.
 func (s *CommitStream) Next(ctx context.Context) (*Answer, error) {
 	if s.err != nil || len(s.waiting) == 0 {
 		return nil, s.err
@@ -136,7 +137,7 @@ func (s *CommitStream) drop() {
 	}
 }
 
-// send connects if there is no stream, and sends what it has not sent on this one.
+// send connects if there is no stream, and sends the batches that were not sent on it yet.
 func (s *CommitStream) send(ctx context.Context) error {
 	client := s.session.client
 	if s.live == nil {

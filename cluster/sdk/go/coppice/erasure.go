@@ -13,18 +13,18 @@ const (
 	ErasureDone = "done"
 	// ErasureOpen says that the replica erases, or has not heard of the order yet.
 	ErasureOpen = "open"
-	// ErasureUnreachable says that nobody knows.
+	// ErasureUnreachable says that the replica's state is unknown.
 	ErasureUnreachable = "unreachable"
 )
 
 // erasurePause is the time between two questions of WaitForErasure.
 const erasurePause = 100 * time.Millisecond
 
-// Erasure says from which disks the content is gone that an order occulted.
+// Erasure says from which disks the content is gone that an order has occulted.
 type Erasure struct {
 	// Ordered is the version that has the order.
 	Ordered Stamp
-	// Replicas are those of all shards that had the content, by shard and node.
+	// Replicas has the replicas of all shards that had the content, by shard and node.
 	Replicas []ReplicaErasure
 	// Done says that the content is gone from the disks of all of them.
 	Done bool
@@ -64,7 +64,7 @@ func (c *Client) Erasure(ctx context.Context, ledger LedgerID, jsn uint64) (*Era
 }
 
 // WaitForErasure asks until the content is gone from all disks, or the limit is over. It gives the
-// last answer in both cases: look at Done. A context that ends before is an error.
+// last answer in both cases, so check Done. It fails if the context ends first.
 func (c *Client) WaitForErasure(
 	ctx context.Context, ledger LedgerID, jsn uint64, limit time.Duration,
 ) (*Erasure, error) {

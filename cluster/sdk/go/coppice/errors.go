@@ -75,9 +75,8 @@ var kinds = map[Reason]kind{
 	BaseMismatch: kindUnavailable,
 }
 
-// ErrUntrusted is found by errors.Is in each error of an answer that was not proven, or whose proof
-// is of something else. Where a proof does not hold, errors.As finds the *verify.Error with its
-// step.
+// ErrUntrusted is found by errors.Is if an answer is not proven, or its proof is of something else.
+// Where a proof does not hold, errors.As finds the *verify.Error with its step.
 var ErrUntrusted = errors.New("coppice: the answer is not proven")
 
 // Error is a call that failed. errors.Is finds its Reason, and context.DeadlineExceeded or
@@ -167,7 +166,7 @@ func OutcomeUnknown(err error) bool {
 	return errors.Is(err, ErrUntrusted)
 }
 
-// domain is that of the ledger's ErrorInfo.
+// domain is the domain of the ledger's ErrorInfo.
 const domain = "coppice.v1"
 
 // refusal is a status, taken apart.
@@ -197,7 +196,8 @@ func refusalOf(err error) refusal {
 	case codes.ResourceExhausted:
 		r.kind = kindExhausted
 	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded, codes.Unknown, codes.Aborted, codes.Internal:
-		// The transport calls some broken connections internal errors. A ledger's own have a reason.
+		// The transport reports some broken connections as internal errors. Internal errors of the ledger
+		// have a reason.
 		r.kind = kindUnavailable
 	}
 	return r
@@ -206,7 +206,7 @@ func refusalOf(err error) refusal {
 // messageMax bounds what is kept of a server's words.
 const messageMax = 2048
 
-// printable drops what a terminal would obey.
+// printable replaces control characters, which a terminal would obey, and cuts long texts.
 func printable(text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	return strings.Map(func(r rune) rune {

@@ -95,7 +95,7 @@ func TestAClosedClientDoesNotWait(t *testing.T) {
 	}
 }
 
-// What a coordinator sends without end is held to a bound.
+// A coordinator that sends without end fills no more than a bound.
 func TestWhatAVersionHoldsIsBounded(t *testing.T) {
 	w := &watcher{part: Headed{Header: &verify.Header{}, Encoded: []byte("header")}, size: versionBytesMax - partBytes}
 	message := &v1.WatchHeadsResponse{Header: []byte("header"), Continued: true, Changes: []*v1.Record{{}}}

@@ -11,7 +11,8 @@ import (
 	"coppice.dev/sdk/verify"
 )
 
-// A read at a time is of the version that was head at that time. Which one that is, is proven.
+// A read at a time reads the version that was head at that time. The choice of the version is
+// proven.
 func ExampleClient_VersionAt() {
 	endpoint, vkey := dev()
 	ctx := context.Background()
@@ -48,13 +49,13 @@ func ExampleClient_VersionAt() {
 		log.Fatal(err)
 	}
 	fmt.Printf("the rate was %s\n", got.Record.Value)
-	// For others, there are two proofs: that of the version, and that of the record in it.
+	// Others can verify two proofs: one of the version, and one of the record in it.
 	found, err := client.VersionAt(ctx, then, false)
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(found.Stamp == got.ReadAt, found.Final, len(found.Proof) > 0, len(got.Proof) > 0)
-	// Which version tomorrow's is, nobody knows yet.
+	// Nobody knows yet which version is head tomorrow.
 	_, err = client.Get(ctx, rate, &coppice.Read{AtTime: time.Now().Add(24 * time.Hour)})
 	fmt.Println(errors.Is(err, coppice.NotYet))
 	// Output:
@@ -90,7 +91,7 @@ func ExampleClient_EntryInterval() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// The interval is that of the commit, by the bytes of its header.
+	// The interval belongs to the commit if it is for the bytes of the commit's header.
 	fmt.Println(interval.Entry == verify.EntryHash(committed.Header))
 	fmt.Println(len(interval.Below), "anchors below,", len(interval.Above), "above")
 	// Output:

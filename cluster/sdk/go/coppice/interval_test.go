@@ -14,7 +14,8 @@ import (
 	"coppice.dev/sdk/verify"
 )
 
-// awaited reads the interval of an entry until it has so many anchors on either side, or more.
+// awaited reads the interval of an entry until it has at least these numbers of anchors below and
+// above.
 func awaited(t testing.TB, client *Client, sequence uint64, below, above int) *Interval {
 	t.Helper()
 	ctx := limited(t)

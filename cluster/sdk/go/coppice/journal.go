@@ -11,7 +11,7 @@ import (
 
 // Journaled is a version that stands, with its journal.
 type Journaled struct {
-	// Header is that of the version, in canonical bytes.
+	// Header is the version's header, in canonical bytes.
 	Header []byte
 	verify.VersionJournal
 }

@@ -76,7 +76,7 @@ func become[M proto.Message](answer, other M) {
 	proto.Merge(answer, other)
 }
 
-// isLie holds that an answer was refused for its proof.
+// isLie checks that an answer was refused for its proof.
 func isLie[T any](t *testing.T, what string, answer T, err error) {
 	t.Helper()
 	if !errors.Is(err, ErrUntrusted) {
@@ -122,7 +122,7 @@ func TestALineageIsBelievedOnlyWholeAndAtHead(t *testing.T) {
 	s.onLineage = func(a *v1.GetLineageResponse) { become(a, s.lineage(t, 0, nil)) }
 	got, err := read(1)
 	isLie(t, "all for the newest", got, err)
-	// An answer of before the newest journal, which was true when it was given.
+	// The answer was true before the newest journal was appended.
 	s.onLineage = nil
 	old := s.lineage(t, 0, nil)
 	s.append(t, "third")
@@ -198,7 +198,7 @@ func TestJournalsAreBelievedOnlyAsTheyWereSignedAndIfTheListHasOnlyGrown(t *test
 	for _, err := range s.client.LedgerJournals(s.ctx, s.ledger, 0, JournalRead{}) {
 		isLie(t, "a shorter list", 0, err)
 	}
-	// What was true before is refused once the client has seen more.
+	// An answer that was true before is refused once the client has seen a newer log.
 	s.onJournals = nil
 	old := one(2)
 	s.append(t, "third")
@@ -286,7 +286,7 @@ func TestWhoAMemberIsIsBelievedOnlyAtHead(t *testing.T) {
 	s.onMember = func(a *v1.GetMemberResponse) { a.Record = s.member(t, "bank", nil).Record }
 	got, err := read("shop")
 	isLie(t, "a member that is not there", got, err)
-	// A record without its value is no absence.
+	// A record without its value does not prove that the key is absent.
 	key := s.ledger.MemberKey(verify.MemberIDOf("bank"))
 	shown := &verify.Query{Keys: []verify.Answer{{Key: key, Record: &verify.Record{Key: key}}}}
 	if _, _, err := provenValue(&verify.Verified{Query: shown}, key); err == nil {
@@ -331,7 +331,7 @@ func TestAnAppendIsBelievedOnlyByTheReceiptOfThisRequest(t *testing.T) {
 		}
 	}
 	s.onAppend = nil
-	// Requests that differ in what was not signed, or that claim another signature.
+	// These requests differ in unsigned parts, or claim another signature.
 	for what, change := range map[string]func(*verify.Request){
 		"another signature": func(r *verify.Request) { r.Signature[0] ^= 1 },
 		"other items":       func(r *verify.Request) { r.Items = slices.Clone(r.Items[:1]) },
@@ -454,7 +454,7 @@ func requestOf(sent []byte, draft *Draft) (*verify.Request, error) {
 	return request, nil
 }
 
-// A request that was refused before, or that another author went past, is not taken for settled.
+// A request is not taken for settled if it was refused before, or if another author went past it.
 func TestAnAuthorKnowsWhatBecameOfItsRequest(t *testing.T) {
 	s := setScene(t, "passed")
 	lost := true

@@ -142,7 +142,7 @@ var (
 	errOlder    = errors.New("the proof is older than what this client had seen before it asked")
 )
 
-// believe verifies the proof of an answer, which must be one to what was asked, and stand a check.
+// believe verifies the proof of an answer. The proof must answer the question, and pass the check.
 func (c *Client) believe(
 	ctx context.Context, k known, file []byte, subject verify.Subject, check func(*verify.Verified) error,
 ) error {
@@ -240,7 +240,7 @@ func (c *Client) memberRecord(
 	return memberOf("GetMember", id, answer.Record)
 }
 
-// memberOf reads a record, which is that of the member with an id.
+// memberOf reads a record, which must belong to the member with this id.
 func memberOf(call string, id verify.MemberID, record []byte) (*verify.Member, error) {
 	member, err := verify.DecodeMember(record)
 	if err != nil {

@@ -39,8 +39,8 @@ type LedgerJournal struct {
 // JournalPage has neighbouring journals of a ledger.
 type JournalPage struct {
 	Journals []LedgerJournal
-	// LedgerMark is that of a version that may be older than head: DescribeLedger tells the one at
-	// head.
+	// LedgerMark is the mark at a version that may be older than head. DescribeLedger gives the mark
+	// at head.
 	LedgerMark
 	// Proof is the proof file of the page. An unverified client gets none.
 	Proof []byte
@@ -108,9 +108,8 @@ func checkJournals(told []LedgerJournal, proven []verify.ProvenJournal, read Jou
 	return nil
 }
 
-// JournalPage reads so many journals of a ledger from a number on, or fewer at the end of the
-// ledger: 1 to 1,024. If the list was seen before, the proof must show that it has only grown
-// since.
+// JournalPage reads a count of journals from a number on: 1 to 1,024, or fewer at the end of the
+// ledger. If the list was seen before, the proof must show that it has only grown since.
 func (c *Client) JournalPage(
 	ctx context.Context, ledger LedgerID, from uint64, limit uint32, read JournalRead, since *LedgerMark,
 ) (*JournalPage, error) {
@@ -132,8 +131,8 @@ type toldPage struct {
 	cluster verify.ClusterID
 }
 
-// journalPage reads a page. Whether an order has occulted what has no content is left to the
-// caller.
+// journalPage reads a page. The caller has to check that an order has occulted each journal without
+// content.
 func (c *Client) journalPage(
 	ctx context.Context, ledger LedgerID, from uint64, limit uint32, read JournalRead, since *LedgerMark,
 ) (*JournalPage, *toldPage, error) {
@@ -207,8 +206,8 @@ func numbers(journals []LedgerJournal) []uint64 {
 // journalsOfPage is how many journals LedgerJournals reads at one time, at most.
 const journalsOfPage = 256
 
-// tooLarge tells whether an answer has more than a coordinator sends at one time. It says so by its
-// limits, or its transport does.
+// tooLarge tells whether an answer is larger than a coordinator may send. The error is that of the
+// coordinator's limits or of its transport.
 func tooLarge(err error) bool {
 	var failed *Error
 	return errors.As(err, &failed) &&
@@ -249,7 +248,7 @@ func (c *Client) LedgerJournals(
 }
 
 // Lineage reads the journals with a clue, newest first, and none is left out: all of them if newest
-// is 0, or so many of the newest. An answer has at most 4,096.
+// is 0, or that number of the newest. An answer has at most 4,096.
 func (c *Client) Lineage(
 	ctx context.Context, ledger LedgerID, clue []byte, newest uint32, read JournalRead,
 ) (*Lineage, error) {

@@ -25,8 +25,8 @@ const (
 const roleURI = "urn:coppice:role:coordinator"
 
 // liveTLS has the settings of TLS connections, made of files that are read again when a call needs
-// them. The contents are compared, and not times: files may be replaced by renaming, by links, or
-// one after the other. Until they fit together again, the settings that were made last are in
+// them. Contents are compared and not times, because files may be replaced by renaming, by links,
+// or one after the other. Until they fit together again, the settings that were made last are in
 // force.
 type liveTLS struct {
 	files    TLS
@@ -114,7 +114,7 @@ func (t *TLS) config(contents [][]byte) (*tls.Config, error) {
 		if err != nil {
 			return nil, err
 		}
-		// It is shown whatever authorities the server names.
+		// The certificate is shown even if the server names other authorities.
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}
 	if !t.AnyServer {

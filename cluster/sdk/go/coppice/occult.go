@@ -7,9 +7,9 @@ import (
 	"coppice.dev/sdk/verify"
 )
 
-// GivenOrder is an order as a ledger has it, by which journals were occulted.
+// GivenOrder is an order in a ledger. It has occulted journals.
 type GivenOrder struct {
-	// Leaf is that of the order's own journal.
+	// Leaf is the leaf of the order's own journal.
 	Leaf  *verify.Leaf
 	Order *verify.Order
 	// Signers are the author of the order, and the members that approved it. Each has signed by its
@@ -52,7 +52,8 @@ func (c *Client) LedgerOrder(ctx context.Context, ledger LedgerID, jsn uint64) (
 	return given, nil
 }
 
-// checkAuthor checks that an order came in time, and that its author counts once among its signers.
+// checkAuthor checks that an order came in time, and that its author is counted once among its
+// signers.
 func checkAuthor(leaf *verify.Leaf, order *verify.Order) error {
 	if leaf.JSN > order.Until {
 		return errors.New("the order came too late")
@@ -63,8 +64,8 @@ func checkAuthor(leaf *verify.Leaf, order *verify.Order) error {
 	return nil
 }
 
-// enough tells whether so many members may occult together by the rule of a ledger. Nobody is owner
-// and regulator, so both together are two.
+// enough tells whether this number of members may occult together by the rule of a ledger. Nobody
+// is owner and regulator, so both together are two.
 func enough(occult uint8, signers int) bool {
 	return occult == 1 && signers >= 2 || occult == 2 && signers >= 1
 }
@@ -90,7 +91,7 @@ func (c *Client) addSigner(
 }
 
 // checkOcculted checks that each journal that is said to be occulted has a mark at head, which
-// names an order for it. Without these its content is withheld.
+// names an order for it. Without them, the coordinator has withheld the content.
 func (c *Client) checkOcculted(
 	ctx context.Context, k known, ledger LedgerID, journals []LedgerJournal, proof []byte,
 ) error {
@@ -144,8 +145,8 @@ func (c *Client) checkOcculted(
 	return nil
 }
 
-// Occult makes a draft of an order, whose approvals are those of other members than the author. It
-// has no other journal. Content that it names is erased for good.
+// Occult makes a draft of an order. The approvals are by members other than the author. The draft
+// has no other journal. Content that the order names is erased for good.
 func (d *Draft) Occult(order *verify.Order) *Draft {
 	payload, err := order.Encode()
 	d.err = errors.Join(d.err, err)

@@ -14,11 +14,11 @@ import (
 // Options are the settings of a client.
 type Options struct {
 	// Endpoints are where coordinators listen: host:port, http://host:port or https://host:port. The
-	// client goes around those that are dead.
+	// client leaves out coordinators that are dead.
 	Endpoints []string
 	// Trust is the ledger's public key. Commits and reads are believed only by their proofs.
 	Trust *verify.VKey
-	// Unverified makes a client without Trust, which believes whatever a coordinator says.
+	// Unverified makes a client without Trust. It believes everything that a coordinator says.
 	Unverified bool
 	// Memory is what another client remembered of the ledger (Client.Memory), so that time does not
 	// go back from one process to the next. It is nil at first.

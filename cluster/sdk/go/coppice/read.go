@@ -13,7 +13,7 @@ import (
 	"coppice.dev/sdk/verify"
 )
 
-// Read says which state to read. Nil is head.
+// Read chooses the state to read. Nil is head.
 type Read struct {
 	// At is the version to read; nil is head.
 	At *Stamp
@@ -54,7 +54,7 @@ type BatchGot struct {
 	Proof   []byte
 }
 
-// readOptions are those of a read that is settled.
+// readOptions gives the options of a read as a request has them.
 func (c *Client) readOptions(read *Read) *v1.ReadOptions {
 	options := &v1.ReadOptions{WantProof: c.trust != nil, ValuesInProof: c.trust != nil}
 	if read != nil {
@@ -130,7 +130,7 @@ func distrusted(call string, err error) error {
 	return &untrusted{call: call, err: err}
 }
 
-// checkKeys takes the records from the proof: what a coordinator says beside it is of no account.
+// checkKeys takes the records from the proof: the coordinator's own words do not count.
 func (c *Client) checkKeys(ctx context.Context, k known, keys [][]byte, read *Read, got *BatchGot) error {
 	v, err := c.verifyProof(ctx, k, got.Proof)
 	if err != nil {
@@ -275,8 +275,8 @@ func (c *Client) page(ctx context.Context, low, high []byte, read *Read) (*page,
 	return p, nil
 }
 
-// checkPage compares a page with its proof. A page that its limit cut short is proven as the range
-// up to behind its last record.
+// checkPage compares a page with its proof. If a limit cut the page short, its proof is of the
+// range that ends directly after the last record.
 func (c *Client) checkPage(ctx context.Context, k known, low, high []byte, read *Read, p *page) error {
 	v, err := c.verifyProof(ctx, k, p.proof)
 	if err != nil {
@@ -310,7 +310,7 @@ func (c *Client) checkPage(ctx context.Context, k known, low, high []byte, read 
 
 // Change is one change in the history of a key.
 type Change struct {
-	// Stamp is that of the change.
+	// Stamp names the version of the change.
 	Stamp Stamp
 	// Deleted tells a deletion from a value.
 	Deleted bool
@@ -321,7 +321,7 @@ type Change struct {
 }
 
 // History gives the changes of a key, newest first. They are the coordinator's word: no proof
-// covers them. A limit of 0 means none.
+// covers them. A limit of 0 is no limit.
 func (c *Client) History(ctx context.Context, key []byte, limit uint32, read *Read) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		read, err := c.settled(ctx, "History", read)

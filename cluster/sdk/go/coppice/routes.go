@@ -251,7 +251,8 @@ func spread(about time.Duration) time.Duration {
 	return about/2 + time.Duration(rand.Float64()*float64(about/2))
 }
 
-// sentMark tells whether an attempt sent anything. Only what was never sent certainly did nothing.
+// sentMark tells whether an attempt sent anything. Only a request that was never sent certainly did
+// nothing.
 type sentMark struct{ sent atomic.Bool }
 
 type sentKey struct{}

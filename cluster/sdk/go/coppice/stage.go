@@ -11,7 +11,7 @@ import (
 // Stage is a batch whose state was computed, and which is not committed. A commit, a rollback or
 // another leader ends all stages (StageLost), so a stage lives shortly.
 type Stage struct {
-	// Stamp is that of the version which the stage would become.
+	// Stamp names the version that the stage would become.
 	Stamp Stamp
 	// StateRoot is the root of the state with the batch: the coordinator's word until the stage is
 	// finalized.

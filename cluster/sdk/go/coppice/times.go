@@ -15,7 +15,7 @@ import (
 // VersionTime is the newest version at a time, by the ledger's clock.
 type VersionTime struct {
 	Stamp Stamp
-	// Time is that of the version's header.
+	// Time is the time in the version's header.
 	Time time.Time
 	// Next is the version after it, with its time. It is nil if the version is head.
 	Next     *Stamp
@@ -120,7 +120,7 @@ func millis(call string, at time.Time) (uint64, error) {
 
 func timeOf(ms uint64) time.Time { return time.UnixMilli(int64(min(ms, 1<<62))) }
 
-// Interval is what the root log says of the time of one of its entries: time stamps around it.
+// Interval has the time stamps that lie around an entry of the root log.
 type Interval struct {
 	// Header is the entry, and Entry the hash of its bytes. An unverified client gets only the proof.
 	Header *verify.Header
@@ -132,7 +132,7 @@ type Interval struct {
 	Proof []byte
 }
 
-// IntervalRead says how to prove an interval. Nil is one anchor on each side.
+// IntervalRead says how to prove an interval. Nil asks for one anchor on each side.
 type IntervalRead struct {
 	// Anchors is the number of anchors on each side, up to 16. The nearest ones are taken; 0 means 1.
 	Anchors uint32

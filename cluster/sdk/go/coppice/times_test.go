@@ -198,7 +198,7 @@ func TestNoLieAboutATimeIsBelieved(t *testing.T) {
 		t.Errorf("%+v", found)
 	}
 	r.onTime = nil
-	// Nor is another version read than the proven one.
+	// A read of another version than the proven one is refused.
 	r.onBatchGet = func(request *v1.BatchGetRequest, a *v1.BatchGetResponse) error {
 		request.Read.At = toStamp(first)
 		become(a, must(r.ledger.BatchGet(ctx, request))(t))

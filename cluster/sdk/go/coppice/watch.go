@@ -105,7 +105,7 @@ type watcher struct {
 	hash   verify.Digest
 	part   Headed
 	last   []byte
-	// size is what the changes of the part take.
+	// size is the memory that the changes of the part take.
 	size int
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 )
 
-// payments is a chain whose blocks pay so many accounts, some of them again and again.
+// payments is a chain whose blocks pay a number of accounts, some of them again and again.
 func payments(b *testing.B, length, each int) *chainOf {
 	b.Helper()
 	config := merged()

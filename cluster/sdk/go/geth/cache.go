@@ -10,15 +10,17 @@ import (
 )
 
 const (
-	// intervalsMax is how many intervals of one key the cache holds. The oldest gives way.
+	// intervalsMax is how many intervals of one key the cache holds. Beyond that, the oldest is
+	// dropped.
 	intervalsMax = 4
-	// cutsMax is how many rollbacks the cache remembers. Beyond that, views of before are not served.
+	// cutsMax is how many rollbacks the cache remembers. Beyond that, older views are no longer
+	// served.
 	cutsMax = 1024
 	// entryBytes is what an interval takes besides its key and value.
 	entryBytes = 160
 )
 
-// open is the end of an interval that holds up to the frontier, wherever that goes.
+// open is the end of an interval that holds up to the frontier, also when the frontier moves.
 const open = math.MaxUint64
 
 // interval says that a key had a value in the versions from..to of the present lineage.
@@ -28,7 +30,7 @@ type interval struct {
 	value []byte
 }
 
-// cut is a rollback: what is of an older epoch stands up to the base.
+// cut is a rollback: of the versions of older epochs, those up to the base stand.
 type cut struct {
 	epoch, base uint64
 }
@@ -43,7 +45,8 @@ type cache struct {
 	frontier coppice.Stamp
 	// cuts are in ascending order, of epochs and of bases.
 	cuts []cut
-	// generation counts what views of before can't be judged by any more.
+	// generation grows whenever cuts are forgotten. Views of an older generation are not served, since
+	// it is unknown whether they stand.
 	generation uint64
 	keys       map[string]*list.Element
 	// recent has the keys, the one that was used last in front.
@@ -72,7 +75,7 @@ func newCache(bytesMax int) *cache {
 	return c
 }
 
-// reset drops everything, and begins at a frontier. Views of before are not served any more.
+// reset drops everything, and begins at a frontier. Older views are no longer served.
 func (c *cache) reset(frontier coppice.Stamp) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -119,8 +122,8 @@ func (c *cache) get(key []byte, at place) (value []byte, known bool) {
 	return nil, false
 }
 
-// fill takes what a read in a version has shown: a value with the version of its last change, or
-// nil. The proof of the read says that nothing came between the two.
+// fill adds the result of a read in a version: a value with the version of its last change, or nil.
+// The proof of the read says that nothing came between the two.
 func (c *cache) fill(key []byte, at place, value []byte, changed uint64) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -138,7 +141,7 @@ func (c *cache) fill(key []byte, at place, value []byte, changed uint64) {
 	c.put(string(key), held)
 }
 
-// write takes the values that a version of this process has: nil for a key without one.
+// write adds the values of a version that this process wrote: nil for a key without one.
 func (c *cache) write(at coppice.Stamp, values map[string][]byte) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -162,7 +165,7 @@ func (c *cache) rollback(head coppice.Stamp) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	c.frontier = head
-	// Cuts with a base that is not below the new one say nothing more than it does.
+	// A cut whose base is not below the new base is covered by the new cut.
 	c.cuts = slices.DeleteFunc(c.cuts, func(old cut) bool { return old.base >= head.Version })
 	c.cuts = append(c.cuts, cut{epoch: head.Epoch, base: head.Version})
 	if len(c.cuts) > cutsMax {
@@ -184,8 +187,8 @@ func (c *cache) rollback(head coppice.Stamp) {
 	}
 }
 
-// put adds an interval to those of its key. One that begins with the same version is the same
-// value, which is then known for longer.
+// put adds an interval to those of its key. An interval that begins with the same version has the
+// same value, and extends the known one.
 func (c *cache) put(key string, held interval) {
 	c.change(key, func(all []interval) []interval {
 		for i := range all {

@@ -10,7 +10,7 @@ import (
 
 // model is a ledger of one writer: its versions, and all that were rolled back.
 type model struct {
-	// versions are those that stand. The first is empty.
+	// versions are the versions that stand. The first is empty.
 	versions []modelVersion
 	epoch    uint64
 }
@@ -65,7 +65,7 @@ func fillFrom(c *cache, l late) {
 	}
 }
 
-// checkView compares what the cache says of a version with what the version was.
+// checkView compares the cache's values for a version with the true ones.
 func checkView(t *testing.T, seed uint64, c *cache, keys []string, at place, version modelVersion) (hits int) {
 	t.Helper()
 	for _, key := range keys {
@@ -82,8 +82,8 @@ func checkView(t *testing.T, seed uint64, c *cache, keys []string, at place, ver
 	return hits
 }
 
-// Reads, writes, rollbacks and fills that come late, in any order: the cache never says anything
-// else than the ledger did of a version, whether that still stands or not.
+// Reads, writes, rollbacks and fills that come late, in any order: the cache never contradicts what
+// the ledger said of a version, whether that version still stands or not.
 func TestTheCacheSaysOfEachVersionWhatTheLedgerDid(t *testing.T) {
 	keys := []string{"a", "b", "c", "d", "e"}
 	hits, dead, afterRollback := 0, 0, 0

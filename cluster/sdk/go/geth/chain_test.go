@@ -39,7 +39,7 @@ type chainOf struct {
 	blocks  []*types.Block
 }
 
-// merged has the rules from Cancun on, and worked those of before the merge.
+// merged has the rules from Cancun on, and worked has the rules from before the merge.
 func merged() *params.ChainConfig {
 	config, zero := *params.AllEthashProtocolChanges, uint64(0)
 	config.TerminalTotalDifficulty = common.Big0
@@ -62,7 +62,7 @@ func difficulty(config *params.ChainConfig) *big.Int {
 }
 
 // generate makes a chain: payments, calls of a contract that writes and deletes, new contracts. Two
-// chains with other salts have the same blocks up to the fork.
+// chains with different salts have the same blocks up to the fork.
 func generate(t testing.TB, config *params.ChainConfig, length, fork int, salt byte) *chainOf {
 	t.Helper()
 	return generateWith(t, config, length, func(i int, b *core.BlockGen) {
@@ -134,7 +134,7 @@ func create(t testing.TB, config *params.ChainConfig, b *core.BlockGen, code []b
 	})
 }
 
-// The chain is what a StateProcessor asks for.
+// These methods are the chain that a StateProcessor asks for.
 func (g *chainOf) Config() *params.ChainConfig  { return g.config }
 func (g *chainOf) Engine() consensus.Engine     { return g.engine }
 func (g *chainOf) CurrentHeader() *types.Header { return g.blocks[len(g.blocks)-1].Header() }
@@ -161,7 +161,7 @@ func (g *chainOf) block(number int) *types.Block {
 	return g.blocks[number-1]
 }
 
-// local is a state database of go-ethereum alone, beside which the ledger is compared.
+// local is a state database of go-ethereum alone, with which the ledger is compared.
 func local(t testing.TB) (*triedb.Database, *state.MPTDatabase) {
 	t.Helper()
 	var disk ethdb.Database = rawdb.NewMemoryDatabase()

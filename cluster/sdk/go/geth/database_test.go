@@ -15,8 +15,8 @@ import (
 	"coppice.dev/sdk/coppice"
 )
 
-// compare holds the ledger's state of a root to that of the tries: each account, each slot, each
-// code, and what is not there.
+// compare compares the ledger's state of a root with the state in the tries: each account, slot and
+// code, and absent ones.
 func compare(t testing.TB, view state.Reader, tries *state.MPTDatabase, root common.Hash) (accounts, slots int) {
 	t.Helper()
 	own := must(tries.Reader(root))(t)
@@ -96,7 +96,7 @@ func TestBlocksRunOnTheLedgerAndItsStateIsThatOfEachHeight(t *testing.T) {
 	if hits, misses := ledger.Stats(); hits < 2*misses {
 		t.Errorf("the blocks ran with %d hits and %d misses", hits, misses)
 	}
-	// The ledger alone answers: a state that nothing is held of, too.
+	// The ledger alone answers, also for a state of which nothing is cached.
 	fresh := must(Open(limited(t), ledger.client, ledger.options))(t)
 	if fresh.Head() != ledger.Head() {
 		t.Errorf("%+v, and %+v when it is opened again", ledger.Head(), fresh.Head())
@@ -170,7 +170,7 @@ func TestABlockThatIsPrefetchedReadsAlmostNothing(t *testing.T) {
 		}
 		_, before := ledger.Stats()
 		chain.run(t, database, number)
-		// Slots, and the account of a new contract, are named by no transaction here.
+		// Up to 8 reads are of slots and of a new contract's account, which no transaction here names.
 		if _, after := ledger.Stats(); after-before > 8 {
 			t.Errorf("block %d has read the ledger %d times", number, after-before)
 		}
@@ -199,7 +199,7 @@ func TestAReorganizationIsARollbackAndNothingOfItStays(t *testing.T) {
 	of := func(chain *chainOf, number int) common.Hash { return chain.block(number).Root() }
 	stale := must(ledger.At(limited(t), of(a, length)))(t)
 	compare(t, stale, tries, of(a, length))
-	// Blocks of the other chain run on the states of their parents, which the ledger has or has not.
+	// Blocks of the other chain run on the states of their parents, which the ledger may lack.
 	for number := fork + 1; number <= length; number++ {
 		b.run(t, database, number)
 		if head := ledger.Head(); head.Root != of(a, length) {
@@ -315,7 +315,7 @@ func TestAnotherWriterIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	compare(t, must(ledger.At(ctx, chain.block(4).Root()))(t), tries, chain.block(4).Root())
-	// The same once more, and a block comes before anybody looked.
+	// The operator rolls back again, and this time a block comes before the process has read the head.
 	must(client.Rollback(ctx, old.Stamp().Version, order))(t)
 	update := &Update{Parent: chain.block(4).Root(), Root: common.Hash{5}, Number: 5}
 	if err := ledger.Apply(ctx, update); !errors.Is(err, ErrMoved) {

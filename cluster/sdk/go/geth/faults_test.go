@@ -33,7 +33,7 @@ func updatesOf(t testing.TB, chain *chainOf, tries *state.MPTDatabase) (updates 
 	return updates
 }
 
-// cutter passes connections on, and breaks each behind so many bytes of answers.
+// cutter passes connections on, and breaks each after a number of bytes of answers.
 type cutter struct {
 	address string
 	to      string

@@ -17,14 +17,14 @@ import (
 	"github.com/holiman/uint256"
 )
 
-// Feed writes the blocks of a node to a ledger. Its hooks are those of a live tracer, so nothing of
-// go-ethereum is changed: a program that embeds it gives them to its chain, and a build of geth
-// registers them. They are told of side chains as well: State.Follow, called with the root of each
-// new head, says which one is the chain.
+// Feed writes the blocks of a node to a ledger. Its hooks are those of a live tracer, so
+// go-ethereum is not changed. A program that embeds go-ethereum gives the hooks to its chain, and a
+// build of geth registers them. The hooks get blocks of side chains as well. Call State.Follow with
+// the root of each new head to say which blocks are the chain.
 //
-// The node does not wait for an error, and goes on. So the first error stays, and nothing is
-// written after it: Err and OnError tell. The node is then set back to the block of State.Head,
-// and started again.
+// The node goes on after an error of the feed. So the feed keeps its first error (Err, OnError),
+// and writes nothing after it. The node is then set back to the block of State.Head, and started
+// again.
 type Feed struct {
 	ctx    context.Context
 	ledger *State
@@ -80,7 +80,7 @@ func (f *Feed) onUpdate(update *tracing.StateUpdate) {
 	f.apply(updateOfHook(update, f.plainSlots))
 }
 
-// onGenesis is told of the first block at each start before the second one.
+// onGenesis gets the first block, at each start of a node whose chain has no second block yet.
 func (f *Feed) onGenesis(genesis *types.Block, alloc types.GenesisAlloc) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
@@ -125,7 +125,7 @@ func (r *recorder) Commit(update *state.StateUpdate) error {
 	return r.MPTDatabase.Commit(update)
 }
 
-// UpdateOfGenesis is the first block of a chain, by what it allocates.
+// UpdateOfGenesis is the update of a chain's first block, which allocates these accounts.
 func UpdateOfGenesis(alloc types.GenesisAlloc) (*Update, error) {
 	tries := triedb.NewDatabase(rawdb.NewMemoryDatabase(), triedb.HashDefaults)
 	defer func() { _ = tries.Close() }()
@@ -151,7 +151,7 @@ func UpdateOfGenesis(alloc types.GenesisAlloc) (*Update, error) {
 	return update, nil
 }
 
-// allocate gives accounts what the first block of a chain gives them.
+// allocate sets accounts as the first block of a chain does.
 func allocate(to *state.StateDB, alloc types.GenesisAlloc) error {
 	for address, account := range alloc {
 		balance := new(uint256.Int)

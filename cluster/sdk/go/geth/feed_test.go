@@ -43,7 +43,7 @@ func TestANodeFeedsTheLedgerThroughItsReorganizations(t *testing.T) {
 				if feed.Err() != nil || running.CurrentBlock().Hash() != on.blocks[len(on.blocks)-1].Hash() {
 					t.Fatalf("block %s is head: %v", running.CurrentBlock().Hash(), feed.Err())
 				}
-				// The word of an older head may come late, and the same one twice.
+				// The notice of an older head may come late, and a notice may come twice.
 				for _, root := range []common.Hash{
 					on.block(fork).Root(), running.CurrentBlock().Root, on.block(1).Root(), running.CurrentBlock().Root,
 				} {

@@ -56,7 +56,7 @@ func chainsOf(t *testing.T) map[string]*tests.BlockTest {
 	return all
 }
 
-// rootsOf notes which roots a node was told of, besides those of its feed.
+// rootsOf notes the roots of which a node was told, besides those of its feed.
 type rootsOf struct{ all map[common.Hash]bool }
 
 func (r *rootsOf) hooks(feed *Feed) *tracing.Hooks {

@@ -38,7 +38,7 @@ type Options struct {
 	// Prefix begins all keys of the chain: 1 to 128 bytes, the first of them above 0. By default it is
 	// "eth/".
 	Prefix string
-	// CacheBytes bounds what is held of the state: 256 MiB by default.
+	// CacheBytes bounds the memory for cached state: 256 MiB by default.
 	CacheBytes int
 	// Window is how many blocks are held that may become the chain: 128 by default. A reorganization
 	// can't reach further back.
@@ -89,7 +89,7 @@ type State struct {
 	options Options
 	keys    keys
 	cache   *cache
-	// mutex is held while the chain is moved, or a root is looked up.
+	// mutex is held while the chain moves, and while a root is looked up.
 	mutex   sync.Mutex
 	head    Head
 	session *coppice.Session
@@ -128,7 +128,7 @@ func (s *State) Head() Head {
 	return s.head
 }
 
-// reload reads the head, and forgets what was held of the state. The lock is held.
+// reload reads the head, and empties the cache. The lock is held.
 func (s *State) reload(ctx context.Context) error {
 	s.doubtful = true
 	head, err := s.readHead(ctx)
@@ -144,8 +144,8 @@ func (s *State) reload(ctx context.Context) error {
 }
 
 // readHead reads the record of the head, which is proven. A proof names a version by the epoch in
-// which it was committed. The epoch of now, which a commit has to expect, is a coordinator's word:
-// by a wrong one, commits are refused.
+// which it was committed. A commit has to expect the present epoch, which is a coordinator's word.
+// If it is wrong, commits are refused.
 func (s *State) readHead(ctx context.Context) (Head, error) {
 	for range moveTries {
 		got, err := s.client.Get(ctx, s.keys.head(), nil)
@@ -176,8 +176,9 @@ func (s *State) settle(ctx context.Context) error {
 	return s.reload(ctx)
 }
 
-// Apply takes a block. If it continues the head, the ledger has it when Apply returns. Else it is
-// one of a side chain, and is held until Follow or SetHead makes that the chain.
+// Apply takes a block. If the block continues the head, the ledger has it when Apply returns.
+// Otherwise it is a block of a side chain, and is held until Follow or SetHead makes that side
+// chain the chain.
 func (s *State) Apply(ctx context.Context, update *Update) error {
 	if update.Parent == update.Root {
 		return nil
@@ -236,8 +237,9 @@ func (s *State) commit(ctx context.Context, b *block) error {
 }
 
 // Follow makes sure that the chain in the ledger has the block with a state root, which is the head
-// of a node. It does nothing if the block is there already, also below the head: what a node tells
-// of may be late, and it may have run blocks that it has not chosen yet. Else it is SetHead.
+// of a node. It does nothing if the ledger has the block, at the head or below it: a node's notice
+// may be late, and a node may run blocks before it chooses them. Otherwise it does what SetHead
+// does.
 func (s *State) Follow(ctx context.Context, root common.Hash) error {
 	return s.move(ctx, root, true)
 }
@@ -329,7 +331,7 @@ func (s *State) rollback(ctx context.Context, base Head) error {
 		if !coppice.OutcomeUnknown(err) {
 			return err
 		}
-		// The head tells what became of it.
+		// The head shows whether the rollback happened.
 		if failed := s.reload(ctx); failed != nil || s.head.Root == base.Root {
 			return failed
 		}

@@ -25,8 +25,8 @@ const rangeKeysMax = 10_000
 // Store is an ethdb.KeyValueStore in a ledger, for tools and for data besides the state. Each
 // write, and each batch, is one commit, which is durable when the call returns. Reads are proven.
 //
-// Much of go-ethereum takes an error of a read for a key that is not there. So a node whose ledger
-// may be away is no use for this store: it is for programs that end with the first error.
+// Much of go-ethereum takes an error of a read for a missing key. So a node must not use this store
+// if its ledger may be unreachable. The store is for programs that end at the first error.
 type Store struct {
 	client  *coppice.Client
 	prefix  []byte
@@ -50,7 +50,7 @@ func NewStore(client *coppice.Client, options Options) (*Store, error) {
 	}, nil
 }
 
-// context gives one that ends in time, or is over if the store is closed.
+// context gives a context with a time limit. It fails if the store is closed.
 func (s *Store) context() (context.Context, context.CancelFunc, error) {
 	select {
 	case <-s.closed:
@@ -103,8 +103,8 @@ func (s *Store) Put(key, value []byte) error {
 // Delete takes the value of a key away.
 func (s *Store) Delete(key []byte) error { return s.write([]operation{{key: key}}) }
 
-// DeleteRange takes the values of the keys from start on, and below end, away: all at once, or none
-// with the error ethdb.ErrTooManyKeys if there are more than 10,000. Nil has no bound.
+// DeleteRange deletes the keys from start on that are below end. It deletes all at once, or none
+// with the error ethdb.ErrTooManyKeys if there are more than 10,000. Nil is no bound.
 func (s *Store) DeleteRange(start, end []byte) error {
 	return s.write([]operation{{isRange: true, key: start, value: end}})
 }
@@ -141,7 +141,8 @@ func (s *Store) write(operations []operation) error {
 	return s.commit(ctx, values)
 }
 
-// clear deletes what the ledger has in a range, and what the operations before have put there.
+// clear deletes the keys of a range: those of the ledger, and those that earlier operations have
+// put.
 func (s *Store) clear(ctx context.Context, start, end []byte, values map[string][]byte) error {
 	low, high := s.bounds(start, end)
 	if bytes.Compare(low, high) >= 0 {
@@ -194,13 +195,13 @@ func (s *Store) commit(ctx context.Context, values map[string][]byte) (err error
 		}
 	}
 	if _, err = s.session.Commit(ctx, batchOf(values)); err != nil {
-		// What may still come under this number is not to be taken for another batch.
+		// The batch may still be applied under its number, so another batch must not get that number.
 		s.session = nil
 	}
 	return err
 }
 
-// Stat says nothing: `coppice status` does.
+// Stat gives nothing. Use `coppice status`.
 func (s *Store) Stat() (string, error) { return "", nil }
 
 // SyncKeyValue does nothing: what was written is durable.
@@ -280,8 +281,7 @@ func (o *operation) replay(to ethdb.KeyValueWriter) error {
 	return ranges.DeleteRange(o.key, o.value)
 }
 
-// NewIterator gives the keys with a prefix, from a start behind it on, in the version that is head
-// now.
+// NewIterator gives the keys of the present head that begin with a prefix, from prefix + start on.
 func (s *Store) NewIterator(prefix, start []byte) ethdb.Iterator {
 	// The iterator lives as long as it is used, so each page has its time limit from the client.
 	ctx, cancel := context.WithCancel(context.Background())
@@ -300,14 +300,14 @@ func (s *Store) NewIterator(prefix, start []byte) ethdb.Iterator {
 
 type storeIterator struct {
 	next func() (coppice.Record, error, bool)
-	// at is the record that Next came to, and waiting the one behind it.
+	// at is the record at which Next arrived, and waiting is the record after it.
 	at, waiting *coppice.Record
 	cut         int
 	err         error
 	release     func()
 }
 
-// ahead reads the record behind the one that is shown.
+// ahead reads the record after the current one.
 func (i *storeIterator) ahead() {
 	i.waiting = nil
 	record, err, more := i.next()

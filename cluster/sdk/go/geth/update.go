@@ -28,7 +28,7 @@ type Update struct {
 	Codes map[common.Hash][]byte
 }
 
-// UpdateOf takes what StateDB commits.
+// UpdateOf makes an update of what StateDB commits.
 func UpdateOf(update *state.StateUpdate) *Update {
 	u := &Update{
 		Parent: update.OriginRoot, Root: update.Root, Number: update.BlockNumber,
@@ -40,8 +40,8 @@ func UpdateOf(update *state.StateUpdate) *Update {
 	return u
 }
 
-// updateOfHook takes what the hook of a tracer is told. Its slots are by their hashes, or from
-// Cancun on by themselves.
+// updateOfHook makes an update of what a tracer's hook gets. That names slots by their hashes, or
+// from Cancun on directly.
 func updateOfHook(update *tracing.StateUpdate, plainSlots bool) *Update {
 	u := &Update{
 		Parent: update.OriginRoot, Root: update.Root, Number: update.BlockNumber,

@@ -82,8 +82,8 @@ func (v *View) Storage(address common.Address, slot common.Hash) (common.Hash, e
 	return common.BytesToHash(value), nil
 }
 
-// Code reads a code by its hash. It is nil if there is none, and if the ledger did not answer:
-// StateDB takes a code that is missing for an error, and commits nothing.
+// Code reads a code by its hash. It is nil if there is none or if the ledger did not answer. That
+// is safe, because StateDB takes a missing code for an error and commits nothing.
 func (v *View) Code(_ common.Address, hash common.Hash) []byte {
 	if hash == types.EmptyCodeHash {
 		return nil
@@ -105,15 +105,15 @@ func (v *View) Has(address common.Address, hash common.Hash) bool {
 	return len(v.Code(address, hash)) > 0
 }
 
-// AccessesOf gives what the transactions of a block say that they touch: senders, receivers, and
-// their access lists. Prefetch takes it.
+// AccessesOf gives, for Prefetch, the accounts and slots that a block's transactions name: senders,
+// receivers, and access lists.
 func AccessesOf(block *types.Block, signer types.Signer) map[common.Address][]common.Hash {
 	accesses := map[common.Address][]common.Hash{block.Coinbase(): nil}
 	touch := func(address common.Address, slots []common.Hash) {
 		accesses[address] = append(accesses[address], slots...)
 	}
 	for _, transaction := range block.Transactions() {
-		// A sender that can't be found makes the block invalid, which is for others to find.
+		// A sender that can't be recovered makes the block invalid, which others will find.
 		if sender, err := types.Sender(signer, transaction); err == nil {
 			touch(sender, nil)
 		}
@@ -128,7 +128,7 @@ func AccessesOf(block *types.Block, signer types.Signer) map[common.Address][]co
 }
 
 // Prefetch reads accounts and their slots into the cache, many at one time: for instance those of a
-// block's access list. What is named twice is read once.
+// block's access list. An account or slot that is named twice is read once.
 func (v *View) Prefetch(ctx context.Context, accesses map[common.Address][]common.Hash) error {
 	if v.empty {
 		return nil

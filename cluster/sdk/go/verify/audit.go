@@ -10,10 +10,11 @@ import (
 type AuditError struct {
 	// Rule is the number of the rule, from 1 to 15.
 	Rule int
-	// Sequence is the entry of the log, and Version what it names, if its header decodes.
+	// Sequence is the entry of the log, and Version is the version that it names, if its header
+	// decodes.
 	Sequence uint64
 	Version  uint64
-	// Shard is the shard at fault, or nil if it is none alone.
+	// Shard is the shard at fault, or nil if no single shard is.
 	Shard *uint32
 	Err   error
 }
@@ -29,8 +30,8 @@ func (e *AuditError) Error() string {
 // Unwrap gives the broken rule in words.
 func (e *AuditError) Unwrap() error { return e.Err }
 
-// HeaderLog reads the headers of a root log in order, and holds them to rules 1 to 6 of an audit.
-// It keeps the headers of the versions that stand.
+// HeaderLog reads the headers of a root log in order, and checks rules 1 to 6 of an audit. It keeps
+// the headers of the versions that stand.
 type HeaderLog struct {
 	newest   *Header
 	hash     Digest
@@ -154,8 +155,8 @@ func (l *HeaderLog) push(hash Digest) {
 	l.size++
 }
 
-// Checkpoint is the size and the root of all headers so far. Compare it with a signed one: an audit
-// is worth nothing without.
+// Checkpoint is the size and the root of all headers so far. Compare it with a signed checkpoint,
+// without which an audit proves nothing.
 func (l *HeaderLog) Checkpoint() Checkpoint {
 	root := emptyRoot
 	for i := len(l.frontier) - 1; i >= 0; i-- {
@@ -171,10 +172,10 @@ func (l *HeaderLog) Checkpoint() Checkpoint {
 // Genesis is the body of the first header, or nil before it was read.
 func (l *HeaderLog) Genesis() *Genesis { return l.genesis }
 
-// KeyChanges are those of the log so far.
+// KeyChanges gives the key changes of the log so far.
 func (l *HeaderLog) KeyChanges() []KeyChange { return slices.Clone(l.changes) }
 
-// Header is that of a standing version, or nil.
+// Header gives the header of a standing version, or nil.
 func (l *HeaderLog) Header(version uint64) *Header {
 	if version >= uint64(len(l.versions)) {
 		return nil
@@ -228,7 +229,7 @@ func (r *Replay) Version(journal VersionJournal) error {
 	return nil
 }
 
-// versionCheck holds one version to rules 7 to 15.
+// versionCheck checks rules 7 to 15 for one version.
 type versionCheck struct {
 	replay  *Replay
 	header  *Header

@@ -15,7 +15,7 @@ const casesVariable = "COPPICE_VERIFICATION_CASES"
 
 const casesAbove = "shared/cases/verification"
 
-// casesDirectory is empty if there are none.
+// casesDirectory gives the directory of the files, or an empty text if there is none.
 func casesDirectory() string {
 	if directory := os.Getenv(casesVariable); directory != "" {
 		return directory
@@ -33,7 +33,7 @@ func casesDirectory() string {
 	return ""
 }
 
-// soundCases are valid, odd as they look.
+// soundCases are valid files that look odd.
 var soundCases = map[string]bool{
 	"range-left-end.proof": true, "policy-older-key.proof": true,
 	"wrong-shard.absence.proof": true, "wrong-shard.receipt.proof": true,

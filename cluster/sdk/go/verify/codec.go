@@ -179,12 +179,12 @@ func (r *reader) str32(most uint64, what string) []byte {
 	return r.bounded(uint64(r.u32()), 0, most, what)
 }
 
-// str reads a length as a short integer, and so many bytes.
+// str reads a length as a short integer, and that many bytes.
 func (r *reader) str(least, most uint64, what string) []byte {
 	return r.bounded(r.short(), least, most, what)
 }
 
-// count16 and count32 read the length of a list, whose elements have at least so many bytes each.
+// count16 and count32 read the length of a list whose elements have at least each bytes.
 func (r *reader) count16(each int) int { return r.counted(uint64(r.u16()), each) }
 
 func (r *reader) count32(each int) int { return r.counted(uint64(r.u32()), each) }

@@ -84,7 +84,7 @@ func shownShard(index, id uint32, low, high string, version uint64) shardPart {
 	return part
 }
 
-// A header that a ledger signed over a state that no map has.
+// A ledger signed a header over a state that fits no map.
 func TestShownShardsAreThoseOfOneMap(t *testing.T) {
 	for name, c := range map[string]struct {
 		shards []shardPart

@@ -5,8 +5,8 @@
 // public key of a ledger, which it has as a C2SP vkey, or a policy that names logs and witnesses.
 //
 // [Verify] and [VerifyUnder] judge a proof file, as coordinators make them, and give what it says.
-// Compare that with what was asked by [Verified.Answers]. What is refused is an [*Error], which
-// names the step.
+// Compare that with what was asked by [Verified.Answers]. A refusal is an [*Error], which names the
+// step.
 //
 // An interval proof shows which anchors lie around an entry of the log. This package checks where
 // they lie, and what their tokens are to stamp. It does not judge tokens, which are signed by

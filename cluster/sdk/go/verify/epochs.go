@@ -16,8 +16,8 @@ func (p Pair) stands(stamp Stamp, next *Pair) bool {
 	return stamp.Epoch == p.Epoch && p.Base < stamp.Version && (next == nil || stamp.Version <= next.Base)
 }
 
-// checkPairAt holds a pair at an index to what rollbacks leave there: section 11, and section 13.5.
-// Epochs and bases ascend by at least one a pair up to the newest header's epoch and version.
+// checkPairAt checks that rollbacks can leave a pair at an index (sections 11 and 13.5). Epochs and
+// bases ascend by at least one a pair up to the newest header's epoch and version.
 func checkPairAt(pair Pair, index uint64, newest *Header) error {
 	after := uint64(newest.EpochPairs) - 1 - index
 	switch {
@@ -37,7 +37,7 @@ func checkPairAt(pair Pair, index uint64, newest *Header) error {
 	return nil
 }
 
-// checkNeighbours holds two pairs, the first of which is at an index, to the order of section 11.
+// checkNeighbours checks the order of section 11 between a pair, at this index, and the next one.
 func checkNeighbours(pair, next Pair, index uint64) error {
 	if next.Epoch <= pair.Epoch || index > 0 && next.Base <= pair.Base {
 		return errors.New("epochs or bases do not ascend")
@@ -45,7 +45,7 @@ func checkNeighbours(pair, next Pair, index uint64) error {
 	return nil
 }
 
-// checkPairs holds all pairs of a header to section 11, and to the header's epochs root.
+// checkPairs checks all pairs of a header against section 11 and against the header's epochs root.
 func checkPairs(pairs []Pair, newest *Header) error {
 	if uint64(len(pairs)) != uint64(newest.EpochPairs) {
 		return errors.New("there are more or fewer pairs than the header counts")

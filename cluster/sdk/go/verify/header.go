@@ -108,7 +108,7 @@ type KeyChange struct {
 	Reason    string
 }
 
-// same compares what ties a change to a log, without the words of its author.
+// same compares the fields that tie a change to a log, without principal and reason.
 func (k *KeyChange) same(other *KeyChange) bool {
 	return k.Sequence == other.Sequence && k.Number == other.Number && k.Old == other.Old && k.New == other.New
 }
@@ -292,12 +292,12 @@ func (h *Header) decodeKeyChange(r *reader) error {
 	return nil
 }
 
-// Follows holds a header to the rules that tie it to the one before, whose bytes have a hash.
+// Follows checks the rules that tie a header to the one before, whose bytes have this hash.
 func (h *Header) Follows(before *Header, beforeHash Digest) error {
 	return h.checkAfter(before, beforeHash)
 }
 
-// checkAfter holds a header to the rules that tie it to the one before (audit rule 2).
+// checkAfter checks the rules that tie a header to the one before (audit rule 2).
 func (h *Header) checkAfter(before *Header, beforeHash Digest) error {
 	counted := h.Kind == KindRollback || h.Kind == KindPrune
 	admin := before.AdminSequence
@@ -341,7 +341,7 @@ func (h *Header) checkAfter(before *Header, beforeHash Digest) error {
 // origin is the name of the log that a genesis header begins.
 func (h *Header) origin() string { return h.Genesis.Prefix + "/" + h.Cluster.String() }
 
-// checkFirst holds a genesis header to what a verifier knows of the ledger.
+// checkFirst compares a genesis header with what a verifier knows of the ledger.
 func (h *Header) checkFirst(first PublicKey, origin string) error {
 	if h.Genesis.Key != first {
 		return errors.New("genesis names another first key")
@@ -352,5 +352,5 @@ func (h *Header) checkFirst(first PublicKey, origin string) error {
 	return nil
 }
 
-// equalBytes compares optional bounds, where nil is none.
+// equalBytes compares optional bounds. Nil is an absent bound.
 func equalBytes(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// encode spells a header again, with its fields as they are and its body as it was.
+// encode encodes a header again, with its present fields and its old body.
 func (h *Header) encode() []byte {
 	w := writer{}
 	w.u8(h.Format)

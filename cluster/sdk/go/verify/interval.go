@@ -6,7 +6,7 @@ import "errors"
 const anchorsMax = 16
 
 // Interval is the claim of an interval proof: the log of the checkpoint has these anchors around
-// the entry that is the header. What their tokens say of time is not judged here.
+// the entry that is the header. Their tokens are not judged here.
 type Interval struct {
 	// Below are anchors before the entry, in the order of the log: what they stamp is older than it.
 	Below []ProvenAnchor
@@ -16,7 +16,7 @@ type Interval struct {
 
 // ProvenAnchor is an anchor with stamps that the log has.
 type ProvenAnchor struct {
-	// Header is that of the anchor. Its Anchor has the stamps.
+	// Header is the anchor's header. Its Anchor has the stamps.
 	Header *Header
 	// Imprint is the hash that each of its tokens is to have.
 	Imprint Digest

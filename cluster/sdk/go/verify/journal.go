@@ -36,7 +36,7 @@ type Entry struct {
 	// Touched has the shards of a batch, append or head, in ascending order.
 	Touched []Touched
 
-	// Shard, Inputs and Output are those of a merge.
+	// Shard, Inputs and Output describe a merge.
 	Shard  uint32
 	Inputs []Digest
 	Output Digest
@@ -130,7 +130,7 @@ func decodeTouched(r *reader) []Touched {
 type Operation struct {
 	Key    []byte
 	Delete bool
-	// Length and Hash are those of the value of a put.
+	// Length and Hash describe the value of a put.
 	Length uint32
 	Hash   Digest
 }

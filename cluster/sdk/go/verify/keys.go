@@ -52,7 +52,7 @@ func (c *keyChain) below(size uint64) int {
 	return count
 }
 
-// checkHeader holds a header to the changes that are known: sections 13.3 and 13.4.
+// checkHeader compares a header with the known changes (sections 13.3 and 13.4).
 func (c *keyChain) checkHeader(h *Header, origin string) error {
 	upTo := c.below(h.Sequence)
 	if upTo < len(c.changes) && c.changes[upTo].Sequence == h.Sequence {
@@ -102,14 +102,14 @@ func decodeChanges(parts []headerPart, cluster ClusterID) ([]KeyChange, error) {
 	return changes, nil
 }
 
-// InForce gives how many of the changes have a place among the first entries of a log: so many keys
-// were replaced by then. The key in force is the new key of the last of them.
+// InForce counts the changes that lie among the first entries of a log. The key in force is the new
+// key of the last of them.
 func InForce(changes []KeyChange, size uint64) int {
 	chain := keyChain{changes: changes}
 	return chain.below(size)
 }
 
-// Join gives the longer of two lists of key changes, of which one begins with the other.
+// Join gives the longer of two lists of key changes, which must begin with the shorter one.
 func Join(a, b []KeyChange) ([]KeyChange, error) {
 	if len(a) < len(b) {
 		a, b = b, a

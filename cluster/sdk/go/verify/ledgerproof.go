@@ -35,7 +35,7 @@ type Lineage struct {
 	Journals []ProvenJournal
 }
 
-// journalCheck holds the journal parts of a file to the steps leaf, request and envelope.
+// journalCheck takes the steps leaf, request and envelope for the journal parts of a file.
 type journalCheck struct {
 	cluster ClusterID
 	ledger  LedgerID
@@ -169,7 +169,7 @@ func (p *proofFile) checkJournals(header *Header) (*Journals, error) {
 	return claim, err
 }
 
-// checkLineage takes the steps of section 18 for a file of kind 5, whose query has held already.
+// checkLineage takes the steps of section 18 for a file of kind 5 whose query was verified.
 func (p *proofFile) checkLineage(header *Header, query *Query) (*Lineage, error) {
 	part := p.lineage
 	from, err := lineageRange(part, query)
@@ -194,7 +194,7 @@ func (p *proofFile) checkLineage(header *Header, query *Query) (*Lineage, error)
 	return &Lineage{Ledger: part.ledger, Clue: part.clue, Count: count, After: from, Journals: journals}, nil
 }
 
-// lineageRange gives the ordinal behind which the range of a lineage ends.
+// lineageRange gives the ordinal above which the range of a lineage has all cells.
 func lineageRange(part *lineagePart, query *Query) (uint64, error) {
 	low := part.ledger.clueKey(part.clue)
 	if !query.IsRange || !query.HasValues || !bytes.Equal(query.Low, low) || !bytes.HasPrefix(query.High, low) ||
@@ -273,7 +273,7 @@ func chained(before Digest, jsn uint64, leaf Digest) Digest {
 	return hashOf(tagChain, w)
 }
 
-// checkCells holds records and leaves of a lineage to each other, and gives the count of the clue.
+// checkCells compares the records and leaves of a lineage, and gives the count of the clue.
 func checkCells(part *lineagePart, records []Record, leaves []*Leaf, from uint64) (uint64, error) {
 	if len(records) == 0 {
 		if len(leaves) > 0 || from != 0 {

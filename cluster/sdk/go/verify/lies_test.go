@@ -2,7 +2,7 @@ package verify
 
 import "testing"
 
-// Files that a ledger signed itself, each of which breaks the rule in its name. They were found by
+// A ledger signed these files itself. Each breaks the rule in its name. They were found by
 // comparing verifiers on random states, pairs and key changes.
 func TestLiesThatALedgerSignedAreRefused(t *testing.T) {
 	var all struct {

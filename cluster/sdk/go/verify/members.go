@@ -21,7 +21,7 @@ type Member struct {
 	DisputedFrom *uint64
 }
 
-// Agency says for whom an agent appends, and how far.
+// Agency names the member for which an agent appends, and bounds what it may append.
 type Agency struct {
 	Principal MemberID
 	// Prefix is what all clues of the agent's journals begin with. An empty one allows all journals.
@@ -203,7 +203,8 @@ func validRoles(roles Roles) bool {
 // Founding is the payload of journal 0: what a ledger is, and who its first members are.
 type Founding struct {
 	Name string
-	// Spread lays the ledger over all shards that hold ledgers. Else it lies in one.
+	// Spread lays the ledger over all shards that hold ledgers. Without it the ledger lies in one
+	// shard.
 	Spread  bool
 	Policy  LedgerPolicy
 	Members []Grant
@@ -307,7 +308,7 @@ func (f *Founding) Encode() ([]byte, error) {
 	return w, err
 }
 
-// checkLengths refuses what the lengths of an encoding have no room for.
+// checkLengths refuses counts and sizes that the lengths of an encoding can't express.
 func checkLengths(members []Grant, lists ...[][]byte) error {
 	if len(members) > grantsMax {
 		return errors.New("there are more than 256 grants")

@@ -214,8 +214,8 @@ func parseDecimal(text string) (uint64, error) {
 	return value, nil
 }
 
-// OpenCheckpoint reads a note and checks that the key has signed it, which is to be the key in
-// force at its size. It does not say that the checkpoint continues another one.
+// OpenCheckpoint reads a note and checks that the key has signed it. The caller gives the key in
+// force at the note's size. OpenCheckpoint does not show that the checkpoint continues another one.
 func OpenCheckpoint(note []byte, key VKey) (Checkpoint, error) {
 	parsed, err := parseNote(note)
 	if err != nil {
@@ -225,7 +225,7 @@ func OpenCheckpoint(note []byte, key VKey) (Checkpoint, error) {
 	return checkpoint, under(StepCheckpoint, err)
 }
 
-// ClaimedCheckpoint reads a note, whoever signed it. Nothing is verified.
+// ClaimedCheckpoint reads the checkpoint of a note, without verifying any signature.
 func ClaimedCheckpoint(note []byte) (Checkpoint, error) {
 	parsed, err := parseNote(note)
 	if err != nil {
@@ -235,7 +235,7 @@ func ClaimedCheckpoint(note []byte) (Checkpoint, error) {
 	return checkpoint, under(StepCheckpoint, err)
 }
 
-// CheckpointSize is the size that a note claims, whoever signed it.
+// CheckpointSize is the size that a note claims. No signature is verified.
 func CheckpointSize(note []byte) (uint64, error) {
 	checkpoint, err := ClaimedCheckpoint(note)
 	return checkpoint.Size, err

@@ -29,7 +29,7 @@ type Order struct {
 	Until uint64
 	// Targets ascend by their numbers.
 	Targets []Target
-	// Approvals are those of other members than the author, and ascend.
+	// Approvals are by members other than the author, and ascend.
 	Approvals []Approval
 }
 
@@ -159,7 +159,7 @@ func encodeMark(order uint64) []byte {
 	return w
 }
 
-// occult gives the rule of a ledger for who may occult.
+// occult gives a ledger's rule about the members that may occult.
 func (r *Round) occult(ledger LedgerID) (uint8, error) {
 	founding, err := DecodeFounding(r.get(ledger.FoundingKey()))
 	if err != nil {

@@ -49,7 +49,7 @@ func decodeParams(r *reader) (p Params) {
 	return p
 }
 
-// check holds parameters to the limits of section 16.
+// check compares the parameters with the limits of section 16.
 func (p *Params) check() error {
 	type limit struct {
 		name        string

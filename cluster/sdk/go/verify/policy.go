@@ -195,8 +195,8 @@ func (p *Policy) logsOf(origin string) (keys []VKey) {
 	return keys
 }
 
-// check refuses a note if a line of a known key does not verify, or if too few witnesses count.
-// That a log has signed it is for the caller.
+// check refuses a note if a line of a known key does not verify, or if too few witnesses count. The
+// caller has to check that a log has signed it.
 func (p *Policy) check(note *signedNote) error {
 	for _, log := range p.logs {
 		if err := note.signedBy(log); errors.Is(err, errBadSignature) {

@@ -105,7 +105,8 @@ type nodePart struct {
 	hashes  hashList
 }
 
-// partEntry is a record in a leaf; above, it is a separator with a child, or with the child's hash.
+// partEntry is a record in a leaf. In an inner node, it is a separator with a child or the child's
+// hash.
 type partEntry struct {
 	key    []byte
 	hash   *Digest

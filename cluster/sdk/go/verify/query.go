@@ -223,7 +223,7 @@ func (q *queryPart) checkCover() error {
 }
 
 // scan appends the records of the shard's part of a range: of each key the youngest, without
-// tombstones. What a tree holds outside of its shard's range is no part of any answer.
+// tombstones. Records of a tree outside of its shard's range are no part of any answer.
 func (p *shardPart) scan(low, high []byte, records []Record) ([]Record, error) {
 	if bytes.Compare(low, p.shard.Low) < 0 {
 		low = p.shard.Low

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Question is what was asked. A proof that holds may be that of another question (section 13, step
-// 13), so the asking side compares the two.
+// Question is what was asked. A valid proof may answer another question (section 13, step 13), so
+// the asking side compares the two.
 type Question struct {
 	// Version and Epoch are nil if any is an answer.
 	Version *uint64
@@ -21,7 +21,7 @@ type Subject interface {
 	check(v *Verified) error
 }
 
-// Answers refuses a proof of something else than was asked, with the step question.
+// Answers refuses a proof of anything but what was asked, with the step question.
 func (v *Verified) Answers(q Question) error {
 	if q.Version != nil && (v.Header == nil || v.Header.Version != *q.Version) ||
 		q.Epoch != nil && (v.Header == nil || v.Header.Epoch != *q.Epoch) {
@@ -98,8 +98,8 @@ func (q AboutTime) check(v *Verified) error {
 	return nil
 }
 
-// AboutGrowth asks how a checkpoint was extended. Without a root, that of the old one is not
-// compared.
+// AboutGrowth asks how a checkpoint was extended. Without a root, the root of the old checkpoint is
+// not compared.
 type AboutGrowth struct {
 	Size uint64
 	Root *Digest
@@ -156,7 +156,7 @@ func (q AboutRequest) check(v *Verified) error {
 	return nil
 }
 
-// AboutLineage asks for the journals with a clue: for all, or for so many of the newest.
+// AboutLineage asks for the journals with a clue: for all, or for a number of the newest.
 type AboutLineage struct {
 	Ledger LedgerID
 	Clue   Digest

@@ -66,14 +66,15 @@ type Round struct {
 	stamp   Stamp
 	// ground gives the records of the version before, or nil.
 	ground func(key []byte) []byte
-	// seen tells whether the root log had a root at a size. Nil believes each one.
+	// seen tells whether the root log had a root at a size. If it is nil, every root is believed.
 	seen    func(size uint64, root Digest) bool
 	puts    map[string][]byte
 	ledgers map[LedgerID]*roundLedger
 }
 
 // NewRound begins a version. The functions give the records of the version before (nil for none),
-// and whether the root log had a root at a size; without the latter, that is not checked.
+// and whether the root log had a root at a size; without the second function, roots are not
+// checked.
 func NewRound(cluster ClusterID, stamp Stamp, ground func(key []byte) []byte, seen func(uint64, Digest) bool) *Round {
 	return &Round{
 		cluster: cluster, stamp: stamp, ground: ground, seen: seen,

@@ -54,7 +54,7 @@ func (m *Member) clone() *Member {
 	return &clone
 }
 
-// fresh refuses a key that was anybody's in the ledger before.
+// fresh refuses a key that the ledger has had before, for any member.
 func (c *changer) fresh(key PublicKey, member MemberID) error {
 	used := slices.ContainsFunc(c.keys, func(k newKey) bool { return k.key == key })
 	if used || c.round.get(c.request.id.publicKeyKey(key)) != nil {

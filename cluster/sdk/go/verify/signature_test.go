@@ -35,7 +35,7 @@ func (a affine) plus(b affine) affine {
 	return affine{mul(x, inverse(new(big.Int).Add(one, shared))), mul(y, inverse(new(big.Int).Sub(one, shared)))}
 }
 
-// decompress gives the point of an encoding, or false if its y is none of the curve's.
+// decompress gives the point of an encoding, or false if no point of the curve has its y.
 func decompress(encoded [32]byte) (affine, bool) {
 	odd := encoded[31]>>7 == 1
 	encoded[31] &= 0x7f
@@ -136,7 +136,7 @@ func TestSignaturesAreStrict(t *testing.T) {
 		key       PublicKey
 		signature []byte
 	}{"a key of small order": {identity, byNobody}, "a point of small order": {key, smallR}} {
-		// The library accepts it: section 10 does not.
+		// The library accepts this signature, but section 10 does not.
 		if !ed25519.Verify(c.key[:], message, c.signature) {
 			t.Errorf("%s: the library refuses it as well, so this shows nothing", name)
 		}

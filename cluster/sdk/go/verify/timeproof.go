@@ -2,8 +2,8 @@ package verify
 
 import "errors"
 
-// VersionTime is the claim of a proof of a time: the newest version that is not later than TimeMS
-// is that of the header. Times are in ms since 1970.
+// VersionTime is the claim of a proof of a time: the header's version is the newest one that is not
+// later than TimeMS. Times are in ms since 1970.
 type VersionTime struct {
 	TimeMS uint64
 	// Next is the version after it, nil if the version is head. It is later than TimeMS.

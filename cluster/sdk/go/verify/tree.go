@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// treeCheck recomputes a tree's digest from what is shown of it, and holds each node to the shape
-// of section 13.7.
+// treeCheck recomputes a tree's digest from its shown parts, and checks the shape of each node
+// (section 13.7).
 type treeCheck struct {
 	head   Stamp
 	shown  uint64

@@ -100,7 +100,7 @@ func TestNodesHaveTheShapeOfThePage(t *testing.T) {
 }
 
 func TestAWalkIsBoundedByWhatIsShown(t *testing.T) {
-	// The first leaf ends at b; that nothing follows below m is shown only by the entry at m.
+	// The first leaf ends at b. Only the entry at m shows that nothing lies between b and m.
 	tree := func(entries ...partEntry) *treePart {
 		return &treePart{level: 1, entries: 3, root: leafOf(3, entries...)}
 	}

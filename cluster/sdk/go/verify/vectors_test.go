@@ -597,8 +597,8 @@ func flip(t *testing.T, name string, file []byte, key VKey) {
 	}
 }
 
-// saysTheSame compares claims. The checksum is there since a damaged question may be another one
-// whose answer the file proves as well; a question that is the same has the same answer.
+// saysTheSame compares claims. A damaged question may be another question that the file answers as
+// well, so questions that are equal must have equal answers.
 func saysTheSame(a, b *Verified) bool {
 	if a.Time != nil && b.Time != nil {
 		// Another time between the two versions has the same answer.

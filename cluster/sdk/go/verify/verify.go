@@ -20,24 +20,26 @@ type Verified struct {
 	Cluster    ClusterID
 	Kind       FileKind
 	Checkpoint Checkpoint
-	// Note is the signed checkpoint. Keep it: two that are not of one log are evidence.
+	// Note is the signed checkpoint. Keep it: two of them that are not of one log are evidence of a
+	// fork.
 	Note []byte
 	// SignedBy is the ledger's key that signed the checkpoint.
 	SignedBy VKey
 	// Newest is the newest header below the checkpoint.
 	Newest *Header
-	// KeyChanges are those that are known now: shown in the file, in the newer one, or before.
+	// KeyChanges are the key changes that are known now: from the file, from the newer checkpoint, or
+	// from before.
 	KeyChanges []KeyChange
 	// Newer is the newer checkpoint, if one was given.
 	Newer *Checkpoint
 	// NewerNote is the newer checkpoint as it is signed.
 	NewerNote []byte
-	// Header is that of the version, nil for a standing proof. In an interval proof it is any header
-	// of the log, and its version need not stand.
+	// Header is the version's header, or nil for a standing proof. In an interval proof it is any
+	// header of the log, and its version need not stand.
 	Header *Header
 	// Entry is the EntryHash of the header's bytes.
 	Entry Digest
-	// Next is the epoch pair behind that of the version: the rollback that ended its epoch. It is nil
+	// Next is the epoch pair after that of the version: the rollback that ended its epoch. It is nil
 	// in the newest epoch.
 	Next *Pair
 
@@ -104,8 +106,7 @@ func VerifyUnder(file []byte, policy *Policy, options *Options) (*Verified, erro
 	return nil, first
 }
 
-// ClaimedSize is the size of the checkpoint in a proof file, whoever signed it. Nothing is
-// verified.
+// ClaimedSize is the size of the checkpoint in a proof file. Nothing is verified.
 func ClaimedSize(file []byte) (uint64, error) {
 	parsed, err := decodeFile(file)
 	if err != nil {
@@ -429,7 +430,8 @@ func (j *judgement) judgeNewer() error {
 		return nil
 	}
 	file := j.newer.file
-	// Both origins are the key's name, and each ends in its file's cluster: it is the same one.
+	// Both origins are the key's name, and each ends in its file's cluster, so the clusters are the
+	// same.
 	log, err := checkLog(file, j.key, j.chain, false)
 	if err != nil {
 		return err

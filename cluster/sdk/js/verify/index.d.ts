@@ -93,7 +93,7 @@ export interface Found {
   /** Missing if the file has no values. */
   value?: string;
   last_changed: { epoch: Integer; version: Integer };
-  /** That of the value, or of the key if there is no value. */
+  /** The encoding of the value, or of the key if there is no value. */
   encoding: Encoding;
 }
 

@@ -62,7 +62,7 @@ export class Verifier {
 
   #call(request) {
     const { memory, alloc, free, verify } = this.#exports();
-    // A trap leaves the instance in no state to be used again.
+    // After a trap, the instance can't be used again.
     const instance = this.#instance;
     this.#instance = null;
     const at = alloc(request.length) >>> 0;
@@ -124,7 +124,7 @@ function joined(fields) {
   return request;
 }
 
-/** A misspelt option must not be an expectation that nobody checks. */
+/** A misspelt option is refused, because its expectation would not be checked. */
 function known(options, names) {
   for (const name of Object.keys(options)) {
     if (!names.includes(name)) throw new TypeError(`${name} is not an option`);

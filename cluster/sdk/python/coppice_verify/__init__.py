@@ -76,7 +76,7 @@ class Verifier:
 
     def _call(self, request):
         store, exports = self._instance or self._start()
-        # A trap leaves the instance in no state to be used again.
+        # After a trap, the instance can't be used again.
         self._instance = None
         memory = exports["memory"]
         try:

@@ -1,5 +1,5 @@
-//! Bodies on their way: streams that break, and streams of raft messages some of which are lost,
-//! late or doubled.
+//! Bodies on their way: streams that break, and streams of raft messages, which may be lost, late
+//! or doubled.
 
 use std::{
     collections::{BTreeMap, VecDeque},

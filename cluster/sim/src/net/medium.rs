@@ -63,7 +63,7 @@ pub struct Ambush {
     pub messages: u64,
     /// As in [`Life::light_fuse`].
     pub turns: u64,
-    /// How late the call arrives; it arrives even if its sender is dead by then.
+    /// The delay of the call. It arrives even if its sender is dead by then.
     pub late: Duration,
 }
 

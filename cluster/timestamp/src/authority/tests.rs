@@ -262,7 +262,7 @@ fn each_signed_attribute_stands_once_with_one_value() {
 fn signed_attributes_must_fit_the_content() {
     let other = |_: &World, parts: &mut Parts| parts.attributes[0] = attribute(&oids::CONTENT_TYPE, &[&oid(&DATA)]);
     assert_eq!(verdict(other), Err(Error::ContentType));
-    // The content is another than what was signed.
+    // The content differs from the signed one.
     assert_eq!(verdict(|_, parts| parts.time = "20260601120001Z"), Err(Error::MessageDigest));
     assert_eq!(verdict(|_, parts| parts.digest = oids::SHA_384), Err(Error::MessageDigest));
 }

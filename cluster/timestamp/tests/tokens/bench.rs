@@ -1,4 +1,4 @@
-//! What the tests stamp, and the programs that do it.
+//! The data that the tests stamp, and the programs that stamp it.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use std::{
 use coppice_timestamp::{Authority, Moment, Nonce, ObjectIdentifier, Request, Token};
 use tempfile::TempDir;
 
-/// What is stamped.
+/// The stamped bytes.
 pub const DATA: &[u8] = b"a checkpoint of three lines";
 pub const POLICY: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.4.1.99999.1.1");
 pub const OTHER_POLICY: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.4.1.99999.1.2");
@@ -78,7 +78,7 @@ impl Bench {
         run(Command::new("openssl").args(arguments).current_dir(self.dir.path()))
     }
 
-    /// Adds an authority whose certificate expires after so many seconds.
+    /// Adds an authority whose certificate expires after this number of seconds.
     pub fn make_brief(&self, seconds: u64) {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         run(Command::new(package().join("tests/openssl.sh")).arg(self.dir.path()).arg(seconds.to_string()));
@@ -107,7 +107,7 @@ impl Bench {
         authority.with_certificates(&self.read(&format!("chain-{signer}.pem"))).expect("a chain")
     }
 
-    /// Signs what a token states by another certificate and with other flags of `openssl cms`.
+    /// Signs a token's statement by another certificate, and with these flags of `openssl cms`.
     pub fn sign(&self, token: &Token, signer: &str, flags: &[&str]) -> Vec<u8> {
         let dir = scratch();
         let (old, content, new) = (dir.path().join("old"), dir.path().join("content"), dir.path().join("new"));
@@ -125,7 +125,7 @@ impl Bench {
     }
 }
 
-/// What `openssl ts -verify` thinks of a token over [`DATA`]: its own words if it refuses.
+/// The verdict of `openssl ts -verify` on a token over [`DATA`]: its own words if it refuses.
 pub fn openssl_verifies(token: &Token, root: &Path, chain: &Path, at: Option<Moment>) -> Result<(), String> {
     let dir = scratch();
     let (data, response) = (dir.path().join("checkpoint"), dir.path().join("token.tsr"));

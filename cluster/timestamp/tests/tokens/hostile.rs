@@ -1,11 +1,11 @@
-//! Bytes that nobody meant as a token: each is refused, or says the same as the token it was.
+//! Damaged tokens: each is refused, or states the same as the original token.
 
 use coppice_timestamp::{Authority, Error, Nonce, Stamped, Token, verify};
 use proptest::{prelude::*, test_runner::TestRunner};
 
 use crate::bench::{DATA, bench, imprint, request};
 
-/// A response, and what it says.
+/// A response, and its statement.
 struct Case {
     response: Vec<u8>,
     nonce: Nonce,
@@ -18,7 +18,7 @@ impl Case {
         let asked = if with_certificates { request().with_certificates() } else { request() };
         let response = bench().answer(section, &asked);
         let nonce = asked.nonce().clone();
-        // What the token brings is needed.
+        // Without certificates in the authority, the verdict depends on those in the token.
         let root_alone = Authority::new(&bench().read(&format!("{root}.pem"))).expect("a root");
         let authority = if with_certificates { root_alone } else { bench().authority(root, signer) };
         let stamped = judge(&response, &authority, &nonce).expect(section);

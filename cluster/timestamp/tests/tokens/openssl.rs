@@ -40,7 +40,7 @@ fn accept(token: &[u8], authority: &Authority, root: &str, signer: &str) -> Stam
     stamped
 }
 
-/// What OpenSSL prints as the time of a token, in the form of `Nov 29 18:15:30.123 2026 GMT`.
+/// The time of a token as OpenSSL prints it, in the form of `Nov 29 18:15:30.123 2026 GMT`.
 fn shown_by_openssl(response: &[u8]) -> String {
     let dir = crate::bench::scratch();
     let file = dir.path().join("response");
@@ -260,7 +260,8 @@ fn a_certificate_that_is_not_for_time_stamps_alone_is_refused() {
         let (root, chain) = (bench.path("first.pem"), bench.path(&format!("chain-{signer}.pem")));
         assert!(openssl_verifies(&token, &root, &chain, None).is_err(), "{signer}");
     }
-    // The same with a certificate that is: nothing else is wrong with these tokens.
+    // The same token is accepted under a proper certificate, so nothing else is wrong with those
+    // above.
     let token = bench.sign(&original, "plain", &["-cades"]);
     accept(&token, &bench.authority("first", "plain"), "first", "plain");
 }

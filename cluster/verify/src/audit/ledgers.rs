@@ -3,7 +3,7 @@
 //!
 //! The auditor takes the journals of versions in their order, with the leaves that a server tells.
 //! It judges each request again by the rules of an append, and derives all operations that follow.
-//! What it is told is believed only as far as hashes in the headers lead to it. So a coordinator
+//! The server's data is believed only as far as hashes in the headers lead to it. So a coordinator
 //! that leaves out a cell, repeats an ordinal, skips a signature or condition, or hides content
 //! without an order, is found at the version where it did so.
 
@@ -26,7 +26,7 @@ use crate::{
     shard_map::ShardMap,
 };
 
-/// What a server tells of an append, beside its entry.
+/// A server's data about an append, in addition to its entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// The leaves of its journals, in order.

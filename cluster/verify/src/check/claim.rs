@@ -184,7 +184,7 @@ pub struct StandingClaim {
     pub epochs: Epochs,
 }
 
-/// Anchors around an entry of the log. What the tokens say is not judged here.
+/// Anchors around an entry of the log. The tokens are not judged here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntervalClaim {
     /// The entry.

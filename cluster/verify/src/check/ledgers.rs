@@ -123,8 +123,8 @@ pub(super) fn check_lineage(log: &Log, proof: &LineageProof<'_>) -> Result<Linea
     Ok(LineageClaim { header, ledger, clue, count, after, journals })
 }
 
-/// Checks that records and journals are all of a clue behind an ordinal. Returns the number of all
-/// journals with the clue.
+/// Checks that the records and journals are all those of a clue above the ordinal `after`. Returns
+/// the number of all journals with the clue.
 fn check_cells(
     ledger: LedgerId,
     clue: &Digest,

@@ -51,8 +51,8 @@ impl Log {
     }
 
     /// Checks that a header names only known keys of the ledger. A key change must be among those
-    /// that are shown, and so must all that the header counts. Genesis must name the first key and
-    /// the checkpoint's origin.
+    /// that are shown, and all changes that the header counts must be shown. Genesis must name the
+    /// first key and the checkpoint's origin.
     fn check_keys_in(&self, header: &Header, step: Step) -> Result<(), Failure> {
         if let Some(count) = header.key_changes {
             let known = self.keys.changes().filter(|(at, _)| *at <= header.sequence).count();
@@ -78,7 +78,7 @@ impl Log {
         self.entry(part, Step::Header)
     }
 
-    /// As [`header`](Self::header), at another step.
+    /// Like [`header`](Self::header), at another step.
     pub(super) fn entry(&self, part: &HeaderPart<'_>, step: Step) -> Result<Header, Failure> {
         let header = included(&part.header, &part.path, self.cluster, &self.checkpoint, step)?;
         self.check_keys_in(&header, step)?;
@@ -105,8 +105,8 @@ impl Log {
         self.check_not_above(stamp, Step::Epoch)
     }
 
-    /// Checks a pair of the newest header's list: its base is not above that header, the last pair
-    /// has that header's epoch, and each of the pairs behind another one a later epoch.
+    /// Checks a pair of the newest header's list: its base is not above that header, and its epoch
+    /// leaves room for those of the `behind` later pairs. The last pair has the header's epoch.
     pub(super) fn check_newest_pair(&self, pair: &Pair, behind: u64, step: Step) -> Result<(), Failure> {
         let Stamp { epoch, version } = self.newest.stamp;
         let fits = match behind {

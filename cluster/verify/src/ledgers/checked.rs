@@ -78,7 +78,7 @@ impl Request {
     /// Checks the form of a request to this cluster. The signature is left to [`Checked::verify`].
     ///
     /// # Errors
-    /// If what is signed is no request to this cluster, does not cover the items, or mixes kinds.
+    /// If the signed bytes are no request to this cluster, do not cover the items, or mix kinds.
     pub fn check(self, cluster: ClusterId) -> Result<Checked, Error> {
         let signed = Signed::decode(&self.signed)?;
         let item = |item: &Item| {
@@ -100,11 +100,11 @@ impl Request {
 }
 
 impl Checked {
-    /// Puts a request together from what an auditor may see: what is signed, the leaves that are
+    /// Puts a request together from what an auditor may see: the signed bytes, the leaves that are
     /// said to have followed, and for all but data the envelope of the one journal.
     ///
     /// # Errors
-    /// If what is signed is no request to this cluster, or does not cover these journals.
+    /// If the signed bytes are no request to this cluster, or do not cover these journals.
     pub fn of_leaves(
         cluster: ClusterId,
         (bytes, signature): (Vec<u8>, [u8; 64]),
@@ -137,7 +137,7 @@ impl Checked {
         )
     }
 
-    /// A request with these items. `bytes` are those of what is signed, and `payload` is that of
+    /// A request with these items. `bytes` are the signed bytes, and `payload` is the payload of
     /// the first item.
     fn new(
         cluster: ClusterId,

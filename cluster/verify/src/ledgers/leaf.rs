@@ -160,8 +160,8 @@ impl Leaf {
     }
 
     /// Whether the leaf repeats what was signed: ledger, author, lane, number, number of items and
-    /// epoch. That the bytes hash to [`Leaf::request`], and that the first journal has the id of
-    /// what was founded, is left to the caller.
+    /// epoch. The caller checks that the bytes hash to [`Leaf::request`], and that the first
+    /// journal has the id of the founded ledger.
     #[must_use]
     pub fn repeats(&self, signed: &Signed) -> bool {
         let author = (self.member, self.agent) == (signed.member, signed.agent);

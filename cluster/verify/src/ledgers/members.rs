@@ -144,7 +144,7 @@ pub enum MemberChange {
     },
 }
 
-/// What an agent may do.
+/// The rights of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agency {
     /// The member that it appends for.
@@ -184,7 +184,7 @@ pub struct Member {
     pub name: String,
     /// Roles of the member.
     pub roles: Roles,
-    /// What it may do, if it is an agent.
+    /// Its rights, if it is an agent.
     pub agency: Option<Agency>,
     /// Keys of the member, oldest first.
     pub keys: Vec<KeySpan>,
@@ -446,7 +446,7 @@ impl MemberChange {
         }
     }
 
-    /// Whether another member joins. An agent is none.
+    /// Whether another member joins. An agent is not a member.
     #[must_use]
     pub fn joins(&self) -> bool {
         matches!(self, Self::Grant(_))

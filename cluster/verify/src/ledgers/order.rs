@@ -1,4 +1,4 @@
-//! Orders: what owner and regulator sign to hide the content of journals for good (section 18,
+//! Orders, which owner and regulator sign to hide the content of journals for good (section 18,
 //! *Orders*).
 //!
 //! An order names each journal by the hash of its leaf, so that those who sign it state which
@@ -15,7 +15,7 @@ use super::request::{ITEMS_MAX, is_signed};
 
 /// Most members that approve an order beside its author.
 pub const APPROVALS_MAX: usize = 16;
-/// First bytes of what a member signs to approve.
+/// First bytes of the message that a member signs to approve.
 const WORDS: &[u8] = b"\x02coppice-order";
 
 /// A journal whose content is to go.

@@ -1,7 +1,8 @@
 //! Requests: what a member signs to append journals (section 18, *Requests*).
 //!
-//! One signature covers up to 1,024 items. What is signed begins with a control character, so that
-//! it is no text of a note, and names cluster, ledger, lane and the newest log that its author saw.
+//! One signature covers up to 1,024 items. The signed bytes begin with a control character, so they
+//! are no text of a note. They name the cluster, the ledger, the lane, and the newest log that the
+//! author saw.
 
 use alloc::vec::Vec;
 
@@ -31,7 +32,7 @@ pub const ITEMS_MAX: usize = 1024;
 pub const LANES: u8 = 16;
 /// Most conditions of a request.
 pub const CONDITIONS_MAX: usize = 64;
-/// First bytes of what is signed.
+/// First bytes of a signed request.
 const WORDS: &[u8] = b"\x02coppice-journal";
 
 /// Whether a member's key signed a message.
@@ -135,7 +136,7 @@ impl Signed {
         Request { signed, signature, items }
     }
 
-    /// The canonical bytes, which are what is signed.
+    /// The canonical bytes, which the signature covers.
     ///
     /// # Panics
     /// If there are 2^16 conditions or more.

@@ -190,7 +190,7 @@ impl<'g> Round<'g> {
             Content::Founding(founding) => {
                 let known = self.names.contains_key(&founding.name);
                 let taken = known || (self.ground)(&name_key(&founding.name)).is_some();
-                // The ledger of a deleted name is not founded again by the request of before.
+                // A request can't found its ledger again after the ledger's name was deleted.
                 if taken || view.head()?.is_some() {
                     return Err(Refusal::NameTaken);
                 }
@@ -382,7 +382,7 @@ impl View<'_> {
             return Err(Refusal::Role("an agent any more"));
         }
         let within = |prefix: &Option<Vec<u8>>| prefix.as_ref().is_some_and(|it| it.starts_with(&agency.prefix));
-        // An auditor may not see the clues, of which there are hashes alone.
+        // An auditor may not see the clues, only their hashes.
         let fits = |item: &CheckedItem| item.envelope.is_none() || within(&item.common_prefix);
         if agency.prefix.is_empty() || request.items.iter().all(fits) {
             Ok(())
@@ -466,7 +466,7 @@ impl View<'_> {
         (at, change): (usize, &MemberChange),
         draft: &mut Draft,
     ) -> Result<(), Refusal> {
-        // The journal is the next one, and what it changes holds behind it.
+        // The next journal makes the change, which holds from the journal after it on.
         let from = self.size()? + 1;
         let about = change.about();
         if change.joins() && self.policy()?.occult == 2 {

@@ -23,10 +23,10 @@ pub struct IntervalProof<'a> {
     pub log: LogPart<'a>,
     /// The header whose time is in question.
     pub header: HeaderPart<'a>,
-    /// Anchors before it, in the order of the log: each makes it younger than its stamps.
+    /// Anchors before the header, in the order of the log. The header is younger than their stamps.
     pub below: Vec<HeaderPart<'a>>,
-    /// Anchors behind it, in the order of the log, each with the inclusion path of the header in
-    /// the log that is stamped: each makes it older than its stamps.
+    /// Anchors behind the header, in the order of the log, each with the header's inclusion path in
+    /// the stamped log. The header is older than their stamps.
     pub above: Vec<(HeaderPart<'a>, Vec<Digest>)>,
 }
 

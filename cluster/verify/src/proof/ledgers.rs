@@ -14,7 +14,7 @@ use super::{
 };
 use crate::ledgers::LEAF_BYTES_MIN;
 
-/// What a member signed, with the path of one item in it.
+/// The request that a member signed, with the path of one item in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestPart<'a> {
     /// The signed bytes.
@@ -28,7 +28,7 @@ pub struct RequestPart<'a> {
 pub struct JournalPart<'a> {
     /// The canonical bytes of the leaf.
     pub leaf: Cow<'a, [u8]>,
-    /// What its author signed; `None` if it was not asked for.
+    /// The author's request; `None` if it was not asked for.
     pub request: Option<RequestPart<'a>>,
     /// The envelope; `None` if it was not asked for.
     pub envelope: Option<Cow<'a, [u8]>>,

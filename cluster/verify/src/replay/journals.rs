@@ -15,10 +15,10 @@ use crate::{
     proof::{JournalPart, JournalsProof, KnownPart, LineageProof, Proof, ProofFile, RequestPart},
 };
 
-/// What a proof shows of each journal besides its leaf.
+/// The parts of each journal that a proof shows besides its leaf.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shown {
-    /// What its author signed.
+    /// The author's request.
     pub request: bool,
     /// Its payload.
     pub envelope: bool,

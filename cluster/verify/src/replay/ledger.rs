@@ -141,8 +141,8 @@ impl Ledger {
         Stamp { epoch: self.head().epoch, version: self.head().version.next() }
     }
 
-    /// Commits a version with these entries and operations, and the merges behind them. Tests can
-    /// make versions by it that no ledger makes.
+    /// Commits a version with these entries and operations, and the merges behind them. Tests use
+    /// it to make versions that no ledger makes.
     ///
     /// # Errors
     /// If a merge does not apply.

@@ -126,7 +126,7 @@ struct Escaping<'t>(&'t mut String);
 
 impl Write for Escaping<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // What needs no escape is copied in one piece.
+        // Characters without an escape are copied in one piece.
         let mut copied = 0;
         for (at, c) in text.char_indices().filter(|(_, c)| matches!(c, '"' | '\\') || is_control(*c)) {
             self.0.push_str(&text[copied..at]);

@@ -29,7 +29,7 @@ fn try_judge(request: &[u8]) -> Result<String, String> {
                 let report = report::proven(&verified, examined.as_ref(), encoding);
                 return report.ok_or_else(|| "the answer has bytes that are not UTF-8 text".into());
             }
-            // Under several keys, the failure that got furthest says most.
+            // With several keys, the failure at the latest step is the most informative one.
             Err(failure) => {
                 if failed.is_none_or(|other| other.step < failure.step) {
                     failed = Some(failure);
@@ -40,7 +40,7 @@ fn try_judge(request: &[u8]) -> Result<String, String> {
     failed.as_ref().map(report::refused).ok_or_else(|| "no key to trust: give a key or a policy".into())
 }
 
-/// What a verification starts from.
+/// The trust from which a verification starts.
 enum Trust {
     Key(VerifierKey),
     Policy(Policy),

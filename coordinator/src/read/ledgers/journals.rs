@@ -34,7 +34,7 @@ use crate::{
 pub const JOURNALS_MAX: u32 = 1024;
 /// Most journals of a lineage.
 pub const LINEAGE_MAX: u64 = 4096;
-/// Most leaves that are read in addition, to show what was signed.
+/// Most leaves that are read in addition, to show the signed bytes.
 const BESIDE_MAX: usize = 16_384;
 /// Most versions whose requests are shown in one answer.
 const VERSIONS_MAX: usize = 256;
@@ -160,7 +160,7 @@ impl Reads {
         deadline: Instant,
     ) -> Result<Vec<Shown>, Status> {
         let leaves = self.leaves(located, ledger, jsns.iter().copied(), deadline).await?;
-        // Who may see a ledger sees its members and orders, which are no secret.
+        // A caller that may see a ledger sees its members and orders, which are no secret.
         let denied = |leaf: &Leaf| match payloads {
             _ if leaf.kind != DATA => false,
             Payloads::All => false,
@@ -241,7 +241,7 @@ impl Reads {
         records.into_values().map(leaf).collect()
     }
 
-    /// What was signed for each journal, with the path of its item.
+    /// The signed bytes of each journal, with the path of its item.
     async fn requests(
         &self,
         located: &Located,

@@ -203,7 +203,7 @@ impl Sequencer {
         }
     }
 
-    /// Drops all stages, since a version that is none of them, or a rollback, was decided.
+    /// Drops all stages, because a rollback or a version that was not staged was decided.
     pub(super) fn drop_stages(&mut self, why: &str) {
         let stages = self.stages.drop_all();
         if !stages.is_empty() {

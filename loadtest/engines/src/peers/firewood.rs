@@ -3,7 +3,7 @@
 //! A commit returns before its revision is in the file: a thread persists it, and no call waits for
 //! that. At most one revision may wait (`deferred_persistence_commit_count`), so the commit of an
 //! empty batch returns only when the batch before it is in the file. Firewood never syncs its file,
-//! so a put does it after that.
+//! so a put syncs it after that.
 
 use std::{
     fs::File,
@@ -126,7 +126,8 @@ impl System for Store {
     }
 }
 
-/// Only proofs of ranges have an encoding: this one has nothing but the proof.
+/// The length of an encoded proof. Only proofs of ranges have an encoding, so the proof is encoded
+/// as a part of one whose other parts are empty.
 fn length(proof: FrozenProof) -> f64 {
     let written = |proof| {
         let mut out = Vec::new();

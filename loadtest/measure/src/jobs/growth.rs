@@ -91,8 +91,8 @@ fn grow(system: &mut dyn System, dir: &Path, scale: &Scale, workload: &mut Workl
     Ok(Outcome { sample, series })
 }
 
-/// The same as [`growth`] for our engine, then the memory that it holds in addition to its caches.
-/// With `with_reads`, also counts the reads of a get for each size of memory.
+/// Like [`growth`] for our engine, and then measures the memory that it holds in addition to its
+/// caches. With `with_reads`, also counts the reads of a get for each size of memory.
 ///
 /// # Errors
 /// If the engine fails.

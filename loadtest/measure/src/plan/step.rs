@@ -5,16 +5,16 @@ use std::{fmt, time::Duration};
 use super::job::{FULL_RECORDS, Job, Store};
 use crate::figures::number;
 
-/// Where a job's figures go.
+/// The place for a job's figures.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Target {
-    /// To the store's own figures, under the job's names.
+    /// The store's own figures, under the job's names.
     Figures,
-    /// To the figures of another id, for measurements at a second size.
+    /// The figures of another id, for measurements at a second size.
     Under(&'static str),
-    /// To the store's own figures, with a prefix.
+    /// The store's own figures, with a prefix.
     Prefixed(&'static str),
-    /// To a point of a curve, at this place on its axis.
+    /// A point of a curve, at this place on its axis.
     Curve(&'static str, f64),
 }
 

@@ -10,17 +10,17 @@ use crate::crd::TimeAuthority;
 pub(super) const DIR: &str = "/etc/coppice/config";
 /// Where `bootstrap.toml` is mounted.
 pub(super) const BOOTSTRAP_DIR: &str = "/etc/coppice/bootstrap";
-/// Where a pod's own certificate is mounted.
+/// The path at which a pod's own certificate is mounted.
 pub(super) const TLS_DIR: &str = "/etc/coppice/tls";
 /// Where the list of withdrawn certificates is mounted.
 pub(super) const WITHDRAWN_DIR: &str = "/etc/coppice/withdrawn";
 /// The file name of that list.
 const WITHDRAWN_FILE: &str = "list";
-/// Where the signing key is mounted.
+/// The path at which the signing key is mounted.
 pub(super) const KEY_DIR: &str = "/etc/coppice/key";
 /// Where coordinators find their certificate for etcd.
 pub(super) const ETCD_TLS_DIR: &str = "/etc/coppice/etcd-tls";
-/// Where a node's volume is mounted.
+/// The path at which a node's volume is mounted.
 pub(super) const DATA_DIR: &str = "/var/lib/coppice";
 /// Where a node's second volume is mounted, if it has one.
 pub(super) const COLD_DIR: &str = "/var/lib/coppice-cold";

@@ -1,4 +1,5 @@
-//! The managed etcd's StatefulSet. etcd holds which coordinator leads, which must not be lost.
+//! The managed etcd's StatefulSet. etcd holds the name of the coordinator that leads, which must
+//! not be lost.
 
 use kube::ResourceExt;
 use serde_json::json;

@@ -94,9 +94,9 @@ impl Engine {
     ///
     /// # Errors
     /// `BaseMismatch`, `StampMismatch`, `AlreadyStaged`, `TreeLimit`, an error of a merge to
-    /// install, `Corrupted`, `Poisoned`, or a failure of the storage. `Invalid`, also for a put of
-    /// an erased key, and for a key to erase that this version changes or that has no value.
-    /// Nothing is staged then.
+    /// install, `Corrupted`, `Poisoned`, or a failure of the storage. `Invalid` also if an erased
+    /// key is put, or if a key to erase has no value or is changed by this version. Nothing is
+    /// staged then.
     pub fn stage(&mut self, request: &StageRequest<'_>) -> Result<Staged> {
         self.check_usable()?;
         check_number(request.stamp.version.0.max(request.stamp.epoch.0))?;

@@ -2,8 +2,8 @@
 //!
 //! A staged version may erase values. The erasure counts from the moment that the version is
 //! decided, and then for every version: a key that may be erased has one value in its life. So the
-//! set only grows, and a rollback takes nothing out of it. What is on the disk follows later, and
-//! the table says up to which version all of it is done.
+//! set only grows, and a rollback takes nothing out of it. The disk follows later. The table has
+//! the version up to which all erasures are done on the disk.
 
 use std::collections::BTreeMap;
 

@@ -75,7 +75,7 @@ impl Meta {
         }
     }
 
-    /// Whether the table has erased keys, which follow it.
+    /// Whether the table has erased keys. They are encoded behind it.
     pub(crate) fn has_erasures(&self) -> bool {
         !self.erasures.is_empty()
     }

@@ -120,7 +120,8 @@ impl<'e> View<'e> {
     /// # Errors
     /// `Corrupted`, or a failure of the storage.
     pub fn get(&self, key: &[u8], want_value: bool) -> Result<Option<Record>> {
-        // What shortcuts find has no hash, and only the value has it.
+        // A value that is found by shortcuts comes without its hash, which is computed from the
+        // value.
         let get = if want_value && !self.is_erased(key) { tree::get_with_value } else { tree::get };
         let found = get(self.store(), self.trees(), self.active_keys(), key)?;
         found.map_or(Ok(None), |found| self.live(found, want_value))

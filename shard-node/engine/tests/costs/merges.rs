@@ -77,7 +77,7 @@ fn threads_change_no_byte_and_no_digest() {
     let threads = NonZero::new(3).map_or(Workers::Inline, Workers::Threads);
     let inline = run(Workers::Inline, 1 << 20);
     assert!(inline == run(threads, 1 << 20), "the outcome depends on the threads");
-    // Nor does it matter which thread reads a merge's input, and when.
+    // It does not matter either which thread reads a merge's input, and when.
     let (inline, threads) = (run(Workers::Inline, 0), run(threads, 0));
     assert!(inline == threads, "the outcome depends on the reader");
 }

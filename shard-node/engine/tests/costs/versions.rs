@@ -1,4 +1,4 @@
-//! What many kept versions cost, and recovery with them. `COPPICE_VERSIONS` sets their number;
+//! The cost of many kept versions, and of recovery with them. `COPPICE_VERSIONS` sets their number;
 //! `make versions` runs with many.
 
 use super::*;

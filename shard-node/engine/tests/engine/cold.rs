@@ -1,5 +1,5 @@
-//! The cold tier: old segments move to a second directory while all other work continues, whatever
-//! fails.
+//! The cold tier: old segments move to a second directory while all other work continues, also
+//! after failures.
 
 use std::{io, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! A shortage of file descriptors: whatever fails because of it, the directory opens again when
+//! A shortage of file descriptors: after any failure by it, the directory opens again when
 //! descriptors are free, and nothing is lost.
 
 use coppice_engine::{Engine, Error};

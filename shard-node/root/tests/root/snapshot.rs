@@ -1,5 +1,5 @@
-//! Snapshots: the receiver gets exactly the pinned bytes, whatever happens to either side during
-//! the transfer.
+//! Snapshots: the receiver gets exactly the pinned bytes, also if either side fails during the
+//! transfer.
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@
 //! there on, and the older files are removed. Other states are removed as a whole: nothing tells
 //! what they hold, and each can be had again or is not needed.
 //!
-//! What is cleared is known only to this process. The next start, and a new state, begin again.
+//! Only this process knows which copies are cleared. The next start, and a new state, begin again.
 
 use std::sync::atomic::Ordering;
 
@@ -80,8 +80,8 @@ impl<M: StateMachine> Actor<M> {
         }
         self.home.remove_others()?;
         self.copies = Copies { cleared: begun.mark, begun: None };
-        // What came meanwhile may have brought copies back. Then the next removal says what is
-        // done.
+        // States that arrived meanwhile may have brought copies back. Then the next removal reports
+        // what is done.
         if mark.strays == begun.mark.strays {
             self.shared.cleared.store(begun.mark.last, Ordering::Relaxed);
         }

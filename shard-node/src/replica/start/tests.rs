@@ -76,7 +76,7 @@ async fn a_damaged_state_is_quarantined_at_the_next_start_and_stays_so() {
     let evidence = opened.group.quarantined().expect("its state is not believed");
     assert!(String::from_utf8_lossy(evidence).contains("toy is damaged"), "{}", opened.note);
     drop(opened);
-    // The damage may go away. What raft noted does not.
+    // The damage may go away. Raft's note of it stays.
     rig.disk.flip_bit("group-0/state-1/toy", 5, 1);
     let opened = open(&rig.config, false).expect("it waits for a snapshot");
     assert!(opened.machine.is_none());

@@ -28,7 +28,7 @@ use crate::{
 
 const FILE: &str = "toy";
 
-/// The test's end of all toys that were opened with it.
+/// The test's handle to all toys that were opened with it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Script(Arc<Mutex<Acts>>);
 

@@ -26,12 +26,13 @@ pub struct Believed {
     max_window: Option<Duration>,
 }
 
-/// What the stamps say of an entry.
+/// The time of an entry by the stamps.
 pub struct Judged {
-    /// By the authorities that the caller believes; `None` if there are none, and all is a claim.
+    /// The interval by the authorities that the caller believes. `None` without such authorities;
+    /// then all times are claims.
     pub interval: Option<Interval>,
     quorum: usize,
-    /// Why tokens don't count, and authorities that are set aside.
+    /// Reasons why tokens don't count, and authorities that are set aside.
     notes: Vec<String>,
     /// The nearest time below and above that tokens claim.
     claimed: (Option<Moment>, Option<Moment>),
@@ -62,7 +63,7 @@ impl Believed {
         Ok(Some(Self { authorities, quorum, max_window: args.max_window }))
     }
 
-    /// The stamp that a token is, by one of the authorities.
+    /// The stamp of a token, if one of the authorities made it.
     fn judge(&self, token: &anchor::Token, imprint: &[u8; 32]) -> Result<Stamp, String> {
         if token.kind != RFC_3161 || token.chain != 0 {
             return Err(format!("a token of type {} and chain {} counts for nothing", token.kind, token.chain));
@@ -82,7 +83,7 @@ impl Believed {
         let mut stamps: Vec<Stamp> = Vec::new();
         for token in &claim.stamps.tokens {
             match self.judge(token, &claim.imprint.0) {
-                // An authority counts once, and each of its tokens alone is as good.
+                // An authority counts once, so one of its tokens is enough.
                 Ok(stamp) if stamps.iter().any(|known| known.authority == stamp.authority) => {}
                 Ok(stamp) => stamps.push(stamp),
                 Err(reason) => notes.push(format!("anchor {}: {reason}", claim.sequence)),
@@ -103,8 +104,8 @@ fn accuracy(duration: Duration) -> Result<Accuracy, Failure> {
 /// Judges the time of an entry.
 ///
 /// # Errors
-/// The words that say why it fails: what the caller demands does not hold, or the stamps contradict
-/// each other or the ledger's clock.
+/// The reason for the failure, in words: a demand of the caller is not met, or the stamps
+/// contradict each other or the ledger's clock.
 pub fn judge(claim: &IntervalClaim, believed: Option<&Believed>) -> Result<Judged, String> {
     let lower = claim.below.iter().flat_map(claimed_times).max();
     let upper = claim.above.iter().flat_map(claimed_times).min();
@@ -125,7 +126,7 @@ pub fn judge(claim: &IntervalClaim, believed: Option<&Believed>) -> Result<Judge
     }
     let why = || notes.iter().map(|note| format!("; {note}")).collect::<String>();
     match believed.max_window {
-        // With a limit on the width, a bound that is missing is too far away.
+        // With a limit on the width, a missing bound counts as too far away.
         Some(window) if !interval.is_within(window) => {
             Err(format!("wider than {}: {}{}", seconds(window), range(&interval), why()))
         }

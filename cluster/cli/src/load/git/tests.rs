@@ -161,7 +161,7 @@ fn a_history_that_is_cut_off_is_refused() {
     assert!(failure.message.contains("is missing") && failure.hint.is_some(), "{failure:?}");
 }
 
-/// A foreign repository whose settings name a program wherever git takes one.
+/// The settings of a foreign repository name a program in each place where git accepts one.
 #[test]
 fn no_program_of_the_repository_is_run() {
     let dir = repository();

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/pluginpb"
 )
 
-// source is the one file of which programs outside of a cluster need code.
+// source is the only file whose code is needed outside of a cluster.
 const source = "coppice/v1/ledger.proto"
 
 func main() {

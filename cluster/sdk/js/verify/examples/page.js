@@ -5,7 +5,7 @@ import { load, visible } from "../index.js";
 const part = (id) => document.getElementById(id);
 const verifier = load();
 
-/** Keys and values are the words of strangers: they enter the page as text, and no character hides. */
+/** Keys and values come from strangers, so they are shown as text without hidden characters. */
 function show(verdict, result) {
   part("verdict").textContent = visible(verdict);
   const line = (name, value) => (name === "" || typeof value !== "string" ? value : visible(value));

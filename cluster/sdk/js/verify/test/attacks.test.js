@@ -47,8 +47,8 @@ test("every length of a file of each kind is refused", () => {
   }
 });
 
-// A question that was changed can be one that the rest of the file answers, too: the verdict may be
-// either, but there is one.
+// The rest of the file may also answer a changed question. So either verdict is right, but there
+// must be one.
 test("changed files whose checksum fits get a verdict", () => {
   const next = random(SEED);
   console.log(`SEED=${SEED}`);

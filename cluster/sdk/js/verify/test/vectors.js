@@ -46,7 +46,7 @@ export function oneOfEachKind(verifier) {
   return found;
 }
 
-/** The file with a checksum that is right again, so that what was changed in it is looked at. */
+/** The file with its checksum corrected, so that the verifier gets to the changed bytes. */
 export function sealed(file) {
   const copy = Uint8Array.from(file);
   const body = copy.subarray(0, -8);

@@ -40,7 +40,8 @@ fn member() -> Member {
     member
 }
 
-/// Each bit of the bytes counts: what still decodes is another value with one encoding.
+/// Checks that a value has one encoding. If a bit is flipped, the bytes either don't decode, or are
+/// the one encoding of another value.
 fn is_canonical<T: PartialEq + core::fmt::Debug>(
     value: &T,
     bytes: &[u8],

@@ -36,7 +36,7 @@ fn item(kind: u8, clues: &[&str], payload: &[u8]) -> Item {
     Item { kind, envelope: Envelope { nonce: [1; 32], clues, payload: payload.to_vec() } }
 }
 
-/// What a member signs, with the fields that tests change.
+/// A request that a member signs, with the fields that tests change.
 fn signed(ledger: LedgerId, name: &str, number: u64) -> Signed {
     Signed {
         cluster: CLUSTER,
@@ -425,7 +425,8 @@ fn orders_that_lack_a_signature_or_a_reason_are_refused() {
     for (refusal, request) in cases {
         assert_eq!(world.one(request), Err(refusal));
     }
-    // Within one version, too, a journal is occulted once, and none that is as new as the order.
+    // Within one version, too, a journal is occulted only once. A journal of the order's own
+    // version can't be occulted.
     let (first, second) = (order(), Order { until: 9, ..order() });
     let both = [world.ordered(first, BANK, &[COURT]), world.ordered(second, COURT, &[BANK])];
     let answers = world.commit(&both);

@@ -153,9 +153,9 @@ impl ValueLog {
         }
     }
 
-    /// Cuts a segment's file behind its last record, and makes all of the file durable. What lies
-    /// there is from writes that a crash cut off. What was erased before may have been erased by a
-    /// process that was killed before its sync. Nothing may be writing to the file.
+    /// Cuts a segment's file behind its last record, and makes all of the file durable. The bytes
+    /// behind it are from writes that a crash cut off. Earlier erasures need the sync, because
+    /// their process may have been killed before its own. Nothing may be writing to the file.
     pub(crate) fn trim(&self, segment: u32, end: u64) -> Result<()> {
         let name = file_name(segment);
         let file = self.open(segment, OpenMode::Existing)?;
