@@ -5,9 +5,9 @@ under faults.
 Every step has a condition, and a time limit within which it must become true. While pods are
 killed, machines fail and versions change, clients outside of the pods read and write through the
 service. In the end their history is judged as that of `make chaos`: nothing acknowledged is lost,
-nothing is applied twice, and every proof holds. `report.json` and `report.md` say what happened and
-how long it took; after a failure, logs are in the same directory. The exit code is 0 if everything
-holds.
+nothing is applied twice, and every proof holds. A ledger of members comes last, on a cluster of its
+own. `report.json` and `report.md` say what happened and how long it took; after a failure, logs are
+in the same directory. The exit code is 0 if everything holds.
 """
 
 import argparse
@@ -24,7 +24,8 @@ import sys
 import time
 
 from api import ApiRun
-from steps import HEAL_SECONDS, IMAGE, K6_IMAGE, LEDGER, NAMESPACE, OPERATOR, ROOT, SYSTEM, Failure, Steps, beds, expect, wait_for
+from members import MemberSteps
+from steps import HEAL_SECONDS, IMAGE, K6_IMAGE, LEDGER, NAMESPACE, NODES, OPERATOR, ROOT, SYSTEM, Failure, beds, expect, wait_for
 
 import image
 import manifest
@@ -34,7 +35,6 @@ from harness.processes import Process
 from load import build_k6
 
 PROGRAMS = ("coppice", "coppice-shard-node", "coppice-coordinator", "coppice-operator", "coppice-bench")
-NODES = 3
 # If this variable is 1, a machine that can't run pods is accepted: then only the API server's part
 # is tested. Without it, such a machine is a failure.
 ALLOW_API_ONLY = "E2E_ALLOW_API_ONLY"
@@ -58,7 +58,7 @@ with context.wrap_socket(socket.create_connection((host, int(port)), timeout=20)
 """
 
 
-class Run(Steps):
+class Run(MemberSteps):
     """The whole test."""
 
     TITLE = "End to end on Kubernetes"
@@ -72,7 +72,8 @@ class Run(Steps):
         self.carry_out(
             self.start, self.give_images, self.install, self.become_ready, self.spread, self.refuse, self.keep_out, self.test_release,
             self.load_data, self.cool, self.run_k6, self.start_load, self.crash, self.delete_pods, self.lose_volume, self.lose_etcd, self.upgrade, self.bad_image, self.renew, self.drain,
-            self.lose_power, self.cut_cable, self.hand_over, self.judge, self.roll_back, self.prune, self.take_away, self.reinstall, self.delete)
+            self.lose_power, self.cut_cable, self.hand_over, self.judge, self.roll_back, self.prune, self.take_away, self.reinstall, self.delete,
+            self.found, self.mark, self.start_appends, self.crash, self.judge_appends, self.occult)
 
     # Access to the cluster.
 
@@ -87,10 +88,12 @@ class Run(Steps):
         """A command line that runs outside of the pods."""
         return self.bed.command(*words)
 
-    def coppice(self, *words, code=0):
-        """Runs the `coppice` command outside of the pods; it must end with this exit code."""
+    def coppice(self, *words, code=0, shown=None):
+        """Runs the `coppice` command outside of the pods; it must end with this exit code. It shows
+        the certificate of a writer, or the one in these two files."""
+        certificate, key = shown or (self.directory / "tls.crt", self.directory / "tls.key")
         variables = [f"COPPICE_ENDPOINT={ENDPOINT}", f"COPPICE_CA={self.directory}/ca.crt", f"COPPICE_TRUST=@{self.directory}/ledger.vkey",
-                     f"COPPICE_CLIENT_CERT={self.directory}/tls.crt", f"COPPICE_CLIENT_KEY={self.directory}/tls.key"]
+                     f"COPPICE_CLIENT_CERT={certificate}", f"COPPICE_CLIENT_KEY={key}"]
         command = self.outside("env", *variables, self.options.binaries / "coppice", *words)
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         expect(done.returncode == code, f"coppice {' '.join(map(str, words))} ended with {done.returncode}: {done.stderr.strip()}")

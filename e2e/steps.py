@@ -15,6 +15,7 @@ import bed as beds  # noqa: E402
 from harness.history import longest_gap  # noqa: E402
 
 NAMESPACE, LEDGER = "bank", "ledger"
+NODES = 3
 SYSTEM, OPERATOR = "coppice-system", "coppice-operator"
 IMAGE, K6_IMAGE = "coppice.local/coppice", "coppice.local/k6:1"
 # Longest time from a fault's end until every replica votes and every pod is ready. About 30 s were
@@ -113,11 +114,11 @@ class Steps:
         self.helm("install", OPERATOR, ROOT / "charts/coppice-operator", "--namespace", SYSTEM, "--create-namespace",
                   "--set-string", f"image.name={IMAGE},image.tag=1", *more)
 
-    def install_ledger(self):
+    def install_ledger(self, *more):
         values = f"image.name={IMAGE},image.tag=1,spec.etcd.managed.image={beds.IMAGES['etcd']}"
         # The API server writes this size as 1Gi.
         self.helm("install", LEDGER, ROOT / "charts/coppice", "--namespace", NAMESPACE, "--set-string", values,
-                  "--set", "nodes.coldStorage.size=1024Mi,nodes.coldStorage.hotValueBytes=0")
+                  "--set", "nodes.coldStorage.size=1024Mi,nodes.coldStorage.hotValueBytes=0", *more)
 
     def refuse(self):
         """the API server refuses invalid specifications, with an explanation."""
