@@ -89,7 +89,9 @@ test-alerts:
 	@scripts/alerts.sh
 
 # A few seconds of each load test, and that they fail when they should. Builds k6 at the first time, which takes two minutes.
+# The flags are those of scripts/go-tool.sh, so that k6 is compiled once.
 test-k6: build
+	cd scripts/k6 && export CGO_ENABLED=0 GOFLAGS=-trimpath && go vet ./... && go test ./...
 	cd loadtest/k6 && python3 -m unittest -q test_k6
 
 # A short run, as a part of `make test`.

@@ -31,14 +31,18 @@ from harness.systems import Coppice  # noqa: E402
 
 CONNECTION = ("COPPICE_ENDPOINT", "COPPICE_CA", "COPPICE_CLIENT_CERT", "COPPICE_CLIENT_KEY")
 DESTRUCTIVE = ("prune-under-load", "rollback-drill")
+# Scenarios on a ledger of members.
+OF_MEMBERS = ("ledger",)
+# k6 tells nobody about its use, and looks for no other programs.
+QUIET = {"K6_NO_USAGE_REPORT": "true", "K6_AUTO_EXTENSION_RESOLUTION": "false"}
 # The exit code of k6 for an error in the script, its parameters for instance; and the exit code of
 # this program then.
 SCRIPT_ERROR, WRONG = 107, 2
 
 
 def build_k6():
-    done = subprocess.run([ROOT / "scripts" / "go-tool.sh", "k6", ROOT / "scripts" / "k6", "go.k6.io/k6"], stdout=subprocess.PIPE, text=True,
-                          check=False, env={**os.environ, "CGO_ENABLED": "0"})
+    done = subprocess.run([ROOT / "scripts" / "go-tool.sh", "k6", ROOT / "scripts" / "k6"], stdout=subprocess.PIPE, text=True, check=False,
+                          env={**os.environ, "CGO_ENABLED": "0"})
     if done.returncode != 0:
         raise Failure("k6 could not be built; see above")
     return pathlib.Path(done.stdout.strip())
@@ -59,8 +63,8 @@ def parameters():
 @contextlib.contextmanager
 def dev(options, directory, _environment):
     """A ledger in one process."""
-    process = Process("coppice dev", [options.binaries / "coppice", "dev", "--data-dir", directory / "data"], directory / "dev.log",
-                      {name: "" for name in os.environ if name.startswith("COPPICE_")})
+    command = [options.binaries / "coppice", "dev", "--data-dir", directory / "data", *(["--ledgers"] if options.scenario in OF_MEMBERS else [])]
+    process = Process("coppice dev", command, directory / "dev.log", {name: "" for name in os.environ if name.startswith("COPPICE_")})
     process.start()
     try:
         def endpoint():
@@ -77,7 +81,7 @@ def dev(options, directory, _environment):
 @contextlib.contextmanager
 def processes(options, directory, _environment):
     """Three nodes, two shards, two coordinators and three etcd, as processes."""
-    system = Coppice(directory / "cluster", options.binaries, replicas=3, shards=2, coordinators=2)
+    system = Coppice(directory / "cluster", options.binaries, replicas=3, shards=2, coordinators=2, ledgers=options.scenario in OF_MEMBERS)
     try:
         system.start()
         yield {"COPPICE_ENDPOINT": ",".join(system.cluster.endpoints())}, system.cluster.vkey
@@ -94,13 +98,18 @@ def running(options, _directory, environment):
     yield {name: environment[name] for name in CONNECTION if environment.get(name)} | {"COPPICE_ENDPOINT": options.target}, trust
 
 
+def judge_of(scenario, k6, bench):
+    """The command of the judge of a scenario's proofs, from the paths of the two programs."""
+    return [k6, "x", "judge"] if scenario in OF_MEMBERS else [bench, "judge"]
+
+
 @contextlib.contextmanager
-def judged(options, directory, trust):
+def judged(options, directory, trust, k6):
     """Starts the judge of proofs. Returns its address, and a function that ends it and returns its
     counts and exit code."""
-    command = [options.binaries / "coppice-bench", "judge", "--key", trust, "--evidence", directory / "evidence.json"]
+    command = [*judge_of(options.scenario, k6, options.binaries / "coppice-bench"), "--key", trust, "--evidence", directory / "evidence.json"]
     with open(directory / "judge.log", "wb") as log:
-        child = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=log, text=True)
+        child = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **QUIET})
     try:
         first = child.stdout.readline()
         if not first:
@@ -130,12 +139,12 @@ def run(options, environment=os.environ):
         # The ledger was started for this test.
         if options.scenario in DESTRUCTIVE:
             given.setdefault("DESTRUCTIVE", "yes")
-    with start(options, directory, environment) as (connection, trust), judged(options, directory, trust) as (judge, end):
+    with start(options, directory, environment) as (connection, trust), judged(options, directory, trust, k6) as (judge, end):
         variables = {"SCENARIO": options.scenario, "JUDGE": judge, "OUT": str(directory), **given, **connection}
         command = [k6, "run", "--quiet", "--include-system-env-vars=false", "--address", ""]
         for name, value in variables.items():
             command += ["--env", f"{name}={value}"]
-        shell = {"PATH": os.environ.get("PATH", ""), "HOME": str(directory), "K6_NO_USAGE_REPORT": "true", "K6_AUTO_EXTENSION_RESOLUTION": "false"}
+        shell = {"PATH": os.environ.get("PATH", ""), "HOME": str(directory), **QUIET}
         with open(directory / "k6.log", "wb") as log:
             output = {"stdout": log, "stderr": log} if options.quiet else {}
             code = subprocess.run([*map(str, command), str(HERE / "main.js")], env=shell, check=False, **output).returncode

@@ -7,12 +7,16 @@ import { summaries } from './lib/summary.js';
 import { pruneUnderLoad, rollbackDrill } from './scenarios/admin.js';
 import { blocks } from './scenarios/blocks.js';
 import { phaseTags, soak, spike } from './scenarios/long.js';
+import { members } from './scenarios/members.js';
 import { payment } from './scenarios/payment.js';
 import { verifiedReads } from './scenarios/reads.js';
 import { ycsb } from './scenarios/ycsb.js';
 
+// Only this scenario needs the k6 that scripts/k6 builds. The others run with any k6.
+const ledgerOfMembers = (ledger, values) => members(ledger, values, require('k6/x/coppice'));
+
 const MAKERS = {
-  payment, blocks, soak, spike, 'verified-reads': verifiedReads, 'prune-under-load': pruneUnderLoad, 'rollback-drill': rollbackDrill,
+  payment, blocks, soak, spike, ledger: ledgerOfMembers, 'verified-reads': verifiedReads, 'prune-under-load': pruneUnderLoad, 'rollback-drill': rollbackDrill,
 };
 
 const name = __ENV.SCENARIO;
@@ -70,8 +74,8 @@ export function side({ prepared }) {
   return iterate(scenario.side, prepared);
 }
 
-export function teardown() {
-  if (scenario.teardown) scenario.teardown();
+export function teardown({ prepared }) {
+  if (scenario.teardown) scenario.teardown(prepared);
 }
 
 export function handleSummary(data) {

@@ -7,8 +7,9 @@ the scripts: for `kubectl apply -f -`.
         --judge-image REGISTRY/coppice:TAG DURATION=1m RATE=50/s | kubectl apply -f -
 
 The pod has a container with k6 and one with the judge of proofs. The Job fails if a service level
-or a proof does not hold; the summary is in k6's log. The judge is in Coppice's own image;
-`scripts/image.py` makes an image of k6 where the public one is not available.
+or a proof does not hold; the summary is in k6's log. The judge is in Coppice's own image, or for
+`ledger` in that of k6. `scripts/image.py` makes an image of k6 where the public one is not
+available, or not enough.
 """
 
 import argparse
@@ -55,6 +56,8 @@ def container(name, image, **more):
 
 def made(words):
     options = parser().parse_intermixed_args(words)
+    if options.scenario in load.OF_MEMBERS and options.k6_image == K6_IMAGE:
+        parser().error(f"{options.scenario} needs the k6 that scripts/k6 builds: name its image with --k6-image")
     known = load.parameters()
     given = {}
     for pair in options.parameters:
@@ -66,10 +69,10 @@ def made(words):
     contents = files()
     keys = {path: path.replace("/", "_") for path in contents}
     variables, volumes, mounts = connection(options)
-    variables |= {"SCENARIO": options.scenario, "JUDGE": f"http://127.0.0.1:{JUDGE_PORT}", "K6_NO_USAGE_REPORT": "true",
-                  "K6_AUTO_EXTENSION_RESOLUTION": "false", "HOME": "/tmp", **given}
-    judge = container("judge", options.judge_image, restartPolicy="Always",
-                      command=["coppice-bench", "judge", "--key", options.trust, "--listen", f"127.0.0.1:{JUDGE_PORT}"])
+    variables |= {"SCENARIO": options.scenario, "JUDGE": f"http://127.0.0.1:{JUDGE_PORT}", "HOME": "/tmp", **load.QUIET, **given}
+    of_members = options.scenario in load.OF_MEMBERS
+    judge = container("judge", options.k6_image if of_members else options.judge_image, restartPolicy="Always",
+                      command=[*load.judge_of(options.scenario, "k6", "coppice-bench"), "--key", options.trust, "--listen", f"127.0.0.1:{JUDGE_PORT}"])
     k6 = container("k6", options.k6_image, env=[{"name": variable, "value": value} for variable, value in variables.items()],
                    command=["k6", "run", "--quiet", "--address", "", f"{SCRIPTS}/loadtest/k6/main.js"],
                    volumeMounts=[{"name": "scripts", "mountPath": SCRIPTS, "readOnly": True}, {"name": "tmp", "mountPath": "/tmp"}, *mounts])

@@ -38,6 +38,8 @@ SCENARIOS = {
     "prune-under-load": SMALL | {"PRUNE_INTERVAL": "1s", "KEEP": "20", "ADMIN_P95": "20s", "DESTRUCTIVE": "yes"},
     "rollback-drill": SMALL | {"DRILL_INTERVAL": "1s", "ADMIN_P95": "20s", "DESTRUCTIVE": "yes"},
 }
+# On a ledger of members, for which a cluster must be founded.
+MEMBERS = {"VALUE_BYTES": "100", "CLUES": "20", "JOURNALS": "3", "JOURNAL_CLUES": "2", "PROOF_SHARE": "20%"}
 
 
 def options(scenario, target, out):
@@ -113,7 +115,11 @@ class Liar:
         self.server.close()
 
 
-class Load(unittest.TestCase):
+class Dev(unittest.TestCase):
+    """Tests on a ledger in one process, which is made for the scenario FOUNDED_FOR."""
+
+    FOUNDED_FOR = None
+
     @classmethod
     def setUpClass(cls):
         cls.k6 = load.build_k6()
@@ -121,7 +127,7 @@ class Load(unittest.TestCase):
         cls.stack = contextlib.ExitStack()
         directory = pathlib.Path(cls.work.name) / "dev"
         directory.mkdir()
-        connection, cls.trust = cls.stack.enter_context(load.dev(options(None, "dev", directory), directory, {}))
+        connection, cls.trust = cls.stack.enter_context(load.dev(options(cls.FOUNDED_FOR, "dev", directory), directory, {}))
         cls.endpoint = connection["COPPICE_ENDPOINT"]
 
     @classmethod
@@ -141,6 +147,27 @@ class Load(unittest.TestCase):
         told = (out / "k6.log").read_text() + said.getvalue() + "the ledger said:\n" + ledger[-5000:]
         return code, json.loads(summary.read_text()) if summary.exists() else None, told
 
+    def through(self, liar, scenario, parameters):
+        try:
+            return self.load(scenario, liar.address, **SLOW | parameters)
+        finally:
+            liar.close()
+
+    def assert_lies_are_found(self, scenario, parameters):
+        liar = Liar(self.ledger())
+        code, summary, said = self.through(liar, scenario, parameters)
+        self.assertGreater(liar.lies, 0)
+        self.assertEqual((code, summary["holds"]), (1, False), said)
+        self.assertGreater(summary["counts"]["proofs_bad"], 0)
+        self.assertIn("PROOFS: ", said)
+        self.assertTrue((pathlib.Path(self.work.name) / scenario / "evidence.json").exists())
+
+    def ledger(self):
+        host, _, port = self.endpoint.removeprefix("http://").partition(":")
+        return host, int(port)
+
+
+class Load(Dev):
     def test_the_scripts_decide_rightly(self):
         done = subprocess.run([self.k6, "run", "--quiet", "--no-usage-report", "--address", "", HERE / "tests.js"], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -164,30 +191,19 @@ class Load(unittest.TestCase):
         self.assertEqual((code, summary), (load.WRONG, None))
         self.assertIn("DURATION=30: it is a duration such as", said)
 
-    def through(self, liar, scenario):
-        try:
-            return self.load(scenario, liar.address, **SLOW | SMALL)
-        finally:
-            liar.close()
-
-    def ledger(self):
-        host, _, port = self.endpoint.removeprefix("http://").partition(":")
-        return host, int(port)
-
     def test_one_flipped_bit_of_a_proof_fails_the_run(self):
         for scenario in ("verified-reads", "ycsb-a"):
             with self.subTest(scenario):
-                liar = Liar(self.ledger())
-                code, summary, said = self.through(liar, scenario)
-                self.assertGreater(liar.lies, 0)
-                self.assertEqual((code, summary["holds"]), (1, False), said)
-                self.assertGreater(summary["counts"]["proofs_bad"], 0)
-                self.assertIn("PROOFS: ", said)
-                self.assertTrue((pathlib.Path(self.work.name) / scenario / "evidence.json").exists())
+                self.assert_lies_are_found(scenario, SMALL)
 
     def test_the_same_way_without_a_lie_is_believed(self):
-        code, _, said = self.through(Liar(self.ledger(), honest=True), "verified-reads")
+        code, _, said = self.through(Liar(self.ledger(), honest=True), "verified-reads", SMALL)
         self.assertEqual(code, 0, said)
+
+    def test_a_cluster_without_ledgers_of_members_is_told(self):
+        code, summary, said = self.load("ledger", **SLOW | MEMBERS)
+        self.assertEqual((code, summary["holds"]), (1, False))
+        self.assertIn("founded without ledgers of members", said)
 
     def test_a_judge_that_ends_fails_the_run(self):
         for counts, code in ((None, -9), ({"bad": 0, "reads": 1, "commits": 0}, 1)):
@@ -197,21 +213,67 @@ class Load(unittest.TestCase):
                 self.assertEqual(load.verdict(0, counts, code, directory), 1)
 
 
+class Members(Dev):
+    FOUNDED_FOR = "ledger"
+
+    def test_it_is_founded_once_and_found_again(self):
+        for spread in ("no", "yes", "no"):
+            with self.subTest(spread):
+                code, summary, said = self.load("ledger", **SLOW | MEMBERS | {"SPREAD": spread})
+                self.assertEqual((code, summary["holds"]), (0, True), said)
+                self.assertEqual({operation["op"] for operation in summary["operations"]}, {"append", "read_journals", "read_lineage"})
+                appends = next(operation["count"] for operation in summary["operations"] if operation["op"] == "append")
+                self.assertEqual(summary["counts"]["journals_appended"], 3 * appends)
+                self.assertGreater(summary["counts"]["proofs_checked"], 0)
+        command = [BINARIES / "coppice", "ledger", "list", "--endpoint", self.endpoint]
+        listed = subprocess.run(command, capture_output=True, text=True, check=False)
+        self.assertEqual([line.split()[0] for line in listed.stdout.splitlines()], ["k6-4", "k6-4-spread"], listed.stderr)
+
+    def test_one_flipped_bit_of_a_proof_fails_the_run(self):
+        self.assert_lies_are_found("ledger", MEMBERS)
+
+    def test_the_same_way_without_a_lie_is_believed(self):
+        code, _, said = self.through(Liar(self.ledger(), honest=True), "ledger", MEMBERS)
+        self.assertEqual(code, 0, said)
+
+    def test_two_runs_at_once_use_each_number_of_a_lane_once(self):
+        codes, conflicts = [], 0
+        outs = [pathlib.Path(self.work.name) / out for out in ("one", "other")]
+
+        def run(out):
+            codes.append(load.run(options("ledger", self.endpoint, out), {"COPPICE_TRUST": self.trust, **SLOW, **MEMBERS, "VUS": "2", "DURATION": "4s"}))
+
+        runs = [threading.Thread(target=run, args=(out,)) for out in outs]
+        for thread in runs:
+            thread.start()
+        for thread in runs:
+            thread.join()
+        for out in outs:
+            conflicts += json.loads((out / "summary.json").read_text())["counts"]["conflicts"]
+        self.assertEqual(codes, [0, 0])
+        self.assertGreater(conflicts, 0)
+
+
 class Processes(unittest.TestCase):
     def test_a_coordinator_that_dies_is_survived_and_counted(self):
+        for scenario, parameters in (("payment", SCENARIOS["payment"]), ("ledger", MEMBERS)):
+            with self.subTest(scenario):
+                self.survives(scenario, parameters)
+
+    def survives(self, scenario, parameters):
         with tempfile.TemporaryDirectory(prefix="load-") as work:
             directory = pathlib.Path(work)
-            system = load.Coppice(directory / "cluster", BINARIES, replicas=3, shards=2, coordinators=2)
+            system = load.Coppice(directory / "cluster", BINARIES, replicas=3, shards=2, coordinators=2, ledgers=scenario in load.OF_MEMBERS)
             try:
                 system.start()
-                chosen = options("payment", ",".join(system.cluster.endpoints()), directory / "out")
-                environment = {"COPPICE_TRUST": system.cluster.vkey, **SLOW, **SCENARIOS["payment"], "DURATION": "10s"}
+                chosen = options(scenario, ",".join(system.cluster.endpoints()), directory / "out")
+                environment = {"COPPICE_TRUST": system.cluster.vkey, **SLOW, **parameters, "DURATION": "10s"}
                 codes = []
                 clients = threading.Thread(target=lambda: codes.append(load.run(chosen, environment)))
                 clients.start()
-                # More versions than the opening of accounts takes.
+                # More versions than preparations take.
                 while (version := self.head(system)) < 10:
-                    self.assertTrue(clients.is_alive(), "no payment was made before the load ended")
+                    self.assertTrue(clients.is_alive(), "nothing was written before the load ended")
                 system.leading_coordinator().kill()
                 clients.join()
                 self.assertGreater(self.head(system), version)
@@ -240,6 +302,8 @@ class Tls(unittest.TestCase):
                 return done.stdout
 
             cluster("init", directory / "cluster")
+            shared = directory / "cluster" / "cluster.toml"
+            shared.write_text(shared.read_text().replace("[ledger]\n", "[ledger]\nledgers = true\n"))
             try:
                 cluster("start", directory / "cluster")
                 told = dict(word.split("=", 1) for word in shlex.split(cluster("env", directory / "cluster")) if word != "export")
@@ -247,8 +311,21 @@ class Tls(unittest.TestCase):
                 chosen = options("payment", told["COPPICE_ENDPOINT"], directory / "out")
                 environment = {**told, **SLOW, **SCENARIOS["payment"]}
                 self.assertEqual(load.run(chosen, environment), 0, (directory / "out" / "k6.log").read_text())
+                self.shared_by_members(told, directory)
             finally:
                 cluster("stop", directory / "cluster")
+
+    def shared_by_members(self, told, directory):
+        """A certificate of the member k6 opens the ledger that k6 founds. Others can't read it."""
+        tls = pathlib.Path(told["COPPICE_CA"]).parent
+        for name, expected in (("k6", 0), ("other", 1)):
+            subprocess.run([load.ROOT / "scripts" / "certificates.sh", tls, name, "member"], check=True)
+            client = {"COPPICE_CLIENT_CERT": str(tls / f"{name}.pem"), "COPPICE_CLIENT_KEY": str(tls / f"{name}.key")}
+            chosen = options("ledger", told["COPPICE_ENDPOINT"], directory / name)
+            with self.subTest(name):
+                code = load.run(chosen, {**told, **client, **SLOW, **MEMBERS})
+                said = (directory / name / "k6.log").read_text()
+                self.assertEqual((code, "NOT_A_MEMBER" in said), (expected, expected == 1), said)
 
 
 def free_ports(count):
@@ -279,6 +356,16 @@ class Manifest(unittest.TestCase):
         self.assertEqual((environment["SCENARIO"], environment["RATE"]), ("payment", "50/s"))
         self.assertEqual((pod["containers"][0]["image"], pod["initContainers"][0]["image"]), ("k6:1", "bench:1"))
         self.assertLess(sum(map(len, files.values())), 1 << 20)
+
+    def test_a_ledger_of_members_takes_its_judge_from_the_image_of_k6(self):
+        words = ["ledger", *self.OPTIONS[1:-1]]
+        job = next(item for item in manifest.made(words)["items"] if item["kind"] == "Job")
+        judge = job["spec"]["template"]["spec"]["initContainers"][0]
+        self.assertEqual((judge["image"], judge["command"][:3]), ("k6:1", ["k6", "x", "judge"]))
+        at = words.index("--k6-image")
+        with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()) as said:
+            manifest.made(words[:at] + words[at + 2:])
+        self.assertIn("--k6-image", said.getvalue())
 
     def test_a_parameter_that_is_none_is_refused(self):
         for wrong in ("RATES=50/s", "RATE"):

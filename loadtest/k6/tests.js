@@ -1,11 +1,13 @@
 // Tests of the scripts' own logic, run by k6 itself: `loadtest/k6/test_k6.py` starts them.
 import { check } from 'k6';
-import { b64decode } from 'k6/encoding';
+import { b64decode, b64encode } from 'k6/encoding';
+import coppice from 'k6/x/coppice';
 import { Zipfian, below, keyOf, mix } from './lib/keys.js';
 import { Ledger, Refused, causeOf } from './lib/ledger.js';
 import { PHASES, SHOWN, paced, phaseAt, spiked, thresholds } from './lib/plan.js';
 import { PARAMETERS, SCENARIOS, endpoints, parameters } from './lib/settings.js';
 import { digest, html, split, text } from './lib/summary.js';
+import { Lane } from './scenarios/members.js';
 import { conditionally } from './scenarios/records.js';
 
 export const options = { iterations: 1, vus: 1, thresholds: { checks: ['rate==1'] } };
@@ -68,6 +70,14 @@ function refusals() {
   fails('a parameter of others', 'BLOCK_INTERVAL is not a parameter of payment; it takes DURATION', payment({ BLOCK_INTERVAL: '1s' }));
   fails('a value over the limit', 'VALUE_BYTES=2MiB: it is too large', () => parameters('ycsb-a', { VALUE_BYTES: '2MiB' }));
   fails('a block over a batch', 'at most 6MiB', () => parameters('blocks', { BLOCK_RECORDS: '100', VALUE_BYTES: '1MiB' }));
+  const shared = (environment) => () => parameters('ledger', environment);
+  fails('records of a ledger of members', 'RECORDS is not a parameter of ledger; it takes DURATION', shared({ RECORDS: '100' }));
+  fails('more clients than lanes', 'VUS is at most 16 times MEMBERS', shared({ VUS: '33', MEMBERS: '2' }));
+  fails('too many members', 'MEMBERS=256: it is too large', shared({ MEMBERS: '256' }));
+  fails('no journals', 'JOURNALS=0: it is too small', shared({ JOURNALS: '0' }));
+  fails('more clues of a journal than there are', 'JOURNAL_CLUES is at most CLUES', shared({ CLUES: '2', JOURNAL_CLUES: '3' }));
+  fails('a payload over the limit', 'VALUE_BYTES=1048576: it is too large', shared({ VALUE_BYTES: '1MiB', JOURNALS: '1' }));
+  fails('a request over a batch', 'at most 4MiB', shared({ JOURNALS: '100', VALUE_BYTES: '100KiB' }));
   fails('a spike below its base', 'above RATE', () => parameters('spike', { RATE: '9/s', SPIKE_RATE: '9/s' }));
   for (const scenario of ['prune-under-load', 'rollback-drill']) {
     fails(`${scenario} by accident`, 'DESTRUCTIVE=yes', () => parameters(scenario, {}));
@@ -178,6 +188,66 @@ function sessions() {
   same('after a conflict it is read again', sent.map(([condition]) => condition.lastChanged.version), ['0', '1']);
 }
 
+// A lane whose ledger follows a script, with a module that signs nothing.
+function lane(answers) {
+  const { made, asked } = scripted(answers);
+  made.head = () => ({ clusterId: 'c', stamp: { epoch: '0' }, checkpoint: 'note' });
+  const told = [];
+  const signed = [];
+  const module = {
+    request: (text) => {
+      const { number, journals } = JSON.parse(text);
+      signed.push(number);
+      return JSON.stringify({ signed: `s${number}`, signature: '', items: journals, hash: `h${signed.length}` });
+    },
+    newest: (text) => text && JSON.stringify(JSON.parse(text).record),
+    author: (text) => JSON.stringify(JSON.parse(text).by),
+    acknowledge: (text) => told.push(JSON.parse(text)),
+  };
+  return { lane: new Lane(made, module, { ledger: 'l', member: 'm', lane: 0 }), asked, told, signed };
+}
+
+const at = (number, firstJsn) => ({ record: { number: `${number}`, firstJsn: `${firstJsn}` } });
+const from = (hash) => ({ journals: [{ by: hash }] });
+const done = (firstJsn) => ({ firstJsn: `${firstJsn}`, checkpoint: 'note' });
+
+function lanes() {
+  const one = lane([at(4, 9), done(10), 'lost', done(12)]);
+  same('a request follows the newest of its lane', [one.lane.append([1, 2]), one.lane.append([3])], [10, 12]);
+  same('a repetition is the same request', [one.asked, one.signed], [['GetMember', 'Append', 'Append', 'leave', 'Append'], ['5', '6']]);
+  same('all are told to the books', one.told, [{ request: 'h1', firstJsn: '10', count: 2 }, { request: 'h2', firstJsn: '12', count: 1 }]);
+
+  const own = lane([at(4, 9), 'lost', 'LANE', at(5, 10), from('h1')]);
+  same('a refused repetition that was applied', [own.lane.append([1]), own.signed, own.lane.pending], [10, ['5'], null]);
+  const other = lane([at(4, 9), 'lost', 'LANE', at(5, 10), from('another'), done(11)]);
+  same('a number that another author has used', [other.lane.append([1]), other.signed, other.told.length], [11, ['5', '6'], 1]);
+  const late = lane([at(4, 9), 'lost', 'LANE', at(6, 12)]);
+  same('numbers behind it leave the outcome open', [refusal(() => late.lane.append([1])), late.told, late.lane.pending], [['LANE', true], [], null]);
+  const first = lane([at(4, 9), 'LANE', at(6, 12), done(13)]);
+  same('without an attempt before, it is certain', [first.lane.append([1]), first.signed], [13, ['5', '7']]);
+  const epoch = lane([at(4, 9), 'STALE_VIEW', at(4, 9), done(10)]);
+  same('another epoch is looked at', [epoch.lane.append([1]), epoch.signed], [10, ['5', '5']]);
+  same('a refusal for good', refusal(() => lane([at(4, 9), 'ROLE_MISSING']).lane.append([1])), ['ROLE_MISSING', false]);
+
+  const open = lane([at(4, 9), ...Array(100).fill('lost')]);
+  same('nobody answers', refusal(() => open.lane.append([1])), ['Unavailable', true]);
+  open.lane.ledger.attempt = () => ({ message: done(open.told.length ? 11 : 10) });
+  same('the open request is sent first', [open.lane.append([2]), open.signed, open.told.map(({ request }) => request)], [11, ['5', '6'], ['h1', 'h2']]);
+}
+
+// The module itself: it signs what it is given, and says what it can't sign.
+function signatures() {
+  const note = 'coppice/test\n3\nBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=\n\n\u2014 coppice/test ' + `${'A'.repeat(88)}AAA=\n`;
+  const given = { cluster: 'AAAAAAAAAAAAAAAAAAAAAA==', epoch: '0', checkpoint: b64encode(note), name: 'n', ledger: 'AAAAAAAAAAAAAAAAAAAAAA==', member: 'm', lane: 3, number: '7' };
+  const { signed, signature, items, hash } = JSON.parse(coppice.request(JSON.stringify({ ...given, journals: [{ payload: 'MQ==', clues: ['Mg=='] }] })));
+  same('its lengths', [signature, hash].map((bytes) => b64decode(bytes).byteLength), [64, 32]);
+  is('what is signed says what it is', b64decode(signed, 'std', 's').slice(1, 16) === 'coppice-journal' && items.length === 1);
+  fails('a request without journals', '1 to 1,024 items', () => coppice.request(JSON.stringify({ ...given, journals: [] })));
+  fails('an answer without a request', '32 bytes', () => coppice.acknowledge('{}'));
+  coppice.acknowledge(JSON.stringify({ request: hash, firstJsn: '9', count: 1 }));
+  fails('a ledger without an acknowledged request', 'one of them at journal 9', () => coppice.finish());
+}
+
 function plans() {
   const closed = parameters('ycsb-a', {}).values;
   same('a closed loop', paced(closed), { executor: 'constant-vus', exec: 'main', vus: 8, duration: '30000ms' });
@@ -222,7 +292,7 @@ function reports() {
 }
 
 export default function () {
-  for (const part of [units, refusals, places, keys, repetitions, sessions, plans, reports]) {
+  for (const part of [units, refusals, places, keys, repetitions, sessions, lanes, signatures, plans, reports]) {
     try {
       part();
     } catch (error) {

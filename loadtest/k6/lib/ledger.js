@@ -258,6 +258,11 @@ export class Ledger {
     this.judge('commit', { sessionId, number, operations, metadata, stamp, header, receipt });
   }
 
+  // Has a share of the answers judged, or all of them.
+  judgeSampled(kind, post, always = false) {
+    if (this.target.proofShare > 0 && (always || Math.random() < this.target.proofShare)) this.judge(kind, post);
+  }
+
   // Has an answer judged, outside of the measured time.
   judge(kind, post) {
     this.unjudged.push([kind, post]);

@@ -53,6 +53,11 @@ export const PARAMETERS = {
   VALUE_BYTES: { parse: size, min: 1, max: VALUE_BYTES_MAX, help: 'size of a value' },
   ACCOUNTS: { parse: count, min: 4, max: 1_000_000, help: 'accounts' },
   ACTIVE: { parse: share, min: 0.000001, max: 1, help: 'the share of the accounts that pay and are paid' },
+  MEMBERS: { parse: count, min: 1, max: 255, help: 'members of the ledger that append, each in up to 16 lanes' },
+  JOURNALS: { parse: count, min: 1, max: 1024, help: 'journals of a request, under one signature' },
+  CLUES: { parse: count, min: 1, max: 1_000_000, help: 'clues that journals name, a few of them often' },
+  JOURNAL_CLUES: { parse: count, min: 0, max: 16, help: 'clues of a journal' },
+  SPREAD: { parse: yes, help: 'yes: the ledger lies over all shards that hold ledgers' },
   BLOCK_INTERVAL: { parse: duration, min: 1, max: HOUR, help: 'time from one block to the next' },
   BLOCK_RECORDS: { parse: count, min: 1, max: 10_000, help: 'records that a block writes' },
   READERS: { parse: count, min: 0, max: 1000, help: 'clients that read at the heights of blocks' },
@@ -74,6 +79,9 @@ export const PARAMETERS = {
 const COMMON = {
   DURATION: '30s', PROOF_SHARE: '5%', READ_P95: '250ms', WRITE_P95: '500ms', ERROR_SHARE: '0.1%', TIMEOUT: '10s', PATIENCE: '20s',
 };
+// Lanes of a member, and the largest payload: an envelope also has clues and a nonce.
+export const LANES = 16;
+const PAYLOAD_BYTES_MAX = VALUE_BYTES_MAX - (16 << 10);
 const RECORDS = { RECORDS: '10000', VALUE_BYTES: '1000' };
 const YCSB = { ...COMMON, ...RECORDS, VUS: '8', RATE: null };
 const PAYMENT = { ACCOUNTS: '30000', ACTIVE: '3%' };
@@ -93,6 +101,9 @@ export const SCENARIOS = {
   'verified-reads': { ...YCSB, ...PACED, PROOF_SHARE: '20%' },
   soak: { ...COMMON, ...RECORDS, ...PAYMENT, ...PACED, DURATION: '30m', RATE: '40/s', VUS: '32' },
   spike: { ...COMMON, ...RECORDS, ...PACED, DURATION: '1m', RATE: '20/s', SPIKE_RATE: '200/s', VUS: '64' },
+  ledger: {
+    ...COMMON, ...PACED, VUS: '8', RATE: null, MEMBERS: '4', JOURNALS: '4', VALUE_BYTES: '1000', CLUES: '1000', JOURNAL_CLUES: '1', SPREAD: 'no', PROOF_SHARE: '20%',
+  },
   'prune-under-load': { ...COMMON, ...RECORDS, VUS: '8', PRUNE_INTERVAL: '3s', KEEP: '200', ADMIN_P95: '5s', DESTRUCTIVE: 'no' },
   'rollback-drill': { ...COMMON, ...RECORDS, VUS: '4', DRILL_INTERVAL: '3s', ADMIN_P95: '5s', DESTRUCTIVE: 'no' },
 };
@@ -143,6 +154,14 @@ function together(scenario, values) {
   if (values.SPIKE_RATE && values.SPIKE_RATE <= values.RATE) throw new Error('SPIKE_RATE must be above RATE');
   if (values.BLOCK_RECORDS > values.RECORDS) throw new Error('BLOCK_RECORDS is at most RECORDS');
   if (values.BLOCK_RECORDS * values.VALUE_BYTES > 6 << 20) throw new Error('BLOCK_RECORDS times VALUE_BYTES is at most 6MiB, so that a block is one batch');
+  if (values.MEMBERS) members(values);
+}
+
+function members({ VUS, MEMBERS, JOURNALS, VALUE_BYTES, CLUES, JOURNAL_CLUES }) {
+  if (VUS > LANES * MEMBERS) throw new Error(`VUS is at most ${LANES} times MEMBERS, so that each client has a lane of its own`);
+  if (JOURNAL_CLUES > CLUES) throw new Error('JOURNAL_CLUES is at most CLUES');
+  if (VALUE_BYTES > PAYLOAD_BYTES_MAX) throw new Error(`VALUE_BYTES=${VALUE_BYTES}: it is too large; a payload has at most ${PAYLOAD_BYTES_MAX} bytes`);
+  if (JOURNALS * VALUE_BYTES > 4 << 20) throw new Error('JOURNALS times VALUE_BYTES is at most 4MiB, so that they are one request');
 }
 
 // The ledger's endpoints, as for the `coppice` command: COPPICE_ENDPOINT, and for https COPPICE_CA,
