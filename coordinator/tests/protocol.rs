@@ -32,7 +32,7 @@ async fn value_at(client: &mut Client, key: &str, stamp: Option<v1::Stamp>) -> R
 
 async fn range(client: &mut Client, low: &str, high: Option<&str>, limit: u32) -> (Vec<String>, v1::RangeEnd) {
     let read = Some(v1::ReadOptions { want_proof: true, ..v1::ReadOptions::default() });
-    let request = v1::RangeRequest { low: bytes(low), high: high.map(bytes), limit, read };
+    let request = v1::RangeRequest { low: bytes(low), high: high.map(bytes), limit, read, without_values: false };
     let mut stream = client.range(request).await.expect("the range is served").into_inner();
     let mut keys = Vec::new();
     while let Some(message) = stream.message().await.expect("the range is served") {

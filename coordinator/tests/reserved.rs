@@ -10,7 +10,11 @@ use coppice_proto::{
     v1::{self, ledger_client::LedgerClient},
 };
 use coppice_types::{Params, Reason, Version};
-use coppice_verify::{header::Header, verify};
+use coppice_verify::{
+    check::{Answer, Claim},
+    header::Header,
+    verify,
+};
 use tonic::{Status, Streaming};
 
 async fn world() -> World {
@@ -69,6 +73,23 @@ async fn reserved_keys_are_closed_to_every_call() {
     assert_eq!(reason(&whole), Reason::Reserved);
     let head = running.client.head(v1::HeadRequest::default()).await.expect("a head").into_inner();
     assert_eq!(head.stamp.expect("a stamp").version, 0, "nothing was committed");
+    // An auditor reads them without their values. Here nobody checks roles.
+    let read = Some(v1::ReadOptions { want_proof: true, ..v1::ReadOptions::default() });
+    let whole = v1::RangeRequest { read, without_values: true, ..v1::RangeRequest::default() };
+    running.client.commit(commit(vec![put("k", "value")], Vec::new())).await.expect("an open key");
+    let mut answer = running.client.range(whole).await.expect("a range").into_inner();
+    let (mut records, mut proof) = (Vec::new(), Bytes::new());
+    while let Some(message) = answer.message().await.expect("a message") {
+        records.extend(message.records);
+        proof = message.end.map_or(proof, |end| end.proof);
+    }
+    let found: Vec<_> = records.iter().map(|record| (&record.key[..], &record.value[..])).collect();
+    assert_eq!(found, [(&b"k"[..], &b""[..])]);
+    let verified = verify(&proof, world.key().verifier(), None).expect("the proof holds");
+    let Claim::Query(claim) = verified.claim else { panic!("it is about records") };
+    let Answer::Range { records, .. } = claim.answer else { panic!("it is about a range") };
+    assert_eq!(records.len(), 1);
+    assert_eq!(records[0].value, None, "the proof shows no value");
 }
 
 #[tokio::test]

@@ -13,8 +13,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use anchor::{Anchor, AnchorExport, AnchorInterval, AnchorList, Window};
 pub use ledger::{
-    Ledger, LedgerAppend, LedgerAudit, LedgerCreate, LedgerGet, LedgerJournals, LedgerLineage, LedgerMember,
-    LedgerOccult, LedgerShow, MayOccult, MemberRole, OccultPrepare, Order, OrderSubmit, Signer,
+    Ledger, LedgerAnchor, LedgerAppend, LedgerAudit, LedgerCreate, LedgerGet, LedgerJournals, LedgerLineage,
+    LedgerMember, LedgerOccult, LedgerShow, LedgerVerify, MayOccult, MemberRole, OccultPrepare, Order, OrderSubmit,
+    Signer,
 };
 use line::CONNECTION;
 pub use line::command;

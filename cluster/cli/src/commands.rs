@@ -66,6 +66,12 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
             audit::ledger(&client()?, args, arguments.common.trust.as_deref(), output).await
         }
         Command::Anchor(command) => anchor::anchor(&client()?, command, output).await,
+        Command::Ledger(args::Ledger::Anchor(args)) => {
+            ledger::anchor(&client()?, args, arguments.common.trust.is_some(), output).await
+        }
+        Command::Ledger(args::Ledger::Verify(args)) => {
+            ledger::verify(&client()?, args, arguments.common.trust.is_some(), output).await
+        }
         Command::Ledger(command) => ledger::ledger(&client()?, command, output).await,
         Command::Order(args::Order::Submit(args)) => order::submit(&client()?, args, output).await,
         Command::Order(command) => order::offline(command, output),

@@ -230,6 +230,14 @@ impl v1::ledger_server::Ledger for Liar {
         Ok(Response::new(v1::GetLineageResponse { count: u64::MAX, ..Default::default() }))
     }
 
+    async fn get_ledger_hashes(&self, _: Request<v1::GetLedgerHashesRequest>) -> Answer<v1::GetLedgerHashesResponse> {
+        Ok(Response::new(v1::GetLedgerHashesResponse { size: u64::MAX, ..Default::default() }))
+    }
+
+    async fn verify_journal(&self, _: Request<v1::VerifyJournalRequest>) -> Answer<v1::VerifyJournalResponse> {
+        Ok(Response::new(v1::VerifyJournalResponse { valid: true, ..Default::default() }))
+    }
+
     async fn erasure_status(&self, _: Request<v1::ErasureStatusRequest>) -> Answer<v1::ErasureStatusResponse> {
         Ok(Response::new(v1::ErasureStatusResponse { done: true, ..Default::default() }))
     }

@@ -311,10 +311,29 @@ fn content_that_is_occulted_is_on_no_disk_and_all_proofs_hold() {
     for receipt in [&receipt, &kept] {
         common::run(common::coppice().args(["verify", receipt, "--key", &vkey])).expect(0);
     }
+    // A journal is verified by its proof, by an anchor, or by the coordinator.
+    let anchor = file("grain.anchor");
+    let verify = |jsn, data, by: &[&str]| dev.run(&[&["ledger", "verify", "grain", jsn, "--data", data], by].concat());
+    dev.run(&["ledger", "anchor", "grain", &anchor]).expect(2);
+    let trusted = run(&["ledger", "anchor", "grain", &anchor, "--json"]).expect(0).json();
+    assert_eq!((&trusted["before"], &trusted["journals"]), (&json!(0), &json!(4)));
+    for by in [&["--trust", &vkey][..], &["--anchor", &anchor], &["--server"]] {
+        assert!(verify("2", "flour", by).expect(0).stdout.starts_with("valid: journal 2"));
+        assert!(verify("2", "rye", by).expect(1).stdout.contains("fails at `payload`"));
+    }
+    verify("2", "flour", &[]).expect(2);
+    verify("1", "gone", &["--trust", &vkey, "--anchor", &anchor]).expect(1);
+    run(&["ledger", "append", "grain", "--key", &key("bank"), "--data", "more"]).expect(0);
+    verify("4", "more", &["--anchor", &anchor]).expect(2);
+    let trusted = run(&["ledger", "anchor", "grain", &anchor, "--json"]).expect(0).json();
+    assert_eq!((&trusted["before"], &trusted["journals"]), (&json!(4), &json!(5)));
+    verify("4", "more", &["--anchor", &anchor]).expect(0);
     let audited = run(&["ledger", "audit", "grain", "--values", "--json"]).expect(0).json();
-    assert_eq!((&audited["sound"], &audited["journals"]), (&json!(true), &json!(4)));
-    assert_eq!((&audited["occulted"], &audited["payloads"]), (&json!(1), &json!(3)));
+    assert_eq!((&audited["sound"], &audited["journals"]), (&json!(true), &json!(5)));
+    assert_eq!((&audited["occulted"], &audited["payloads"]), (&json!(1), &json!(4)));
     run(&["audit"]).expect(0);
+    // It may begin with the state of a version, records of ledgers included.
+    run(&["audit", "--from", "3"]).expect(0);
     run(&["ledger", "occult", "status", "grain", "3"]).expect(0);
     let again = run(&["order", "submit", &order, "--key", &key("bank"), "--json"]).expect(3).error();
     assert_eq!(again["reason"], "NOT_POSSIBLE");

@@ -39,7 +39,7 @@ pub fn check_range(
     records: &[v1::Record],
     end: &v1::RangeEnd,
 ) -> Result<Checkpoint, Error> {
-    let v1::RangeRequest { low, high, limit, read } = asked;
+    let v1::RangeRequest { low, high, limit, read, .. } = asked;
     let question = Asked::Range { low, high: high.as_deref(), limit: *limit, more: end.more };
     let (options, read_at) = (&read.unwrap_or_default(), end.read_at.as_ref());
     let read = Read { question, options, records, read_at, file: &trust::decoded(&end.proof)?, seen: 0 };

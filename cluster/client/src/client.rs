@@ -336,6 +336,20 @@ impl Client {
         ask!(self, Repeat::Safe, get_lineage, request)
     }
 
+    pub(crate) async fn call_get_ledger_hashes(
+        &self,
+        request: v1::GetLedgerHashesRequest,
+    ) -> Result<v1::GetLedgerHashesResponse, Error> {
+        ask!(self, Repeat::Safe, get_ledger_hashes, request)
+    }
+
+    pub(crate) async fn call_verify_journal(
+        &self,
+        request: v1::VerifyJournalRequest,
+    ) -> Result<v1::VerifyJournalResponse, Error> {
+        ask!(self, Repeat::Safe, verify_journal, request)
+    }
+
     pub(crate) async fn call_erasure_status(
         &self,
         request: v1::ErasureStatusRequest,
@@ -393,13 +407,14 @@ impl Client {
         Ok(self.stream(ask!(self, Repeat::Safe, range, request)?, rule))
     }
 
-    /// Reads all records of a range, in key order, and its end. If the end says that more records
-    /// follow, the request's limit cut the range short.
+    /// Reads all records of a range with their values, in key order, and its end. If the end says
+    /// that more records follow, the request's limit cut the range short.
     ///
     /// # Errors
     /// Like [`Client::get`]. Also if the stream breaks off, or if the range has more than
     /// [`RANGE_BYTES_MAX`]: read it in parts then.
     pub async fn range_all(&self, mut request: v1::RangeRequest) -> Result<(Vec<v1::Record>, v1::RangeEnd), Error> {
+        request.without_values = false;
         self.settle_time(&mut request.read).await?;
         let (options, seen) = self.want_proof(&mut request.read);
         let trusted = self.keys();

@@ -80,6 +80,8 @@ pub(crate) struct Fake {
     pub get_member: Unary<v1::GetMemberRequest, v1::GetMemberResponse>,
     pub get_journals: Unary<v1::GetJournalsRequest, v1::GetJournalsResponse>,
     pub get_lineage: Unary<v1::GetLineageRequest, v1::GetLineageResponse>,
+    pub get_ledger_hashes: Unary<v1::GetLedgerHashesRequest, v1::GetLedgerHashesResponse>,
+    pub verify_journal: Unary<v1::VerifyJournalRequest, v1::VerifyJournalResponse>,
     pub erasure_status: Unary<v1::ErasureStatusRequest, v1::ErasureStatusResponse>,
 }
 
@@ -183,6 +185,17 @@ impl v1::ledger_server::Ledger for Fake {
 
     async fn get_lineage(&self, request: Request<v1::GetLineageRequest>) -> Answer<v1::GetLineageResponse> {
         self.get_lineage.answer(request)
+    }
+
+    async fn get_ledger_hashes(
+        &self,
+        request: Request<v1::GetLedgerHashesRequest>,
+    ) -> Answer<v1::GetLedgerHashesResponse> {
+        self.get_ledger_hashes.answer(request)
+    }
+
+    async fn verify_journal(&self, request: Request<v1::VerifyJournalRequest>) -> Answer<v1::VerifyJournalResponse> {
+        self.verify_journal.answer(request)
     }
 
     async fn erasure_status(&self, request: Request<v1::ErasureStatusRequest>) -> Answer<v1::ErasureStatusResponse> {

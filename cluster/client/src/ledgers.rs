@@ -25,6 +25,7 @@ use crate::{
 };
 
 mod orders;
+mod trusted;
 
 pub use orders::{Erasure, GivenOrder};
 
@@ -97,6 +98,17 @@ pub fn ledger_name(ledger: LedgerId) -> v1::LedgerName {
 }
 
 /// Reads a leaf of an answer.
+/// A coordinator's own verdict on a journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalVerdict {
+    /// The step that failed; `None` if the journal is valid.
+    pub failed: Option<String>,
+    /// The journal's leaf.
+    pub leaf: Leaf,
+    /// The checkpoint for which the verdict holds.
+    pub checkpoint: Checkpoint,
+}
+
 fn journal(journal: &v1::LedgerJournal, payload: bool) -> Result<LedgerJournal, Error> {
     let occulted_by = journal.occulted_by.filter(|_| payload);
     let leaf = Leaf::decode(&journal.leaf).map_err(|_| Error::Malformed("leaf of a journal"))?;
@@ -272,6 +284,7 @@ impl Client {
             want_payload: wanted.payload,
             want_request: wanted.request,
             known_size: known.map_or(0, |(size, _)| size),
+            anchor_size: 0,
             read: Some(v1::ReadOptions { want_proof, ..v1::ReadOptions::default() }),
         };
         let asking = self.asking();
@@ -296,6 +309,32 @@ impl Client {
         }
         let journals = Journals { journals, count: answer.size, proof: answer.proof };
         Ok(Told { journals, proven, marks_proof: answer.marks_proof })
+    }
+
+    /// Asks the coordinator for its own verdict on a journal and, if one is given, its payload. The
+    /// answer is the coordinator's word: [`Client::journals`] verifies a proof instead.
+    ///
+    /// # Errors
+    /// Those of a read. A journal that does not hold is no error.
+    pub async fn journal_verdict(
+        &self,
+        ledger: LedgerId,
+        jsn: u64,
+        payload: Option<&[u8]>,
+    ) -> Result<JournalVerdict, Error> {
+        let request = v1::VerifyJournalRequest {
+            ledger: Some(ledger_name(ledger)),
+            jsn,
+            payload: payload.map(bytes::Bytes::copy_from_slice),
+            read: None,
+        };
+        let answer = self.call_verify_journal(request).await?;
+        let leaf = Leaf::decode(&answer.leaf).map_err(|_| Error::Malformed("leaf of a journal"))?;
+        let checkpoint = Checkpoint::claimed(&answer.checkpoint).map_err(|_| Error::Malformed("checkpoint"))?;
+        if (leaf.ledger, leaf.jsn) != (ledger, jsn) || answer.valid != answer.failed.is_empty() {
+            return Err(Error::Malformed("verdict on a journal"));
+        }
+        Ok(JournalVerdict { failed: Some(answer.failed).filter(|failed| !failed.is_empty()), leaf, checkpoint })
     }
 
     /// Reads the journals with a clue, newest first: all of them, or only a number of the newest.

@@ -171,8 +171,12 @@ mod tests {
 
     #[test]
     fn a_range_ascends_within_its_bounds_and_ends_once() {
-        let request =
-            |limit| v1::RangeRequest { low: b"b".to_vec().into(), high: Some(b"e".to_vec().into()), limit, read: None };
+        let request = |limit| v1::RangeRequest {
+            low: b"b".to_vec().into(),
+            high: Some(b"e".to_vec().into()),
+            limit,
+            ..v1::RangeRequest::default()
+        };
         let part =
             |keys: &[&str]| v1::RangeResponse { records: keys.iter().map(|key| record(key, 1)).collect(), end: None };
         let end = || v1::RangeResponse { records: Vec::new(), end: Some(v1::RangeEnd::default()) };

@@ -9,6 +9,7 @@
 //! ```text
 //!  round                           the rules of an append, and the records that follow from it
 //!  checked                         a request of sound form
+//!  trusted                         the hashes of a list that a member has verified
 //!  members     leaf      order     who may do what; what the list of a ledger holds; what goes
 //!  request     records   list      what is signed; values of records; the Merkle list
 //!  envelope    places              payload with its nonce; reserved keys
@@ -24,6 +25,7 @@ mod places;
 mod records;
 mod request;
 mod round;
+mod trusted;
 
 pub use self::{
     checked::{Checked, CheckedItem, Content},
@@ -41,4 +43,5 @@ pub use self::{
     records::{Cell, Clue, Head},
     request::{CONDITIONS_MAX, Condition, DATA, FOUNDING, ITEMS_MAX, Item, LANES, MEMBERS, ORDER, Request, Signed},
     round::{Appended, Closed, Ground, Refusal, Round},
+    trusted::{BLOCK_JOURNALS, TrustedAnchor, path_len},
 };

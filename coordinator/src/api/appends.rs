@@ -246,6 +246,7 @@ impl Api {
             want_payload: false,
             want_request: true,
             known_size: 0,
+            anchor_size: 0,
             read: Some(v1::ReadOptions { want_proof: true, ..v1::ReadOptions::default() }),
         };
         Ok(self.reads.by(caller).journals(&request, &Sight::All).await?.proof)

@@ -281,6 +281,10 @@ impl Ledger for Api {
     }
 
     async fn range(&self, request: Request<v1::RangeRequest>) -> Answer<Self::RangeStream> {
+        if request.get_ref().without_values {
+            // The records of ledgers are not for readers, even without their values.
+            may_also(request.extensions(), "/coppice.v1.Ledger/Journal")?;
+        }
         let (reads, request) = (self.reads.by(&quotas::caller(&request)), request.into_inner());
         stream(move |sink| async move { reads.range(&request, &sink).await })
     }
@@ -393,6 +397,19 @@ impl Ledger for Api {
     async fn get_lineage(&self, request: Request<v1::GetLineageRequest>) -> Answer<v1::GetLineageResponse> {
         let (reads, sight) = (self.reads.by(&quotas::caller(&request)), sight(request.extensions()));
         Ok(Response::new(reads.lineage(request.get_ref(), &sight).await?))
+    }
+
+    async fn get_ledger_hashes(
+        &self,
+        request: Request<v1::GetLedgerHashesRequest>,
+    ) -> Answer<v1::GetLedgerHashesResponse> {
+        let (reads, sight) = (self.reads.by(&quotas::caller(&request)), sight(request.extensions()));
+        Ok(Response::new(reads.ledger_hashes(request.get_ref(), &sight).await?))
+    }
+
+    async fn verify_journal(&self, request: Request<v1::VerifyJournalRequest>) -> Answer<v1::VerifyJournalResponse> {
+        let (reads, sight) = (self.reads.by(&quotas::caller(&request)), sight(request.extensions()));
+        Ok(Response::new(reads.verify_journal(request.into_inner(), &sight).await?))
     }
 
     async fn erasure_status(&self, request: Request<v1::ErasureStatusRequest>) -> Answer<v1::ErasureStatusResponse> {

@@ -367,8 +367,8 @@ impl Former<'_> {
         Ok(())
     }
 
-    /// The number of journals that the version occults with this request. Refuses an order for which
-    /// a shard of its ledger has no room: the whole version would fail there.
+    /// The number of journals that the version occults with this request. Refuses an order for
+    /// which a shard of its ledger has no room: the whole version would fail there.
     fn judge_erasures(&self, request: &Request, append: &Checked) -> Result<u64, Refusal> {
         let Content::Order(ordered) = &append.content else { return Ok(self.erased) };
         let erased = self.erased + ordered.order.targets.len() as u64;

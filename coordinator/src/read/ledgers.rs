@@ -7,10 +7,14 @@
 //! ```text
 //!  journals    journals and lineages, with their proofs
 //!  hashes      inclusion and consistency paths from tiles and edge
+//!  trusted     hashes of the list for trusted anchors
+//!  verdicts    the coordinator's own verdict on a journal
 //! ```
 
 mod hashes;
 mod journals;
+mod trusted;
+mod verdicts;
 
 use std::collections::{BTreeMap, BTreeSet};
 

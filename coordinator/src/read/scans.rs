@@ -34,9 +34,13 @@ impl Reads {
     pub async fn range(&self, request: &v1::RangeRequest, sink: &Sink<v1::RangeResponse>) -> Result<(), Status> {
         let read = request.read.unwrap_or_default();
         let (low, high) = (&request.low, request.high.as_deref());
+        let with_values = !request.without_values;
         let mut left = if request.limit == 0 { u32::MAX } else { request.limit };
         let begin = self.begin_scan(&read, |located| {
             check_range(low, high, &located.view.genesis.params)?;
+            if with_values {
+                check_open(low, &located.view.genesis.params)?;
+            }
             let leaf = &located.leaves.all()[located.leaves.index_of(low)];
             Ok((leaf, range_scan(leaf, low, high, left, false)))
         });
@@ -58,7 +62,7 @@ impl Reads {
                 let count = u32::try_from(message.records.len()).map_err(|_| wire::broken("scan"))?;
                 left = left.checked_sub(count).ok_or_else(|| wire::broken("scan"))?;
                 last_key = message.records.last().map(|record| record.key.clone());
-                let records = message.records.into_iter().map(|record| wire::record_out(record, true)).collect();
+                let records = message.records.into_iter().map(|record| wire::record_out(record, with_values)).collect();
                 send(sink, v1::RangeResponse { records, end: None }).await?;
             }
             if more {
@@ -71,7 +75,7 @@ impl Reads {
                 Some(last) if more => Some(Bytes::from([&last[..], &[0]].concat())),
                 _ => request.high.clone(),
             };
-            self.prove_range(&located, &request.low, high.as_deref()).await?
+            self.prove_range(&located, (&request.low, high.as_deref()), with_values).await?
         } else {
             Bytes::new()
         };
@@ -116,18 +120,23 @@ impl Reads {
     }
 
     /// Proves all records of a range that was read.
-    async fn prove_range(&self, located: &Located, low: &[u8], high: Option<&[u8]>) -> Result<Bytes, Status> {
+    async fn prove_range(
+        &self,
+        located: &Located,
+        range: (&[u8], Option<&[u8]>),
+        with_values: bool,
+    ) -> Result<Bytes, Status> {
         let deadline = Instant::now() + self.read_timeout;
         let _room = self.room_for(usize::MAX, &located.view.genesis.params, deadline).await?;
-        self.prove_range_in_room(located, low, high).await
+        self.prove_range_in_room(located, range, with_values).await
     }
 
     /// Like `prove_range`, for a caller that holds the room of a whole message.
     pub(super) async fn prove_range_in_room(
         &self,
         located: &Located,
-        low: &[u8],
-        high: Option<&[u8]>,
+        (low, high): (&[u8], Option<&[u8]>),
+        with_values: bool,
     ) -> Result<Bytes, Status> {
         let params = &located.view.genesis.params;
         let mut proofs = Vec::new();
@@ -137,9 +146,11 @@ impl Reads {
             let mut pages = self.scan_range(located, index, (low, high), u32::MAX, true);
             let mut trees = Bytes::new();
             while let Some(message) = pages.next().await? {
-                size += message.records.iter().map(|record| record.value.len()).sum::<usize>();
-                check_size(size, params)?;
-                values.extend(message.records.into_iter().map(|record| Cow::Owned(record.value.to_vec())));
+                if with_values {
+                    size += message.records.iter().map(|record| record.value.len()).sum::<usize>();
+                    check_size(size, params)?;
+                    values.extend(message.records.into_iter().map(|record| Cow::Owned(record.value.to_vec())));
+                }
                 if let Some(end) = message.end {
                     trees = end.trees;
                 }
@@ -148,7 +159,10 @@ impl Reads {
         }
         let query = Query::Range { low: Cow::Borrowed(low), high: high.map(Cow::Borrowed) };
         let header = self.header_proof(located).await?;
-        checked_proof(proofs::query_file(header, &located.leaves, query, &proofs, Some(values))?, params)
+        checked_proof(
+            proofs::query_file(header, &located.leaves, query, &proofs, with_values.then_some(values))?,
+            params,
+        )
     }
 
     /// Streams the changes of one key, newest first.
@@ -195,6 +209,7 @@ impl Reads {
     pub async fn diff(&self, request: &v1::DiffRequest, sink: &Sink<v1::DiffResponse>) -> Result<(), Status> {
         let view = self.log.view().await?;
         check_range(&request.low, request.high.as_deref(), &view.genesis.params)?;
+        check_open(&request.low, &view.genesis.params)?;
         let (from, to) = (request.from.map(convert::from_stamp), request.to.map(convert::from_stamp));
         let from = self.locate_in(view.clone(), from, request.any_epoch).await?;
         let to = self.locate_in(view, to, request.any_epoch).await?;
@@ -366,7 +381,6 @@ fn check_range(low: &[u8], high: Option<&[u8]>, params: &Params) -> Result<(), R
     if high.is_some_and(|high| low >= high) {
         return Err(Refusal::invalid("the range is empty or inverted: low must be below high"));
     }
-    check_open(low, params)?;
     let max = u64::from(params.key_bytes_max) + 1;
     match [Some(low), high].into_iter().flatten().find(|bound| bound.len() as u64 > max) {
         Some(bound) => Err(Refusal::over_limit("a range's bound", max, bound.len() as u64)),

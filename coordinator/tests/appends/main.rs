@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod occult;
+mod trusted;
 
 use std::collections::BTreeMap;
 
@@ -195,6 +196,7 @@ async fn all_is_found_and_proven(world: &World, client: &mut LedgerClient<Channe
             want_payload: true,
             want_request: true,
             known_size: known,
+            anchor_size: 0,
             read: Some(PROVEN),
         };
         let told = client.get_journals(request).await.expect("they are read").into_inner();
@@ -694,6 +696,7 @@ async fn journals_of_pruned_versions_are_read_and_proven() {
         want_payload: true,
         want_request: true,
         known_size: 2,
+        anchor_size: 0,
         read: Some(PROVEN),
     };
     let told = client.get_journals(request).await.expect("headers and journals outlive a prune").into_inner();

@@ -2,6 +2,7 @@
 
 use coppice_verify::{
     check::Answer,
+    checkpoint::Checkpoint,
     ledgers::{Leaf, Mark, ORDER, Order, Ordered, Request, Target, mark_key},
 };
 
@@ -33,6 +34,7 @@ async fn journals(
         want_payload: true,
         want_request: true,
         known_size: 0,
+        anchor_size: 0,
         read: Some(read),
     };
     client.get_journals(request).await.expect("they are read").into_inner()
@@ -80,6 +82,33 @@ async fn an_order_hides_content_at_every_version_and_nothing_else() {
                 assert_eq!(Mark::decode(value), Ok(Mark { order: 4 }));
             });
         }
+        // The coordinator's own verdict says the same.
+        let verdict = async |client: &mut LedgerClient<Channel>, jsn: u64, payload: Option<&'static str>| {
+            let request = v1::VerifyJournalRequest {
+                ledger: named(ledger),
+                jsn,
+                payload: payload.map(|payload| payload.as_bytes().into()),
+                read: None,
+            };
+            let told = client.verify_journal(request).await.expect("a verdict").into_inner();
+            let told_of = Leaf::decode(&told.leaf).expect("a leaf");
+            assert_eq!((told_of.ledger, told_of.jsn, told.valid), (ledger, jsn, told.failed.is_empty()));
+            Checkpoint::claimed(&told.checkpoint).expect("a checkpoint");
+            told.failed
+        };
+        for (jsn, payload, failed) in [
+            (1, None, ""),
+            (1, Some("flour"), ""),
+            (1, Some("flours"), "payload"),
+            (1, Some(""), "payload"),
+            (2, None, ""),
+            (2, Some("flour"), "occulted"),
+            (4, None, ""),
+        ] {
+            assert_eq!(verdict(client, jsn, payload).await, failed, "journal {jsn}, {payload:?}");
+        }
+        let beyond = v1::VerifyJournalRequest { ledger: named(ledger), jsn: 99, payload: None, read: None };
+        assert_eq!(reason(&client.verify_journal(beyond).await.expect_err("there is none")), Reason::NotFound);
         // What was proven before stays proven, and so does the lineage.
         check(&world, &before.proof, Subject::Journals { ledger, numbers: vec![0, 1, 2, 3], known: None }, |claim| {
             let Claim::Journals(claim) = claim else { panic!("it shows journals") };

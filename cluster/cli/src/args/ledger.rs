@@ -22,6 +22,11 @@ pub enum Ledger {
     Append(LedgerAppend),
     /// Print the payload of a journal.
     Get(LedgerGet),
+    /// Verify that a journal is in the ledger as its author signed it. Exit code 1 if it is not.
+    Verify(LedgerVerify),
+    /// Trust the ledger's list as it is now: write its hashes into a file, or move those in it
+    /// forward, if the list has only grown since.
+    Anchor(LedgerAnchor),
     /// List journals.
     Journals(LedgerJournals),
     /// List the journals with a clue, newest first.
@@ -248,6 +253,35 @@ pub struct LedgerGet {
     /// Write a proof of the journal with its payload and signature; `-` for standard output.
     #[arg(long, value_name = "FILE")]
     pub proof: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct LedgerVerify {
+    /// The ledger: its name, or `0x` and its id.
+    pub ledger: String,
+    /// Number of the journal.
+    pub jsn: u64,
+    /// The payload that the journal should have.
+    #[arg(long, value_name = "VALUE")]
+    pub data: Option<String>,
+    /// Let the coordinator verify, and believe its word.
+    #[arg(long)]
+    pub server: bool,
+    /// Verify by a trusted anchor, as `coppice ledger anchor` writes it: by 8 hashes, without a
+    /// checkpoint. The journal must lie below it.
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    pub anchor: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "`coppice ledger verify --anchor FILE` uses the file. It needs --trust once, and no checkpoint later."
+)]
+pub struct LedgerAnchor {
+    /// The ledger: its name, or `0x` and its id.
+    pub ledger: String,
+    /// The file.
+    pub file: PathBuf,
 }
 
 #[derive(Clone, Debug, Args)]

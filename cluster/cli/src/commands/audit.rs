@@ -11,7 +11,7 @@ use coppice_verify::{checkpoint::Checkpoint, note::VerifierKey};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::{ledger::id_of, verify::parse_vkey};
+use super::{ledger::names::id_of, verify::parse_vkey};
 use crate::{
     args,
     failure::{Code, Failure},

@@ -1,7 +1,10 @@
 //! Ledgers of members: `ledger`.
 
+mod anchor;
 mod members;
+pub(super) mod names;
 mod show;
+mod verify;
 
 use std::collections::BTreeMap;
 
@@ -10,13 +13,11 @@ use coppice_client::{
     ledgers::{Appended, Author, Journals, LedgerJournal, Wanted, ledger_name},
 };
 use coppice_env::{Rng, SystemRng};
-use coppice_proto::v1::{self, ledger_name::Which};
+use coppice_proto::v1;
 use coppice_types::{LedgerId, MemberId, Reason};
 use coppice_verify::{
     hash::{clue_hash, member_id},
-    ledgers::{
-        CLUE_BYTES_MAX, Condition, DATA, Envelope, FOUNDING, Founding, Grant, Member, NONCE_BYTES, ORDER, Policy, Roles,
-    },
+    ledgers::{Condition, DATA, Envelope, FOUNDING, Founding, Grant, Member, NONCE_BYTES, ORDER, Policy, Roles},
     note::VerifierKey,
 };
 use serde_json::{Map, Value, json};
@@ -35,6 +36,10 @@ use crate::{
     text,
 };
 
+pub use anchor::anchor;
+use names::{clue_of, found, id_of};
+pub use verify::verify;
+
 /// Journals that are read at a time.
 const PAGE: u32 = 256;
 
@@ -49,43 +54,15 @@ pub async fn ledger(client: &Client, command: &Ledger, output: Output) -> Result
         Ledger::Journals(args) => journals(client, args, output).await,
         Ledger::Lineage(args) => lineage(client, args, output).await,
         Ledger::Member(change) => members::change(client, change, output).await,
-        Ledger::Audit(_) => unreachable!("it is an audit"),
+        Ledger::Audit(_) | Ledger::Verify(_) | Ledger::Anchor(_) => {
+            unreachable!("they need to know whether a key is trusted")
+        }
         Ledger::Occult(LedgerOccult::Prepare(args)) => order::prepare(client, args, output).await,
         Ledger::Occult(LedgerOccult::Status { ledger, jsn, wait }) => {
             let ledger = id_of(client, ledger).await?;
             order::status(client, (ledger, *jsn), *wait, output).await
         }
     }
-}
-
-/// Reads how a ledger is named: `0x` and its id, or its name.
-fn name_of(text: &str) -> Result<v1::LedgerName, Failure> {
-    if !text.starts_with("0x") {
-        return Ok(v1::LedgerName { which: Some(Which::Name(text.to_owned())) });
-    }
-    let id = LedgerId::from_slice(&bytes::parse(text)?);
-    Ok(ledger_name(id.ok_or_else(|| Failure::usage("a ledger's id is 0x and 32 hex digits"))?))
-}
-
-/// The id of a ledger. A name is looked up.
-pub(super) async fn id_of(client: &Client, text: &str) -> Result<LedgerId, Failure> {
-    Ok(found(client, text).await?.0)
-}
-
-/// The id of a ledger, and the number of its journals at head.
-pub(super) async fn found(client: &Client, text: &str) -> Result<(LedgerId, u64), Failure> {
-    let request = v1::DescribeLedgerRequest { ledger: Some(name_of(text)?), read: None };
-    let told = client.describe_ledger(request).await?;
-    Ok((LedgerId::from_slice(&told.id).ok_or(Error::Malformed("id of a ledger"))?, told.size))
-}
-
-/// Reads a clue.
-pub(super) fn clue_of(text: &str) -> Result<Vec<u8>, Failure> {
-    let clue = bytes::parse(text)?;
-    if (1..=CLUE_BYTES_MAX).contains(&clue.len()) {
-        return Ok(clue);
-    }
-    Err(Failure::usage(format!("a clue has 1 to {CLUE_BYTES_MAX} bytes, found {}", clue.len())))
 }
 
 /// Reads a member's name and public key: `FILE`, or `NAME=FILE`.

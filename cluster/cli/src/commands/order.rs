@@ -19,7 +19,11 @@ use coppice_verify::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::ledger::{appended, author, clue_of, found, id_of, nonce};
+use super::ledger::{
+    appended, author,
+    names::{clue_of, found, id_of},
+    nonce,
+};
 use crate::{
     args::{self, OccultPrepare, OrderSubmit},
     dev::home::secret_key,

@@ -80,6 +80,7 @@ pub async fn range(client: &Client, args: &Range, trusting: bool, output: Output
         high: high.map(Into::into),
         limit: args.limit.unwrap_or(0),
         read: Some(read_options(&args.at, args.proof.is_some(), args.cosigned)?),
+        without_values: false,
     };
     let mut table = Table::new(output, if args.keys_only { &["KEY"] } else { &["KEY", "VALUE"] });
     if trusting {

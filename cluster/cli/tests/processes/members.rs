@@ -84,6 +84,13 @@ fn a_member_sees_its_ledgers_as_far_as_its_roles_say() {
             false => assert_eq!(scene.refused(name, &words), "ROLE_MISSING", "{name} {jsn}"),
         }
     }
+    // A verdict of the coordinator on a payload is for those who may see it.
+    let verdict = |jsn, data| ["ledger", "verify", "grain", jsn, "--server", "--data", data];
+    scene.run("bank", &verdict("2", "by the mill")).expect(0);
+    assert_eq!(scene.run("bank", &verdict("2", "by the bank")).expect(1).json()["failed"], "payload");
+    assert_eq!(scene.refused("audit", &verdict("1", "by the bank")), "ROLE_MISSING");
+    scene.run("audit", &["ledger", "verify", "grain", "1", "--server"]).expect(0);
+    assert_eq!(scene.refused("other", &["ledger", "verify", "grain", "1", "--server"]), "NOT_A_MEMBER");
     let lineage: &[&str] = &["ledger", "lineage", "grain", "lot-7", "--payloads"];
     assert_eq!(scene.run("view", lineage).expect(0).lines().len(), 2);
     assert_eq!(scene.refused("audit", lineage), "ROLE_MISSING");

@@ -1,7 +1,8 @@
 //! The state of a trusted version, with which an audit begins.
 //!
-//! The state is read in proven ranges. Their proofs show all trees of every shard, and the trees
-//! must give the state root in the header of that version. So only the header is trusted.
+//! The state is read in proven ranges without values. Their proofs show all trees of every shard,
+//! and the trees must give the state root in the header of that version. So only the header is
+//! trusted.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ use super::{
 };
 use crate::{Client, Error};
 
-/// Most records of one range; fewer are read where values are large.
+/// Most records of one range; fewer are read where their proof is large.
 const RECORDS_MAX: u32 = 512;
 
 /// Reads the state at a version of the book.
@@ -80,8 +81,17 @@ impl StateReader<'_> {
         let line = self.book.line(self.at);
         let at = Some(convert::to_stamp(line.stamp));
         let read = Some(v1::ReadOptions { at, want_proof: true, ..v1::ReadOptions::default() });
-        let request = v1::RangeRequest { low: low.to_vec().into(), high: None, limit, read };
-        let (records, end) = self.client.range_all(request).await?;
+        let request =
+            v1::RangeRequest { low: low.to_vec().into(), limit, read, without_values: true, ..Default::default() };
+        let mut stream = self.client.range(request).await?;
+        let mut last_key = None;
+        let end = loop {
+            let message = stream.next().await?.ok_or(Error::Malformed("the range breaks off"))?;
+            last_key = message.records.last().map(|record| record.key.to_vec()).or(last_key);
+            if let Some(end) = message.end {
+                break end;
+            }
+        };
         let file = ProofFile::decode(&end.proof).map_err(|_| Error::Malformed("proof"))?;
         let verified = check::verify_known(&file, self.keys, None, &check::Question::default())?;
         if verified.header().is_none_or(|header| header.hash() != line.hash) {
@@ -92,9 +102,9 @@ impl StateReader<'_> {
             let (_, gathered) = self.parts.entry(shard.shard).or_insert_with(|| (shard.version, Gathered::default()));
             gathered.take(&shard.trees).map_err(|_| Error::Malformed("proofs of one state that do not fit"))?;
         }
-        match records.last() {
+        match last_key {
             // The smallest key above the last one.
-            Some(last) if end.more => Ok(Some([&last.key[..], &[0]].concat())),
+            Some(last) if end.more => Ok(Some([&last[..], &[0]].concat())),
             None if end.more => Err(Error::Malformed("a range without records that goes on")),
             _ => Ok(None),
         }

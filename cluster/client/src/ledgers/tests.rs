@@ -7,8 +7,8 @@ use coppice_proto::convert;
 use coppice_types::{ErrorKind, Params};
 use coppice_verify::{
     ledgers::{
-        Approval, Checked, Grant, Head, ORDER, Order, Ordered, Policy, Roles, Target, founding_key, head_key, leaf_key,
-        mark_key, member_key, name_key,
+        Approval, Checked, Grant, Head, ORDER, Order, Ordered, Policy, Roles, Target, TrustedAnchor, founding_key,
+        head_key, leaf_key, mark_key, member_key, name_key,
     },
     replay::{self, Shown},
     shard_map::ShardMap,
@@ -113,6 +113,7 @@ impl Scene {
             leaf: part.leaf.to_vec().into(),
             envelope: part.envelope.as_ref().expect("it is shown").to_vec().into(),
             occulted_by: None,
+            path: bytes::Bytes::new(),
         }
     }
 
@@ -338,6 +339,94 @@ fn the_author_of_an_order_signs_once_in_time_and_by_its_key() {
         ordered.approvals.push(Approval { member: leaf.member, signature: [1; 64] });
     };
     is_lie("an author that approves its order", judged(&itself));
+}
+
+#[tokio::test]
+async fn an_anchor_moves_only_to_a_list_that_continues_its_own_and_journals_are_held_against_it() {
+    let scene = Scene::new();
+    let head = scene.model.head();
+    let leaves: Vec<Leaf> =
+        (0..3).map(|jsn| Leaf::decode(&scene.told(head, scene.ledger, jsn).leaf).expect("a leaf")).collect();
+    let hashes: Vec<Digest> = leaves.iter().map(Leaf::hash).collect();
+    let told = |known: Option<u64>| {
+        let file = scene.model.prove_journals(head, scene.ledger, &[2], known, SHOWN);
+        v1::GetLedgerHashesResponse {
+            size: 3,
+            root: convert::to_digest(&coppice_verify::merkle::mth(&hashes)),
+            rest: hashes.iter().flat_map(|hash| hash.0).collect::<Vec<_>>().into(),
+            proof: file.encode().expect("a small file").into(),
+            ..v1::GetLedgerHashesResponse::default()
+        }
+    };
+    let play = async |anchor: &TrustedAnchor, told: v1::GetLedgerHashesResponse| {
+        let fake = Fake::default();
+        fake.get_ledger_hashes.set(move |_| Ok(told.clone()));
+        scene.client(&fake).advance_anchor(anchor).await
+    };
+    let empty = TrustedAnchor::new(CLUSTER, scene.ledger);
+    let whole = play(&empty, told(None)).await.expect("an honest answer");
+    assert_eq!(whole.size(), 3);
+    let two = empty.grown(2, &[], &hashes[..2], &coppice_verify::merkle::mth(&hashes[..2])).expect("its hashes");
+    assert_eq!(play(&two, told(Some(2))).await.expect("the list has grown"), whole);
+    is_lie("no word of the known list", play(&two, told(None)).await);
+    let forked = [hashes[1], hashes[0]];
+    let fork = empty.grown(2, &[], &forked, &coppice_verify::merkle::mth(&forked)).expect("its hashes");
+    is_lie("a list that does not continue the anchor's", play(&fork, told(Some(2))).await);
+    let other = TrustedAnchor::new(ClusterId([8; 16]), scene.ledger);
+    is_lie("another cluster", play(&other, told(None)).await);
+    let swapped = [hashes[1], hashes[0], hashes[2]].iter().flat_map(|hash| hash.0).collect::<Vec<_>>();
+    let lie = v1::GetLedgerHashesResponse { rest: swapped.into(), ..told(None) };
+    is_lie("other hashes", play(&empty, lie).await);
+    let lie = v1::GetLedgerHashesResponse { size: 2, ..told(None) };
+    is_lie("another size", play(&empty, lie).await);
+
+    let play = async |told: Vec<v1::LedgerJournal>| {
+        let fake = Fake::default();
+        fake.get_journals.set(move |_| Ok(v1::GetJournalsResponse { journals: told.clone(), ..Default::default() }));
+        scene.client(&fake).journals_below(&whole, (1, 9), true).await
+    };
+    let honest: Vec<_> = (1..3).map(|jsn| scene.told(head, scene.ledger, jsn)).collect();
+    let read = play(honest.clone()).await.expect("they are in the list");
+    assert_eq!(read.iter().map(|journal| journal.leaf.jsn).collect::<Vec<_>>(), [1, 2]);
+    is_lie(
+        "a path too long",
+        play(vec![honest[0].clone(), { v1::LedgerJournal { path: vec![7; 32].into(), ..honest[1].clone() } }]).await,
+    );
+    let mut altered = leaves[2].clone();
+    altered.lane = 3;
+    let altered = v1::LedgerJournal { leaf: altered.encode().into(), ..honest[1].clone() };
+    is_lie("an altered leaf", play(vec![honest[0].clone(), altered]).await);
+    is_lie("another order", play(vec![honest[1].clone(), honest[0].clone()]).await);
+    let fewer = play(vec![honest[0].clone()]).await;
+    assert!(matches!(fewer, Err(Error::Malformed(_))), "{fewer:?}");
+}
+
+#[tokio::test]
+async fn a_verdict_is_of_the_journal_that_was_asked_for() {
+    let scene = Scene::new();
+    let shown = scene.model.prove_journals(scene.model.head(), scene.ledger, &[1], None, SHOWN);
+    let told = |jsn: u64| v1::VerifyJournalResponse {
+        valid: true,
+        leaf: scene.told(scene.model.head(), scene.ledger, jsn).leaf,
+        checkpoint: shown.proof.log().checkpoint.to_vec().into(),
+        ..v1::VerifyJournalResponse::default()
+    };
+    let play = async |told: v1::VerifyJournalResponse| {
+        let fake = Fake::default();
+        fake.verify_journal.set(move |_| Ok(told.clone()));
+        scene.client(&fake).journal_verdict(scene.ledger, 1, Some(b"one")).await
+    };
+    assert_eq!(play(told(1)).await.expect("a verdict").failed, None);
+    let refused = v1::VerifyJournalResponse { valid: false, failed: "payload".to_owned(), ..told(1) };
+    assert_eq!(play(refused).await.expect("a verdict").failed.as_deref(), Some("payload"));
+    for (what, told) in [
+        ("of another journal", told(2)),
+        ("that contradicts itself", v1::VerifyJournalResponse { failed: "list".to_owned(), ..told(1) }),
+        ("without a leaf", v1::VerifyJournalResponse { leaf: bytes::Bytes::new(), ..told(1) }),
+        ("without a checkpoint", v1::VerifyJournalResponse { checkpoint: bytes::Bytes::new(), ..told(1) }),
+    ] {
+        assert!(matches!(play(told).await, Err(Error::Malformed(_))), "a verdict {what}");
+    }
 }
 
 #[tokio::test]

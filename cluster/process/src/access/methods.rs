@@ -30,7 +30,7 @@ const BY_COORDINATORS: Roles = Roles::of(&[Coordinator]);
 /// Requests of nodes and coordinators to nodes.
 const INSIDE: Roles = Roles::of(&[Node, Coordinator]);
 
-const METHODS: [(&str, Roles); 54] = [
+const METHODS: [(&str, Roles); 56] = [
     ("/coppice.v1.Ledger/Commit", WRITE),
     ("/coppice.v1.Ledger/CommitStream", WRITE),
     ("/coppice.v1.Ledger/Stage", WRITE),
@@ -49,7 +49,9 @@ const METHODS: [(&str, Roles); 54] = [
     ("/coppice.v1.Ledger/ListMembers", LEDGERS),
     ("/coppice.v1.Ledger/GetMember", LEDGERS),
     ("/coppice.v1.Ledger/GetJournals", LEDGERS),
+    ("/coppice.v1.Ledger/GetLedgerHashes", LEDGERS),
     ("/coppice.v1.Ledger/GetLineage", LEDGERS),
+    ("/coppice.v1.Ledger/VerifyJournal", LEDGERS),
     ("/coppice.v1.Ledger/ErasureStatus", LEDGERS),
     ("/coppice.v1.Ledger/Head", LOG),
     ("/coppice.v1.Ledger/GetHeader", LOG),

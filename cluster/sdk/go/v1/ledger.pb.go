@@ -1404,8 +1404,11 @@ type RangeRequest struct {
 	// Exclusive. Not set: the range has no upper end.
 	High []byte `protobuf:"bytes,2,opt,name=high,proto3,oneof" json:"high,omitempty"`
 	// 0 means no limit.
-	Limit         uint32       `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
-	Read          *ReadOptions `protobuf:"bytes,4,opt,name=read,proto3" json:"read,omitempty"`
+	Limit uint32       `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	Read  *ReadOptions `protobuf:"bytes,4,opt,name=read,proto3" json:"read,omitempty"`
+	// Gives keys and the versions of their changes alone, and a proof of these. For an auditor the
+	// range may then begin with reserved keys.
+	WithoutValues bool `protobuf:"varint,5,opt,name=without_values,json=withoutValues,proto3" json:"without_values,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1466,6 +1469,13 @@ func (x *RangeRequest) GetRead() *ReadOptions {
 		return x.Read
 	}
 	return nil
+}
+
+func (x *RangeRequest) GetWithoutValues() bool {
+	if x != nil {
+		return x.WithoutValues
+	}
+	return false
 }
 
 type RangeResponse struct {
@@ -4842,8 +4852,11 @@ type GetJournalsRequest struct {
 	// Adds what the authors signed, which a proof file then verifies.
 	WantRequest bool `protobuf:"varint,5,opt,name=want_request,json=wantRequest,proto3" json:"want_request,omitempty"`
 	// With a proof: also proves that the ledger has only grown since it had this many journals.
-	KnownSize     uint64       `protobuf:"varint,6,opt,name=known_size,json=knownSize,proto3" json:"known_size,omitempty"`
-	Read          *ReadOptions `protobuf:"bytes,7,opt,name=read,proto3" json:"read,omitempty"`
+	KnownSize uint64       `protobuf:"varint,6,opt,name=known_size,json=knownSize,proto3" json:"known_size,omitempty"`
+	Read      *ReadOptions `protobuf:"bytes,7,opt,name=read,proto3" json:"read,omitempty"`
+	// Size of the caller's trusted anchor. Each journal then comes with its path to a hash of the
+	// anchor, and all of them must lie below it; a proof is not given beside.
+	AnchorSize    uint64 `protobuf:"varint,8,opt,name=anchor_size,json=anchorSize,proto3" json:"anchor_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4925,6 +4938,13 @@ func (x *GetJournalsRequest) GetRead() *ReadOptions {
 		return x.Read
 	}
 	return nil
+}
+
+func (x *GetJournalsRequest) GetAnchorSize() uint64 {
+	if x != nil {
+		return x.AnchorSize
+	}
+	return 0
 }
 
 type GetJournalsResponse struct {
@@ -5021,7 +5041,9 @@ type LedgerJournal struct {
 	// The canonical bytes of the envelope, if it was asked for and the journal is not occulted.
 	Envelope []byte `protobuf:"bytes,3,opt,name=envelope,proto3" json:"envelope,omitempty"`
 	// Number of the journal whose order occulted this one. Set only if the envelope was asked for.
-	OccultedBy    *uint64 `protobuf:"varint,4,opt,name=occulted_by,json=occultedBy,proto3,oneof" json:"occulted_by,omitempty"`
+	OccultedBy *uint64 `protobuf:"varint,4,opt,name=occulted_by,json=occultedBy,proto3,oneof" json:"occulted_by,omitempty"`
+	// With an anchor: up to 8 hashes, one behind the other.
+	Path          []byte `protobuf:"bytes,5,opt,name=path,proto3" json:"path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5084,6 +5106,322 @@ func (x *LedgerJournal) GetOccultedBy() uint64 {
 	return 0
 }
 
+func (x *LedgerJournal) GetPath() []byte {
+	if x != nil {
+		return x.Path
+	}
+	return nil
+}
+
+type GetLedgerHashesRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Ledger *LedgerName            `protobuf:"bytes,1,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	// The first block of 256 journals whose root is wanted.
+	FromBlock uint64 `protobuf:"varint,2,opt,name=from_block,json=fromBlock,proto3" json:"from_block,omitempty"`
+	// Also proves that the ledger has only grown since it had this many journals.
+	KnownSize     uint64       `protobuf:"varint,3,opt,name=known_size,json=knownSize,proto3" json:"known_size,omitempty"`
+	Read          *ReadOptions `protobuf:"bytes,4,opt,name=read,proto3" json:"read,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLedgerHashesRequest) Reset() {
+	*x = GetLedgerHashesRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[78]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLedgerHashesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLedgerHashesRequest) ProtoMessage() {}
+
+func (x *GetLedgerHashesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[78]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLedgerHashesRequest.ProtoReflect.Descriptor instead.
+func (*GetLedgerHashesRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{78}
+}
+
+func (x *GetLedgerHashesRequest) GetLedger() *LedgerName {
+	if x != nil {
+		return x.Ledger
+	}
+	return nil
+}
+
+func (x *GetLedgerHashesRequest) GetFromBlock() uint64 {
+	if x != nil {
+		return x.FromBlock
+	}
+	return 0
+}
+
+func (x *GetLedgerHashesRequest) GetKnownSize() uint64 {
+	if x != nil {
+		return x.KnownSize
+	}
+	return 0
+}
+
+func (x *GetLedgerHashesRequest) GetRead() *ReadOptions {
+	if x != nil {
+		return x.Read
+	}
+	return nil
+}
+
+type GetLedgerHashesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of journals of the ledger, and the root of its list.
+	Size uint64 `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
+	Root []byte `protobuf:"bytes,2,opt,name=root,proto3" json:"root,omitempty"`
+	// Roots of full blocks, one behind the other: at most 65,536.
+	Blocks []byte `protobuf:"bytes,3,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	// Behind the last full block: roots of 16 journals each, then hashes of leaves. Empty if not all
+	// blocks are in the answer.
+	Rest   []byte `protobuf:"bytes,4,opt,name=rest,proto3" json:"rest,omitempty"`
+	ReadAt *Stamp `protobuf:"bytes,5,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	// With a proof: of the newest journal.
+	Proof         []byte `protobuf:"bytes,6,opt,name=proof,proto3" json:"proof,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLedgerHashesResponse) Reset() {
+	*x = GetLedgerHashesResponse{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[79]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLedgerHashesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLedgerHashesResponse) ProtoMessage() {}
+
+func (x *GetLedgerHashesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[79]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLedgerHashesResponse.ProtoReflect.Descriptor instead.
+func (*GetLedgerHashesResponse) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{79}
+}
+
+func (x *GetLedgerHashesResponse) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *GetLedgerHashesResponse) GetRoot() []byte {
+	if x != nil {
+		return x.Root
+	}
+	return nil
+}
+
+func (x *GetLedgerHashesResponse) GetBlocks() []byte {
+	if x != nil {
+		return x.Blocks
+	}
+	return nil
+}
+
+func (x *GetLedgerHashesResponse) GetRest() []byte {
+	if x != nil {
+		return x.Rest
+	}
+	return nil
+}
+
+func (x *GetLedgerHashesResponse) GetReadAt() *Stamp {
+	if x != nil {
+		return x.ReadAt
+	}
+	return nil
+}
+
+func (x *GetLedgerHashesResponse) GetProof() []byte {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
+type VerifyJournalRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Ledger *LedgerName            `protobuf:"bytes,1,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	Jsn    uint64                 `protobuf:"varint,2,opt,name=jsn,proto3" json:"jsn,omitempty"`
+	// The payload that the journal should have. Without it, none is compared.
+	Payload       []byte       `protobuf:"bytes,3,opt,name=payload,proto3,oneof" json:"payload,omitempty"`
+	Read          *ReadOptions `protobuf:"bytes,4,opt,name=read,proto3" json:"read,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyJournalRequest) Reset() {
+	*x = VerifyJournalRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[80]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyJournalRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyJournalRequest) ProtoMessage() {}
+
+func (x *VerifyJournalRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[80]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyJournalRequest.ProtoReflect.Descriptor instead.
+func (*VerifyJournalRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{80}
+}
+
+func (x *VerifyJournalRequest) GetLedger() *LedgerName {
+	if x != nil {
+		return x.Ledger
+	}
+	return nil
+}
+
+func (x *VerifyJournalRequest) GetJsn() uint64 {
+	if x != nil {
+		return x.Jsn
+	}
+	return 0
+}
+
+func (x *VerifyJournalRequest) GetPayload() []byte {
+	if x != nil {
+		return x.Payload
+	}
+	return nil
+}
+
+func (x *VerifyJournalRequest) GetRead() *ReadOptions {
+	if x != nil {
+		return x.Read
+	}
+	return nil
+}
+
+type VerifyJournalResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether the ledger has the journal, its signature holds, and it has the given payload.
+	Valid bool `protobuf:"varint,1,opt,name=valid,proto3" json:"valid,omitempty"`
+	// The step that failed: one of a proof file's, `payload`, or `occulted` if there is no payload
+	// any more. Empty if valid.
+	Failed string `protobuf:"bytes,2,opt,name=failed,proto3" json:"failed,omitempty"`
+	// The canonical bytes of the leaf.
+	Leaf []byte `protobuf:"bytes,3,opt,name=leaf,proto3" json:"leaf,omitempty"`
+	// The version, and the signed checkpoint, for which the verdict holds.
+	ReadAt        *Stamp `protobuf:"bytes,4,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	Checkpoint    []byte `protobuf:"bytes,5,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyJournalResponse) Reset() {
+	*x = VerifyJournalResponse{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[81]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyJournalResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyJournalResponse) ProtoMessage() {}
+
+func (x *VerifyJournalResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[81]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyJournalResponse.ProtoReflect.Descriptor instead.
+func (*VerifyJournalResponse) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{81}
+}
+
+func (x *VerifyJournalResponse) GetValid() bool {
+	if x != nil {
+		return x.Valid
+	}
+	return false
+}
+
+func (x *VerifyJournalResponse) GetFailed() string {
+	if x != nil {
+		return x.Failed
+	}
+	return ""
+}
+
+func (x *VerifyJournalResponse) GetLeaf() []byte {
+	if x != nil {
+		return x.Leaf
+	}
+	return nil
+}
+
+func (x *VerifyJournalResponse) GetReadAt() *Stamp {
+	if x != nil {
+		return x.ReadAt
+	}
+	return nil
+}
+
+func (x *VerifyJournalResponse) GetCheckpoint() []byte {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return nil
+}
+
 type ErasureStatusRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Ledger *LedgerName            `protobuf:"bytes,1,opt,name=ledger,proto3" json:"ledger,omitempty"`
@@ -5095,7 +5433,7 @@ type ErasureStatusRequest struct {
 
 func (x *ErasureStatusRequest) Reset() {
 	*x = ErasureStatusRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[78]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5107,7 +5445,7 @@ func (x *ErasureStatusRequest) String() string {
 func (*ErasureStatusRequest) ProtoMessage() {}
 
 func (x *ErasureStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[78]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5120,7 +5458,7 @@ func (x *ErasureStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErasureStatusRequest.ProtoReflect.Descriptor instead.
 func (*ErasureStatusRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{78}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ErasureStatusRequest) GetLedger() *LedgerName {
@@ -5151,7 +5489,7 @@ type ErasureStatusResponse struct {
 
 func (x *ErasureStatusResponse) Reset() {
 	*x = ErasureStatusResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[79]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5163,7 +5501,7 @@ func (x *ErasureStatusResponse) String() string {
 func (*ErasureStatusResponse) ProtoMessage() {}
 
 func (x *ErasureStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[79]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5176,7 +5514,7 @@ func (x *ErasureStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErasureStatusResponse.ProtoReflect.Descriptor instead.
 func (*ErasureStatusResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{79}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *ErasureStatusResponse) GetOrdered() *Stamp {
@@ -5214,7 +5552,7 @@ type ReplicaErasure struct {
 
 func (x *ReplicaErasure) Reset() {
 	*x = ReplicaErasure{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[80]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5226,7 +5564,7 @@ func (x *ReplicaErasure) String() string {
 func (*ReplicaErasure) ProtoMessage() {}
 
 func (x *ReplicaErasure) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[80]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5239,7 +5577,7 @@ func (x *ReplicaErasure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaErasure.ProtoReflect.Descriptor instead.
 func (*ReplicaErasure) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{80}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *ReplicaErasure) GetGroup() string {
@@ -5285,7 +5623,7 @@ type GetLineageRequest struct {
 
 func (x *GetLineageRequest) Reset() {
 	*x = GetLineageRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[81]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5297,7 +5635,7 @@ func (x *GetLineageRequest) String() string {
 func (*GetLineageRequest) ProtoMessage() {}
 
 func (x *GetLineageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[81]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5310,7 +5648,7 @@ func (x *GetLineageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLineageRequest.ProtoReflect.Descriptor instead.
 func (*GetLineageRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{81}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *GetLineageRequest) GetLedger() *LedgerName {
@@ -5371,7 +5709,7 @@ type GetLineageResponse struct {
 
 func (x *GetLineageResponse) Reset() {
 	*x = GetLineageResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[82]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5383,7 +5721,7 @@ func (x *GetLineageResponse) String() string {
 func (*GetLineageResponse) ProtoMessage() {}
 
 func (x *GetLineageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[82]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5396,7 +5734,7 @@ func (x *GetLineageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLineageResponse.ProtoReflect.Descriptor instead.
 func (*GetLineageResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{82}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *GetLineageResponse) GetJournals() []*LedgerJournal {
@@ -5539,12 +5877,13 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\x10BatchGetResponse\x12,\n" +
 	"\arecords\x18\x01 \x03(\v2\x12.coppice.v1.RecordR\arecords\x12*\n" +
 	"\aread_at\x18\x02 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
-	"\x05proof\x18\x03 \x01(\fR\x05proof\"\x85\x01\n" +
+	"\x05proof\x18\x03 \x01(\fR\x05proof\"\xac\x01\n" +
 	"\fRangeRequest\x12\x10\n" +
 	"\x03low\x18\x01 \x01(\fR\x03low\x12\x17\n" +
 	"\x04high\x18\x02 \x01(\fH\x00R\x04high\x88\x01\x01\x12\x14\n" +
 	"\x05limit\x18\x03 \x01(\rR\x05limit\x12+\n" +
-	"\x04read\x18\x04 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04readB\a\n" +
+	"\x04read\x18\x04 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\x12%\n" +
+	"\x0ewithout_values\x18\x05 \x01(\bR\rwithoutValuesB\a\n" +
 	"\x05_high\"e\n" +
 	"\rRangeResponse\x12,\n" +
 	"\arecords\x18\x01 \x03(\v2\x12.coppice.v1.RecordR\arecords\x12&\n" +
@@ -5788,7 +6127,7 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x16\n" +
 	"\x06record\x18\x02 \x01(\fR\x06record\x12*\n" +
 	"\aread_at\x18\x03 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
-	"\x05proof\x18\x04 \x01(\fR\x05proof\"\x87\x02\n" +
+	"\x05proof\x18\x04 \x01(\fR\x05proof\"\xa8\x02\n" +
 	"\x12GetJournalsRequest\x12.\n" +
 	"\x06ledger\x18\x01 \x01(\v2\x16.coppice.v1.LedgerNameR\x06ledger\x12\x19\n" +
 	"\bfrom_jsn\x18\x02 \x01(\x04R\afromJsn\x12\x14\n" +
@@ -5797,7 +6136,9 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\fwant_request\x18\x05 \x01(\bR\vwantRequest\x12\x1d\n" +
 	"\n" +
 	"known_size\x18\x06 \x01(\x04R\tknownSize\x12+\n" +
-	"\x04read\x18\a \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"\xd7\x01\n" +
+	"\x04read\x18\a \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\x12\x1f\n" +
+	"\vanchor_size\x18\b \x01(\x04R\n" +
+	"anchorSize\"\xd7\x01\n" +
 	"\x13GetJournalsResponse\x125\n" +
 	"\bjournals\x18\x01 \x03(\v2\x19.coppice.v1.LedgerJournalR\bjournals\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x12\n" +
@@ -5805,14 +6146,44 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\aread_at\x18\x04 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
 	"\x05proof\x18\x05 \x01(\fR\x05proof\x12\x1f\n" +
 	"\vmarks_proof\x18\x06 \x01(\fR\n" +
-	"marksProof\"\x87\x01\n" +
+	"marksProof\"\x9b\x01\n" +
 	"\rLedgerJournal\x12\x10\n" +
 	"\x03jsn\x18\x01 \x01(\x04R\x03jsn\x12\x12\n" +
 	"\x04leaf\x18\x02 \x01(\fR\x04leaf\x12\x1a\n" +
 	"\benvelope\x18\x03 \x01(\fR\benvelope\x12$\n" +
 	"\vocculted_by\x18\x04 \x01(\x04H\x00R\n" +
-	"occultedBy\x88\x01\x01B\x0e\n" +
-	"\f_occulted_by\"X\n" +
+	"occultedBy\x88\x01\x01\x12\x12\n" +
+	"\x04path\x18\x05 \x01(\fR\x04pathB\x0e\n" +
+	"\f_occulted_by\"\xb3\x01\n" +
+	"\x16GetLedgerHashesRequest\x12.\n" +
+	"\x06ledger\x18\x01 \x01(\v2\x16.coppice.v1.LedgerNameR\x06ledger\x12\x1d\n" +
+	"\n" +
+	"from_block\x18\x02 \x01(\x04R\tfromBlock\x12\x1d\n" +
+	"\n" +
+	"known_size\x18\x03 \x01(\x04R\tknownSize\x12+\n" +
+	"\x04read\x18\x04 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"\xaf\x01\n" +
+	"\x17GetLedgerHashesResponse\x12\x12\n" +
+	"\x04size\x18\x01 \x01(\x04R\x04size\x12\x12\n" +
+	"\x04root\x18\x02 \x01(\fR\x04root\x12\x16\n" +
+	"\x06blocks\x18\x03 \x01(\fR\x06blocks\x12\x12\n" +
+	"\x04rest\x18\x04 \x01(\fR\x04rest\x12*\n" +
+	"\aread_at\x18\x05 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
+	"\x05proof\x18\x06 \x01(\fR\x05proof\"\xb0\x01\n" +
+	"\x14VerifyJournalRequest\x12.\n" +
+	"\x06ledger\x18\x01 \x01(\v2\x16.coppice.v1.LedgerNameR\x06ledger\x12\x10\n" +
+	"\x03jsn\x18\x02 \x01(\x04R\x03jsn\x12\x1d\n" +
+	"\apayload\x18\x03 \x01(\fH\x00R\apayload\x88\x01\x01\x12+\n" +
+	"\x04read\x18\x04 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04readB\n" +
+	"\n" +
+	"\b_payload\"\xa5\x01\n" +
+	"\x15VerifyJournalResponse\x12\x14\n" +
+	"\x05valid\x18\x01 \x01(\bR\x05valid\x12\x16\n" +
+	"\x06failed\x18\x02 \x01(\tR\x06failed\x12\x12\n" +
+	"\x04leaf\x18\x03 \x01(\fR\x04leaf\x12*\n" +
+	"\aread_at\x18\x04 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x1e\n" +
+	"\n" +
+	"checkpoint\x18\x05 \x01(\fR\n" +
+	"checkpoint\"X\n" +
 	"\x14ErasureStatusRequest\x12.\n" +
 	"\x06ledger\x18\x01 \x01(\v2\x16.coppice.v1.LedgerNameR\x06ledger\x12\x10\n" +
 	"\x03jsn\x18\x02 \x01(\x04R\x03jsn\"\x90\x01\n" +
@@ -5838,7 +6209,7 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\aread_at\x18\x03 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
 	"\x05proof\x18\x04 \x01(\fR\x05proof\x12\x1f\n" +
 	"\vmarks_proof\x18\x05 \x01(\fR\n" +
-	"marksProof2\xcf\x13\n" +
+	"marksProof2\x81\x15\n" +
 	"\x06Ledger\x12?\n" +
 	"\x06Commit\x12\x19.coppice.v1.CommitRequest\x1a\x1a.coppice.v1.CommitResponse\x12U\n" +
 	"\fCommitStream\x12\x1f.coppice.v1.CommitStreamRequest\x1a .coppice.v1.CommitStreamResponse(\x010\x01\x12<\n" +
@@ -5873,9 +6244,11 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\x0eDescribeLedger\x12!.coppice.v1.DescribeLedgerRequest\x1a\".coppice.v1.DescribeLedgerResponse\x12P\n" +
 	"\vListMembers\x12\x1e.coppice.v1.ListMembersRequest\x1a\x1f.coppice.v1.ListMembersResponse0\x01\x12H\n" +
 	"\tGetMember\x12\x1c.coppice.v1.GetMemberRequest\x1a\x1d.coppice.v1.GetMemberResponse\x12N\n" +
-	"\vGetJournals\x12\x1e.coppice.v1.GetJournalsRequest\x1a\x1f.coppice.v1.GetJournalsResponse\x12K\n" +
+	"\vGetJournals\x12\x1e.coppice.v1.GetJournalsRequest\x1a\x1f.coppice.v1.GetJournalsResponse\x12Z\n" +
+	"\x0fGetLedgerHashes\x12\".coppice.v1.GetLedgerHashesRequest\x1a#.coppice.v1.GetLedgerHashesResponse\x12K\n" +
 	"\n" +
 	"GetLineage\x12\x1d.coppice.v1.GetLineageRequest\x1a\x1e.coppice.v1.GetLineageResponse\x12T\n" +
+	"\rVerifyJournal\x12 .coppice.v1.VerifyJournalRequest\x1a!.coppice.v1.VerifyJournalResponse\x12T\n" +
 	"\rErasureStatus\x12 .coppice.v1.ErasureStatusRequest\x1a!.coppice.v1.ErasureStatusResponseB\x1eZ\x1ccoppice.dev/sdk/v1;coppicev1b\x06proto3"
 
 var (
@@ -5890,91 +6263,95 @@ func file_coppice_v1_ledger_proto_rawDescGZIP() []byte {
 	return file_coppice_v1_ledger_proto_rawDescData
 }
 
-var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 83)
+var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 87)
 var file_coppice_v1_ledger_proto_goTypes = []any{
-	(*Stamp)(nil),                  // 0: coppice.v1.Stamp
-	(*Operation)(nil),              // 1: coppice.v1.Operation
-	(*Precondition)(nil),           // 2: coppice.v1.Precondition
-	(*Batch)(nil),                  // 3: coppice.v1.Batch
-	(*CommitRequest)(nil),          // 4: coppice.v1.CommitRequest
-	(*CommitResponse)(nil),         // 5: coppice.v1.CommitResponse
-	(*CommitStreamRequest)(nil),    // 6: coppice.v1.CommitStreamRequest
-	(*CommitStreamResponse)(nil),   // 7: coppice.v1.CommitStreamResponse
-	(*StageRequest)(nil),           // 8: coppice.v1.StageRequest
-	(*StageResponse)(nil),          // 9: coppice.v1.StageResponse
-	(*FinalizeRequest)(nil),        // 10: coppice.v1.FinalizeRequest
-	(*DiscardRequest)(nil),         // 11: coppice.v1.DiscardRequest
-	(*DiscardResponse)(nil),        // 12: coppice.v1.DiscardResponse
-	(*OpenSessionRequest)(nil),     // 13: coppice.v1.OpenSessionRequest
-	(*OpenSessionResponse)(nil),    // 14: coppice.v1.OpenSessionResponse
-	(*ReadOptions)(nil),            // 15: coppice.v1.ReadOptions
-	(*Record)(nil),                 // 16: coppice.v1.Record
-	(*GetRequest)(nil),             // 17: coppice.v1.GetRequest
-	(*GetResponse)(nil),            // 18: coppice.v1.GetResponse
-	(*BatchGetRequest)(nil),        // 19: coppice.v1.BatchGetRequest
-	(*BatchGetResponse)(nil),       // 20: coppice.v1.BatchGetResponse
-	(*RangeRequest)(nil),           // 21: coppice.v1.RangeRequest
-	(*RangeResponse)(nil),          // 22: coppice.v1.RangeResponse
-	(*RangeEnd)(nil),               // 23: coppice.v1.RangeEnd
-	(*HistoryRequest)(nil),         // 24: coppice.v1.HistoryRequest
-	(*HistoryResponse)(nil),        // 25: coppice.v1.HistoryResponse
-	(*DiffRequest)(nil),            // 26: coppice.v1.DiffRequest
-	(*DiffResponse)(nil),           // 27: coppice.v1.DiffResponse
-	(*Difference)(nil),             // 28: coppice.v1.Difference
-	(*HeadRequest)(nil),            // 29: coppice.v1.HeadRequest
-	(*HeadResponse)(nil),           // 30: coppice.v1.HeadResponse
-	(*GetHeaderRequest)(nil),       // 31: coppice.v1.GetHeaderRequest
-	(*GetHeaderResponse)(nil),      // 32: coppice.v1.GetHeaderResponse
-	(*WatchHeadsRequest)(nil),      // 33: coppice.v1.WatchHeadsRequest
-	(*WatchHeadsResponse)(nil),     // 34: coppice.v1.WatchHeadsResponse
-	(*GetCheckpointRequest)(nil),   // 35: coppice.v1.GetCheckpointRequest
-	(*GetCheckpointResponse)(nil),  // 36: coppice.v1.GetCheckpointResponse
-	(*TimeRequest)(nil),            // 37: coppice.v1.TimeRequest
-	(*TimeResponse)(nil),           // 38: coppice.v1.TimeResponse
-	(*PruneRequest)(nil),           // 39: coppice.v1.PruneRequest
-	(*RollbackRequest)(nil),        // 40: coppice.v1.RollbackRequest
-	(*RotateKeyRequest)(nil),       // 41: coppice.v1.RotateKeyRequest
-	(*AnchorRequest)(nil),          // 42: coppice.v1.AnchorRequest
-	(*AnchorResponse)(nil),         // 43: coppice.v1.AnchorResponse
-	(*GetIntervalRequest)(nil),     // 44: coppice.v1.GetIntervalRequest
-	(*GetIntervalResponse)(nil),    // 45: coppice.v1.GetIntervalResponse
-	(*AdminResponse)(nil),          // 46: coppice.v1.AdminResponse
-	(*VersionPin)(nil),             // 47: coppice.v1.VersionPin
-	(*PinRequest)(nil),             // 48: coppice.v1.PinRequest
-	(*PinResponse)(nil),            // 49: coppice.v1.PinResponse
-	(*UnpinRequest)(nil),           // 50: coppice.v1.UnpinRequest
-	(*UnpinResponse)(nil),          // 51: coppice.v1.UnpinResponse
-	(*ListPinsRequest)(nil),        // 52: coppice.v1.ListPinsRequest
-	(*ListPinsResponse)(nil),       // 53: coppice.v1.ListPinsResponse
-	(*JournalRequest)(nil),         // 54: coppice.v1.JournalRequest
-	(*JournalResponse)(nil),        // 55: coppice.v1.JournalResponse
-	(*TransferLeaderRequest)(nil),  // 56: coppice.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil), // 57: coppice.v1.TransferLeaderResponse
-	(*StatusRequest)(nil),          // 58: coppice.v1.StatusRequest
-	(*StatusResponse)(nil),         // 59: coppice.v1.StatusResponse
-	(*CoordinatorStatus)(nil),      // 60: coppice.v1.CoordinatorStatus
-	(*GroupStatus)(nil),            // 61: coppice.v1.GroupStatus
-	(*ReplicaStatus)(nil),          // 62: coppice.v1.ReplicaStatus
-	(*AppendRequest)(nil),          // 63: coppice.v1.AppendRequest
-	(*LedgerItem)(nil),             // 64: coppice.v1.LedgerItem
-	(*AppendResponse)(nil),         // 65: coppice.v1.AppendResponse
-	(*LedgerName)(nil),             // 66: coppice.v1.LedgerName
-	(*ListLedgersRequest)(nil),     // 67: coppice.v1.ListLedgersRequest
-	(*ListLedgersResponse)(nil),    // 68: coppice.v1.ListLedgersResponse
-	(*DescribeLedgerRequest)(nil),  // 69: coppice.v1.DescribeLedgerRequest
-	(*DescribeLedgerResponse)(nil), // 70: coppice.v1.DescribeLedgerResponse
-	(*ListMembersRequest)(nil),     // 71: coppice.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),    // 72: coppice.v1.ListMembersResponse
-	(*GetMemberRequest)(nil),       // 73: coppice.v1.GetMemberRequest
-	(*GetMemberResponse)(nil),      // 74: coppice.v1.GetMemberResponse
-	(*GetJournalsRequest)(nil),     // 75: coppice.v1.GetJournalsRequest
-	(*GetJournalsResponse)(nil),    // 76: coppice.v1.GetJournalsResponse
-	(*LedgerJournal)(nil),          // 77: coppice.v1.LedgerJournal
-	(*ErasureStatusRequest)(nil),   // 78: coppice.v1.ErasureStatusRequest
-	(*ErasureStatusResponse)(nil),  // 79: coppice.v1.ErasureStatusResponse
-	(*ReplicaErasure)(nil),         // 80: coppice.v1.ReplicaErasure
-	(*GetLineageRequest)(nil),      // 81: coppice.v1.GetLineageRequest
-	(*GetLineageResponse)(nil),     // 82: coppice.v1.GetLineageResponse
+	(*Stamp)(nil),                   // 0: coppice.v1.Stamp
+	(*Operation)(nil),               // 1: coppice.v1.Operation
+	(*Precondition)(nil),            // 2: coppice.v1.Precondition
+	(*Batch)(nil),                   // 3: coppice.v1.Batch
+	(*CommitRequest)(nil),           // 4: coppice.v1.CommitRequest
+	(*CommitResponse)(nil),          // 5: coppice.v1.CommitResponse
+	(*CommitStreamRequest)(nil),     // 6: coppice.v1.CommitStreamRequest
+	(*CommitStreamResponse)(nil),    // 7: coppice.v1.CommitStreamResponse
+	(*StageRequest)(nil),            // 8: coppice.v1.StageRequest
+	(*StageResponse)(nil),           // 9: coppice.v1.StageResponse
+	(*FinalizeRequest)(nil),         // 10: coppice.v1.FinalizeRequest
+	(*DiscardRequest)(nil),          // 11: coppice.v1.DiscardRequest
+	(*DiscardResponse)(nil),         // 12: coppice.v1.DiscardResponse
+	(*OpenSessionRequest)(nil),      // 13: coppice.v1.OpenSessionRequest
+	(*OpenSessionResponse)(nil),     // 14: coppice.v1.OpenSessionResponse
+	(*ReadOptions)(nil),             // 15: coppice.v1.ReadOptions
+	(*Record)(nil),                  // 16: coppice.v1.Record
+	(*GetRequest)(nil),              // 17: coppice.v1.GetRequest
+	(*GetResponse)(nil),             // 18: coppice.v1.GetResponse
+	(*BatchGetRequest)(nil),         // 19: coppice.v1.BatchGetRequest
+	(*BatchGetResponse)(nil),        // 20: coppice.v1.BatchGetResponse
+	(*RangeRequest)(nil),            // 21: coppice.v1.RangeRequest
+	(*RangeResponse)(nil),           // 22: coppice.v1.RangeResponse
+	(*RangeEnd)(nil),                // 23: coppice.v1.RangeEnd
+	(*HistoryRequest)(nil),          // 24: coppice.v1.HistoryRequest
+	(*HistoryResponse)(nil),         // 25: coppice.v1.HistoryResponse
+	(*DiffRequest)(nil),             // 26: coppice.v1.DiffRequest
+	(*DiffResponse)(nil),            // 27: coppice.v1.DiffResponse
+	(*Difference)(nil),              // 28: coppice.v1.Difference
+	(*HeadRequest)(nil),             // 29: coppice.v1.HeadRequest
+	(*HeadResponse)(nil),            // 30: coppice.v1.HeadResponse
+	(*GetHeaderRequest)(nil),        // 31: coppice.v1.GetHeaderRequest
+	(*GetHeaderResponse)(nil),       // 32: coppice.v1.GetHeaderResponse
+	(*WatchHeadsRequest)(nil),       // 33: coppice.v1.WatchHeadsRequest
+	(*WatchHeadsResponse)(nil),      // 34: coppice.v1.WatchHeadsResponse
+	(*GetCheckpointRequest)(nil),    // 35: coppice.v1.GetCheckpointRequest
+	(*GetCheckpointResponse)(nil),   // 36: coppice.v1.GetCheckpointResponse
+	(*TimeRequest)(nil),             // 37: coppice.v1.TimeRequest
+	(*TimeResponse)(nil),            // 38: coppice.v1.TimeResponse
+	(*PruneRequest)(nil),            // 39: coppice.v1.PruneRequest
+	(*RollbackRequest)(nil),         // 40: coppice.v1.RollbackRequest
+	(*RotateKeyRequest)(nil),        // 41: coppice.v1.RotateKeyRequest
+	(*AnchorRequest)(nil),           // 42: coppice.v1.AnchorRequest
+	(*AnchorResponse)(nil),          // 43: coppice.v1.AnchorResponse
+	(*GetIntervalRequest)(nil),      // 44: coppice.v1.GetIntervalRequest
+	(*GetIntervalResponse)(nil),     // 45: coppice.v1.GetIntervalResponse
+	(*AdminResponse)(nil),           // 46: coppice.v1.AdminResponse
+	(*VersionPin)(nil),              // 47: coppice.v1.VersionPin
+	(*PinRequest)(nil),              // 48: coppice.v1.PinRequest
+	(*PinResponse)(nil),             // 49: coppice.v1.PinResponse
+	(*UnpinRequest)(nil),            // 50: coppice.v1.UnpinRequest
+	(*UnpinResponse)(nil),           // 51: coppice.v1.UnpinResponse
+	(*ListPinsRequest)(nil),         // 52: coppice.v1.ListPinsRequest
+	(*ListPinsResponse)(nil),        // 53: coppice.v1.ListPinsResponse
+	(*JournalRequest)(nil),          // 54: coppice.v1.JournalRequest
+	(*JournalResponse)(nil),         // 55: coppice.v1.JournalResponse
+	(*TransferLeaderRequest)(nil),   // 56: coppice.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil),  // 57: coppice.v1.TransferLeaderResponse
+	(*StatusRequest)(nil),           // 58: coppice.v1.StatusRequest
+	(*StatusResponse)(nil),          // 59: coppice.v1.StatusResponse
+	(*CoordinatorStatus)(nil),       // 60: coppice.v1.CoordinatorStatus
+	(*GroupStatus)(nil),             // 61: coppice.v1.GroupStatus
+	(*ReplicaStatus)(nil),           // 62: coppice.v1.ReplicaStatus
+	(*AppendRequest)(nil),           // 63: coppice.v1.AppendRequest
+	(*LedgerItem)(nil),              // 64: coppice.v1.LedgerItem
+	(*AppendResponse)(nil),          // 65: coppice.v1.AppendResponse
+	(*LedgerName)(nil),              // 66: coppice.v1.LedgerName
+	(*ListLedgersRequest)(nil),      // 67: coppice.v1.ListLedgersRequest
+	(*ListLedgersResponse)(nil),     // 68: coppice.v1.ListLedgersResponse
+	(*DescribeLedgerRequest)(nil),   // 69: coppice.v1.DescribeLedgerRequest
+	(*DescribeLedgerResponse)(nil),  // 70: coppice.v1.DescribeLedgerResponse
+	(*ListMembersRequest)(nil),      // 71: coppice.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),     // 72: coppice.v1.ListMembersResponse
+	(*GetMemberRequest)(nil),        // 73: coppice.v1.GetMemberRequest
+	(*GetMemberResponse)(nil),       // 74: coppice.v1.GetMemberResponse
+	(*GetJournalsRequest)(nil),      // 75: coppice.v1.GetJournalsRequest
+	(*GetJournalsResponse)(nil),     // 76: coppice.v1.GetJournalsResponse
+	(*LedgerJournal)(nil),           // 77: coppice.v1.LedgerJournal
+	(*GetLedgerHashesRequest)(nil),  // 78: coppice.v1.GetLedgerHashesRequest
+	(*GetLedgerHashesResponse)(nil), // 79: coppice.v1.GetLedgerHashesResponse
+	(*VerifyJournalRequest)(nil),    // 80: coppice.v1.VerifyJournalRequest
+	(*VerifyJournalResponse)(nil),   // 81: coppice.v1.VerifyJournalResponse
+	(*ErasureStatusRequest)(nil),    // 82: coppice.v1.ErasureStatusRequest
+	(*ErasureStatusResponse)(nil),   // 83: coppice.v1.ErasureStatusResponse
+	(*ReplicaErasure)(nil),          // 84: coppice.v1.ReplicaErasure
+	(*GetLineageRequest)(nil),       // 85: coppice.v1.GetLineageRequest
+	(*GetLineageResponse)(nil),      // 86: coppice.v1.GetLineageResponse
 }
 var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	0,   // 0: coppice.v1.Precondition.last_changed:type_name -> coppice.v1.Stamp
@@ -6035,88 +6412,98 @@ var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	15,  // 55: coppice.v1.GetJournalsRequest.read:type_name -> coppice.v1.ReadOptions
 	77,  // 56: coppice.v1.GetJournalsResponse.journals:type_name -> coppice.v1.LedgerJournal
 	0,   // 57: coppice.v1.GetJournalsResponse.read_at:type_name -> coppice.v1.Stamp
-	66,  // 58: coppice.v1.ErasureStatusRequest.ledger:type_name -> coppice.v1.LedgerName
-	0,   // 59: coppice.v1.ErasureStatusResponse.ordered:type_name -> coppice.v1.Stamp
-	80,  // 60: coppice.v1.ErasureStatusResponse.replicas:type_name -> coppice.v1.ReplicaErasure
-	66,  // 61: coppice.v1.GetLineageRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 62: coppice.v1.GetLineageRequest.read:type_name -> coppice.v1.ReadOptions
-	77,  // 63: coppice.v1.GetLineageResponse.journals:type_name -> coppice.v1.LedgerJournal
-	0,   // 64: coppice.v1.GetLineageResponse.read_at:type_name -> coppice.v1.Stamp
-	4,   // 65: coppice.v1.Ledger.Commit:input_type -> coppice.v1.CommitRequest
-	6,   // 66: coppice.v1.Ledger.CommitStream:input_type -> coppice.v1.CommitStreamRequest
-	8,   // 67: coppice.v1.Ledger.Stage:input_type -> coppice.v1.StageRequest
-	10,  // 68: coppice.v1.Ledger.Finalize:input_type -> coppice.v1.FinalizeRequest
-	11,  // 69: coppice.v1.Ledger.Discard:input_type -> coppice.v1.DiscardRequest
-	13,  // 70: coppice.v1.Ledger.OpenSession:input_type -> coppice.v1.OpenSessionRequest
-	17,  // 71: coppice.v1.Ledger.Get:input_type -> coppice.v1.GetRequest
-	19,  // 72: coppice.v1.Ledger.BatchGet:input_type -> coppice.v1.BatchGetRequest
-	21,  // 73: coppice.v1.Ledger.Range:input_type -> coppice.v1.RangeRequest
-	24,  // 74: coppice.v1.Ledger.History:input_type -> coppice.v1.HistoryRequest
-	26,  // 75: coppice.v1.Ledger.Diff:input_type -> coppice.v1.DiffRequest
-	29,  // 76: coppice.v1.Ledger.Head:input_type -> coppice.v1.HeadRequest
-	31,  // 77: coppice.v1.Ledger.GetHeader:input_type -> coppice.v1.GetHeaderRequest
-	33,  // 78: coppice.v1.Ledger.WatchHeads:input_type -> coppice.v1.WatchHeadsRequest
-	35,  // 79: coppice.v1.Ledger.GetCheckpoint:input_type -> coppice.v1.GetCheckpointRequest
-	37,  // 80: coppice.v1.Ledger.Time:input_type -> coppice.v1.TimeRequest
-	39,  // 81: coppice.v1.Ledger.Prune:input_type -> coppice.v1.PruneRequest
-	40,  // 82: coppice.v1.Ledger.Rollback:input_type -> coppice.v1.RollbackRequest
-	41,  // 83: coppice.v1.Ledger.RotateKey:input_type -> coppice.v1.RotateKeyRequest
-	42,  // 84: coppice.v1.Ledger.Anchor:input_type -> coppice.v1.AnchorRequest
-	44,  // 85: coppice.v1.Ledger.GetInterval:input_type -> coppice.v1.GetIntervalRequest
-	48,  // 86: coppice.v1.Ledger.Pin:input_type -> coppice.v1.PinRequest
-	50,  // 87: coppice.v1.Ledger.Unpin:input_type -> coppice.v1.UnpinRequest
-	52,  // 88: coppice.v1.Ledger.ListPins:input_type -> coppice.v1.ListPinsRequest
-	58,  // 89: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
-	56,  // 90: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
-	54,  // 91: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
-	63,  // 92: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
-	67,  // 93: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
-	69,  // 94: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
-	71,  // 95: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
-	73,  // 96: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
-	75,  // 97: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
-	81,  // 98: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
-	78,  // 99: coppice.v1.Ledger.ErasureStatus:input_type -> coppice.v1.ErasureStatusRequest
-	5,   // 100: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
-	7,   // 101: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
-	9,   // 102: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
-	5,   // 103: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
-	12,  // 104: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
-	14,  // 105: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
-	18,  // 106: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
-	20,  // 107: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
-	22,  // 108: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
-	25,  // 109: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
-	27,  // 110: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
-	30,  // 111: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
-	32,  // 112: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
-	34,  // 113: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
-	36,  // 114: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
-	38,  // 115: coppice.v1.Ledger.Time:output_type -> coppice.v1.TimeResponse
-	46,  // 116: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
-	46,  // 117: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
-	46,  // 118: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
-	43,  // 119: coppice.v1.Ledger.Anchor:output_type -> coppice.v1.AnchorResponse
-	45,  // 120: coppice.v1.Ledger.GetInterval:output_type -> coppice.v1.GetIntervalResponse
-	49,  // 121: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
-	51,  // 122: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
-	53,  // 123: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
-	59,  // 124: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
-	57,  // 125: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
-	55,  // 126: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
-	65,  // 127: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
-	68,  // 128: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
-	70,  // 129: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
-	72,  // 130: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
-	74,  // 131: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
-	76,  // 132: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
-	82,  // 133: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
-	79,  // 134: coppice.v1.Ledger.ErasureStatus:output_type -> coppice.v1.ErasureStatusResponse
-	100, // [100:135] is the sub-list for method output_type
-	65,  // [65:100] is the sub-list for method input_type
-	65,  // [65:65] is the sub-list for extension type_name
-	65,  // [65:65] is the sub-list for extension extendee
-	0,   // [0:65] is the sub-list for field type_name
+	66,  // 58: coppice.v1.GetLedgerHashesRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 59: coppice.v1.GetLedgerHashesRequest.read:type_name -> coppice.v1.ReadOptions
+	0,   // 60: coppice.v1.GetLedgerHashesResponse.read_at:type_name -> coppice.v1.Stamp
+	66,  // 61: coppice.v1.VerifyJournalRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 62: coppice.v1.VerifyJournalRequest.read:type_name -> coppice.v1.ReadOptions
+	0,   // 63: coppice.v1.VerifyJournalResponse.read_at:type_name -> coppice.v1.Stamp
+	66,  // 64: coppice.v1.ErasureStatusRequest.ledger:type_name -> coppice.v1.LedgerName
+	0,   // 65: coppice.v1.ErasureStatusResponse.ordered:type_name -> coppice.v1.Stamp
+	84,  // 66: coppice.v1.ErasureStatusResponse.replicas:type_name -> coppice.v1.ReplicaErasure
+	66,  // 67: coppice.v1.GetLineageRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 68: coppice.v1.GetLineageRequest.read:type_name -> coppice.v1.ReadOptions
+	77,  // 69: coppice.v1.GetLineageResponse.journals:type_name -> coppice.v1.LedgerJournal
+	0,   // 70: coppice.v1.GetLineageResponse.read_at:type_name -> coppice.v1.Stamp
+	4,   // 71: coppice.v1.Ledger.Commit:input_type -> coppice.v1.CommitRequest
+	6,   // 72: coppice.v1.Ledger.CommitStream:input_type -> coppice.v1.CommitStreamRequest
+	8,   // 73: coppice.v1.Ledger.Stage:input_type -> coppice.v1.StageRequest
+	10,  // 74: coppice.v1.Ledger.Finalize:input_type -> coppice.v1.FinalizeRequest
+	11,  // 75: coppice.v1.Ledger.Discard:input_type -> coppice.v1.DiscardRequest
+	13,  // 76: coppice.v1.Ledger.OpenSession:input_type -> coppice.v1.OpenSessionRequest
+	17,  // 77: coppice.v1.Ledger.Get:input_type -> coppice.v1.GetRequest
+	19,  // 78: coppice.v1.Ledger.BatchGet:input_type -> coppice.v1.BatchGetRequest
+	21,  // 79: coppice.v1.Ledger.Range:input_type -> coppice.v1.RangeRequest
+	24,  // 80: coppice.v1.Ledger.History:input_type -> coppice.v1.HistoryRequest
+	26,  // 81: coppice.v1.Ledger.Diff:input_type -> coppice.v1.DiffRequest
+	29,  // 82: coppice.v1.Ledger.Head:input_type -> coppice.v1.HeadRequest
+	31,  // 83: coppice.v1.Ledger.GetHeader:input_type -> coppice.v1.GetHeaderRequest
+	33,  // 84: coppice.v1.Ledger.WatchHeads:input_type -> coppice.v1.WatchHeadsRequest
+	35,  // 85: coppice.v1.Ledger.GetCheckpoint:input_type -> coppice.v1.GetCheckpointRequest
+	37,  // 86: coppice.v1.Ledger.Time:input_type -> coppice.v1.TimeRequest
+	39,  // 87: coppice.v1.Ledger.Prune:input_type -> coppice.v1.PruneRequest
+	40,  // 88: coppice.v1.Ledger.Rollback:input_type -> coppice.v1.RollbackRequest
+	41,  // 89: coppice.v1.Ledger.RotateKey:input_type -> coppice.v1.RotateKeyRequest
+	42,  // 90: coppice.v1.Ledger.Anchor:input_type -> coppice.v1.AnchorRequest
+	44,  // 91: coppice.v1.Ledger.GetInterval:input_type -> coppice.v1.GetIntervalRequest
+	48,  // 92: coppice.v1.Ledger.Pin:input_type -> coppice.v1.PinRequest
+	50,  // 93: coppice.v1.Ledger.Unpin:input_type -> coppice.v1.UnpinRequest
+	52,  // 94: coppice.v1.Ledger.ListPins:input_type -> coppice.v1.ListPinsRequest
+	58,  // 95: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
+	56,  // 96: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
+	54,  // 97: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
+	63,  // 98: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
+	67,  // 99: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
+	69,  // 100: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
+	71,  // 101: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
+	73,  // 102: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
+	75,  // 103: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
+	78,  // 104: coppice.v1.Ledger.GetLedgerHashes:input_type -> coppice.v1.GetLedgerHashesRequest
+	85,  // 105: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
+	80,  // 106: coppice.v1.Ledger.VerifyJournal:input_type -> coppice.v1.VerifyJournalRequest
+	82,  // 107: coppice.v1.Ledger.ErasureStatus:input_type -> coppice.v1.ErasureStatusRequest
+	5,   // 108: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
+	7,   // 109: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
+	9,   // 110: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
+	5,   // 111: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
+	12,  // 112: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
+	14,  // 113: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
+	18,  // 114: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
+	20,  // 115: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
+	22,  // 116: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
+	25,  // 117: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
+	27,  // 118: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
+	30,  // 119: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
+	32,  // 120: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
+	34,  // 121: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
+	36,  // 122: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
+	38,  // 123: coppice.v1.Ledger.Time:output_type -> coppice.v1.TimeResponse
+	46,  // 124: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
+	46,  // 125: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
+	46,  // 126: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
+	43,  // 127: coppice.v1.Ledger.Anchor:output_type -> coppice.v1.AnchorResponse
+	45,  // 128: coppice.v1.Ledger.GetInterval:output_type -> coppice.v1.GetIntervalResponse
+	49,  // 129: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
+	51,  // 130: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
+	53,  // 131: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
+	59,  // 132: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
+	57,  // 133: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
+	55,  // 134: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
+	65,  // 135: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
+	68,  // 136: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
+	70,  // 137: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
+	72,  // 138: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
+	74,  // 139: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
+	76,  // 140: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
+	79,  // 141: coppice.v1.Ledger.GetLedgerHashes:output_type -> coppice.v1.GetLedgerHashesResponse
+	86,  // 142: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
+	81,  // 143: coppice.v1.Ledger.VerifyJournal:output_type -> coppice.v1.VerifyJournalResponse
+	83,  // 144: coppice.v1.Ledger.ErasureStatus:output_type -> coppice.v1.ErasureStatusResponse
+	108, // [108:145] is the sub-list for method output_type
+	71,  // [71:108] is the sub-list for method input_type
+	71,  // [71:71] is the sub-list for extension type_name
+	71,  // [71:71] is the sub-list for extension extendee
+	0,   // [0:71] is the sub-list for field type_name
 }
 
 func init() { file_coppice_v1_ledger_proto_init() }
@@ -6153,13 +6540,14 @@ func file_coppice_v1_ledger_proto_init() {
 		(*LedgerName_Id)(nil),
 	}
 	file_coppice_v1_ledger_proto_msgTypes[77].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[80].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coppice_v1_ledger_proto_rawDesc), len(file_coppice_v1_ledger_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   83,
+			NumMessages:   87,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

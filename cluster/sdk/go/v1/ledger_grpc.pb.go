@@ -25,41 +25,43 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Ledger_Commit_FullMethodName         = "/coppice.v1.Ledger/Commit"
-	Ledger_CommitStream_FullMethodName   = "/coppice.v1.Ledger/CommitStream"
-	Ledger_Stage_FullMethodName          = "/coppice.v1.Ledger/Stage"
-	Ledger_Finalize_FullMethodName       = "/coppice.v1.Ledger/Finalize"
-	Ledger_Discard_FullMethodName        = "/coppice.v1.Ledger/Discard"
-	Ledger_OpenSession_FullMethodName    = "/coppice.v1.Ledger/OpenSession"
-	Ledger_Get_FullMethodName            = "/coppice.v1.Ledger/Get"
-	Ledger_BatchGet_FullMethodName       = "/coppice.v1.Ledger/BatchGet"
-	Ledger_Range_FullMethodName          = "/coppice.v1.Ledger/Range"
-	Ledger_History_FullMethodName        = "/coppice.v1.Ledger/History"
-	Ledger_Diff_FullMethodName           = "/coppice.v1.Ledger/Diff"
-	Ledger_Head_FullMethodName           = "/coppice.v1.Ledger/Head"
-	Ledger_GetHeader_FullMethodName      = "/coppice.v1.Ledger/GetHeader"
-	Ledger_WatchHeads_FullMethodName     = "/coppice.v1.Ledger/WatchHeads"
-	Ledger_GetCheckpoint_FullMethodName  = "/coppice.v1.Ledger/GetCheckpoint"
-	Ledger_Time_FullMethodName           = "/coppice.v1.Ledger/Time"
-	Ledger_Prune_FullMethodName          = "/coppice.v1.Ledger/Prune"
-	Ledger_Rollback_FullMethodName       = "/coppice.v1.Ledger/Rollback"
-	Ledger_RotateKey_FullMethodName      = "/coppice.v1.Ledger/RotateKey"
-	Ledger_Anchor_FullMethodName         = "/coppice.v1.Ledger/Anchor"
-	Ledger_GetInterval_FullMethodName    = "/coppice.v1.Ledger/GetInterval"
-	Ledger_Pin_FullMethodName            = "/coppice.v1.Ledger/Pin"
-	Ledger_Unpin_FullMethodName          = "/coppice.v1.Ledger/Unpin"
-	Ledger_ListPins_FullMethodName       = "/coppice.v1.Ledger/ListPins"
-	Ledger_Status_FullMethodName         = "/coppice.v1.Ledger/Status"
-	Ledger_TransferLeader_FullMethodName = "/coppice.v1.Ledger/TransferLeader"
-	Ledger_Journal_FullMethodName        = "/coppice.v1.Ledger/Journal"
-	Ledger_Append_FullMethodName         = "/coppice.v1.Ledger/Append"
-	Ledger_ListLedgers_FullMethodName    = "/coppice.v1.Ledger/ListLedgers"
-	Ledger_DescribeLedger_FullMethodName = "/coppice.v1.Ledger/DescribeLedger"
-	Ledger_ListMembers_FullMethodName    = "/coppice.v1.Ledger/ListMembers"
-	Ledger_GetMember_FullMethodName      = "/coppice.v1.Ledger/GetMember"
-	Ledger_GetJournals_FullMethodName    = "/coppice.v1.Ledger/GetJournals"
-	Ledger_GetLineage_FullMethodName     = "/coppice.v1.Ledger/GetLineage"
-	Ledger_ErasureStatus_FullMethodName  = "/coppice.v1.Ledger/ErasureStatus"
+	Ledger_Commit_FullMethodName          = "/coppice.v1.Ledger/Commit"
+	Ledger_CommitStream_FullMethodName    = "/coppice.v1.Ledger/CommitStream"
+	Ledger_Stage_FullMethodName           = "/coppice.v1.Ledger/Stage"
+	Ledger_Finalize_FullMethodName        = "/coppice.v1.Ledger/Finalize"
+	Ledger_Discard_FullMethodName         = "/coppice.v1.Ledger/Discard"
+	Ledger_OpenSession_FullMethodName     = "/coppice.v1.Ledger/OpenSession"
+	Ledger_Get_FullMethodName             = "/coppice.v1.Ledger/Get"
+	Ledger_BatchGet_FullMethodName        = "/coppice.v1.Ledger/BatchGet"
+	Ledger_Range_FullMethodName           = "/coppice.v1.Ledger/Range"
+	Ledger_History_FullMethodName         = "/coppice.v1.Ledger/History"
+	Ledger_Diff_FullMethodName            = "/coppice.v1.Ledger/Diff"
+	Ledger_Head_FullMethodName            = "/coppice.v1.Ledger/Head"
+	Ledger_GetHeader_FullMethodName       = "/coppice.v1.Ledger/GetHeader"
+	Ledger_WatchHeads_FullMethodName      = "/coppice.v1.Ledger/WatchHeads"
+	Ledger_GetCheckpoint_FullMethodName   = "/coppice.v1.Ledger/GetCheckpoint"
+	Ledger_Time_FullMethodName            = "/coppice.v1.Ledger/Time"
+	Ledger_Prune_FullMethodName           = "/coppice.v1.Ledger/Prune"
+	Ledger_Rollback_FullMethodName        = "/coppice.v1.Ledger/Rollback"
+	Ledger_RotateKey_FullMethodName       = "/coppice.v1.Ledger/RotateKey"
+	Ledger_Anchor_FullMethodName          = "/coppice.v1.Ledger/Anchor"
+	Ledger_GetInterval_FullMethodName     = "/coppice.v1.Ledger/GetInterval"
+	Ledger_Pin_FullMethodName             = "/coppice.v1.Ledger/Pin"
+	Ledger_Unpin_FullMethodName           = "/coppice.v1.Ledger/Unpin"
+	Ledger_ListPins_FullMethodName        = "/coppice.v1.Ledger/ListPins"
+	Ledger_Status_FullMethodName          = "/coppice.v1.Ledger/Status"
+	Ledger_TransferLeader_FullMethodName  = "/coppice.v1.Ledger/TransferLeader"
+	Ledger_Journal_FullMethodName         = "/coppice.v1.Ledger/Journal"
+	Ledger_Append_FullMethodName          = "/coppice.v1.Ledger/Append"
+	Ledger_ListLedgers_FullMethodName     = "/coppice.v1.Ledger/ListLedgers"
+	Ledger_DescribeLedger_FullMethodName  = "/coppice.v1.Ledger/DescribeLedger"
+	Ledger_ListMembers_FullMethodName     = "/coppice.v1.Ledger/ListMembers"
+	Ledger_GetMember_FullMethodName       = "/coppice.v1.Ledger/GetMember"
+	Ledger_GetJournals_FullMethodName     = "/coppice.v1.Ledger/GetJournals"
+	Ledger_GetLedgerHashes_FullMethodName = "/coppice.v1.Ledger/GetLedgerHashes"
+	Ledger_GetLineage_FullMethodName      = "/coppice.v1.Ledger/GetLineage"
+	Ledger_VerifyJournal_FullMethodName   = "/coppice.v1.Ledger/VerifyJournal"
+	Ledger_ErasureStatus_FullMethodName   = "/coppice.v1.Ledger/ErasureStatus"
 )
 
 // LedgerClient is the client API for Ledger service.
@@ -134,8 +136,13 @@ type LedgerClient interface {
 	GetMember(ctx context.Context, in *GetMemberRequest, opts ...grpc.CallOption) (*GetMemberResponse, error)
 	// Returns neighbouring journals of a ledger.
 	GetJournals(ctx context.Context, in *GetJournalsRequest, opts ...grpc.CallOption) (*GetJournalsResponse, error)
+	// Returns the hashes of a ledger's list for a trusted anchor, with a proof of its root.
+	GetLedgerHashes(ctx context.Context, in *GetLedgerHashesRequest, opts ...grpc.CallOption) (*GetLedgerHashesResponse, error)
 	// Returns the journals with a clue, newest first.
 	GetLineage(ctx context.Context, in *GetLineageRequest, opts ...grpc.CallOption) (*GetLineageResponse, error)
+	// The coordinator's own verdict on a journal, for callers that trust it. Others ask GetJournals for
+	// a proof.
+	VerifyJournal(ctx context.Context, in *VerifyJournalRequest, opts ...grpc.CallOption) (*VerifyJournalResponse, error)
 	// On which replicas' disks the content that an order occulted is gone.
 	ErasureStatus(ctx context.Context, in *ErasureStatusRequest, opts ...grpc.CallOption) (*ErasureStatusResponse, error)
 }
@@ -544,10 +551,30 @@ func (c *ledgerClient) GetJournals(ctx context.Context, in *GetJournalsRequest, 
 	return out, nil
 }
 
+func (c *ledgerClient) GetLedgerHashes(ctx context.Context, in *GetLedgerHashesRequest, opts ...grpc.CallOption) (*GetLedgerHashesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetLedgerHashesResponse)
+	err := c.cc.Invoke(ctx, Ledger_GetLedgerHashes_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *ledgerClient) GetLineage(ctx context.Context, in *GetLineageRequest, opts ...grpc.CallOption) (*GetLineageResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetLineageResponse)
 	err := c.cc.Invoke(ctx, Ledger_GetLineage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *ledgerClient) VerifyJournal(ctx context.Context, in *VerifyJournalRequest, opts ...grpc.CallOption) (*VerifyJournalResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(VerifyJournalResponse)
+	err := c.cc.Invoke(ctx, Ledger_VerifyJournal_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -636,8 +663,13 @@ type LedgerServer interface {
 	GetMember(context.Context, *GetMemberRequest) (*GetMemberResponse, error)
 	// Returns neighbouring journals of a ledger.
 	GetJournals(context.Context, *GetJournalsRequest) (*GetJournalsResponse, error)
+	// Returns the hashes of a ledger's list for a trusted anchor, with a proof of its root.
+	GetLedgerHashes(context.Context, *GetLedgerHashesRequest) (*GetLedgerHashesResponse, error)
 	// Returns the journals with a clue, newest first.
 	GetLineage(context.Context, *GetLineageRequest) (*GetLineageResponse, error)
+	// The coordinator's own verdict on a journal, for callers that trust it. Others ask GetJournals for
+	// a proof.
+	VerifyJournal(context.Context, *VerifyJournalRequest) (*VerifyJournalResponse, error)
 	// On which replicas' disks the content that an order occulted is gone.
 	ErasureStatus(context.Context, *ErasureStatusRequest) (*ErasureStatusResponse, error)
 	mustEmbedUnimplementedLedgerServer()
@@ -749,8 +781,14 @@ func (UnimplementedLedgerServer) GetMember(context.Context, *GetMemberRequest) (
 func (UnimplementedLedgerServer) GetJournals(context.Context, *GetJournalsRequest) (*GetJournalsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetJournals not implemented")
 }
+func (UnimplementedLedgerServer) GetLedgerHashes(context.Context, *GetLedgerHashesRequest) (*GetLedgerHashesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetLedgerHashes not implemented")
+}
 func (UnimplementedLedgerServer) GetLineage(context.Context, *GetLineageRequest) (*GetLineageResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetLineage not implemented")
+}
+func (UnimplementedLedgerServer) VerifyJournal(context.Context, *VerifyJournalRequest) (*VerifyJournalResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method VerifyJournal not implemented")
 }
 func (UnimplementedLedgerServer) ErasureStatus(context.Context, *ErasureStatusRequest) (*ErasureStatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ErasureStatus not implemented")
@@ -1310,6 +1348,24 @@ func _Ledger_GetJournals_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Ledger_GetLedgerHashes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetLedgerHashesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LedgerServer).GetLedgerHashes(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Ledger_GetLedgerHashes_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LedgerServer).GetLedgerHashes(ctx, req.(*GetLedgerHashesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Ledger_GetLineage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetLineageRequest)
 	if err := dec(in); err != nil {
@@ -1324,6 +1380,24 @@ func _Ledger_GetLineage_Handler(srv interface{}, ctx context.Context, dec func(i
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(LedgerServer).GetLineage(ctx, req.(*GetLineageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Ledger_VerifyJournal_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(VerifyJournalRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LedgerServer).VerifyJournal(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Ledger_VerifyJournal_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LedgerServer).VerifyJournal(ctx, req.(*VerifyJournalRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1454,8 +1528,16 @@ var Ledger_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Ledger_GetJournals_Handler,
 		},
 		{
+			MethodName: "GetLedgerHashes",
+			Handler:    _Ledger_GetLedgerHashes_Handler,
+		},
+		{
 			MethodName: "GetLineage",
 			Handler:    _Ledger_GetLineage_Handler,
+		},
+		{
+			MethodName: "VerifyJournal",
+			Handler:    _Ledger_VerifyJournal_Handler,
 		},
 		{
 			MethodName: "ErasureStatus",

@@ -92,7 +92,13 @@ impl Client {
         let high: Option<Bytes> = self.rng.chance(600).then(|| self.shape.key(&mut self.rng).into());
         let high = high.filter(|high| *high > low);
         let begin = self.scribe.now();
-        let request = v1::RangeRequest { low: low.clone(), high: high.clone(), limit: 0, read: Some(read) };
+        let request = v1::RangeRequest {
+            low: low.clone(),
+            high: high.clone(),
+            limit: 0,
+            read: Some(read),
+            without_values: false,
+        };
         let mut ledger = self.ledger();
         let by_library = self.library.as_ref().map(|library| (library.client(), request.clone()));
         let call = async move {

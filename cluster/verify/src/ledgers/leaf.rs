@@ -178,13 +178,13 @@ impl Leaf {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use alloc::vec;
 
     use super::{super::request::MEMBERS, *};
     use crate::hash::sha256;
 
-    fn leaf() -> Leaf {
+    pub(in crate::ledgers) fn leaf() -> Leaf {
         let clue = |text: &[u8], ordinal| LeafClue { clue: sha256(text), ordinal };
         Leaf {
             kind: 0,

@@ -62,11 +62,11 @@ impl World {
         let draft = self.form(&waiting);
         assert_eq!(draft.verdicts, [Verdict::Taken]);
         self.below = Stamp { version: self.below.version.next(), ..self.below };
-        let written: Vec<Operation> = [draft.appended[0].operations.clone(), draft.closed[0].operations.clone()].concat();
-        for key in written.iter().map(|operation| &operation.key) {
-            if let Some(value) = draft.overlay.value(key) {
-                self.reads.values.insert(key.clone(), Some(value.clone()));
-            }
+        let written: Vec<Operation> =
+            [draft.appended[0].operations.clone(), draft.closed[0].operations.clone()].concat();
+        for Operation { key, change } in &written {
+            let Change::Put(value) = change else { panic!("all records are put") };
+            self.reads.values.insert(key.clone(), Some(value.clone()));
         }
         written
     }

@@ -111,12 +111,43 @@ impl Reads {
             Ok(_) => {}
             Err(never) => match never {},
         }
+        let hashes = self.hashes(located, (ledger, edge), wanted, deadline).await?;
+        paths(edge.size(), jsns, known, |level, index| hashes.complete(level, index))
+    }
+
+    /// The roots of complete subtrees of a ledger's list, each by its level and index.
+    ///
+    /// # Errors
+    /// Those of [`Reads::ledger_paths`].
+    pub(super) async fn subtree_roots(
+        &self,
+        located: &Located,
+        (ledger, edge): (LedgerId, &Edge),
+        subtrees: &[(u32, u64)],
+        deadline: Instant,
+    ) -> Result<Vec<Digest>, Status> {
+        let tile = |(level, index): &(u32, u64)| {
+            let (level, first, _) = row(*level, *index);
+            full_tile(edge, level, first)
+        };
+        let wanted = subtrees.iter().filter_map(tile).collect();
+        let hashes = self.hashes(located, (ledger, edge), wanted, deadline).await?;
+        subtrees.iter().map(|(level, index)| hashes.complete(*level, *index)).collect()
+    }
+
+    /// Reads full tiles.
+    async fn hashes<'h>(
+        &self,
+        located: &Located,
+        (ledger, edge): (LedgerId, &'h Edge),
+        wanted: BTreeSet<TilePlace>,
+        deadline: Instant,
+    ) -> Result<Hashes<'h>, Status> {
         let keys: BTreeMap<Vec<u8>, TilePlace> =
             wanted.into_iter().map(|(level, index)| (tile_key(ledger, level, index), (level, index))).collect();
         let records = self.records(located, keys.keys().cloned(), deadline).await?;
         let tiles = records.into_iter().filter_map(|(key, record)| Some((*keys.get(&key[..])?, record.value)));
-        let hashes = Hashes { edge, tiles: tiles.collect() };
-        paths(edge.size(), jsns, known, |level, index| hashes.complete(level, index))
+        Ok(Hashes { edge, tiles: tiles.collect() })
     }
 }
 

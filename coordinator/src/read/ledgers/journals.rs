@@ -43,7 +43,7 @@ const VERSIONS_AHEAD: usize = 8;
 
 /// One journal, as it was read.
 #[derive(Debug)]
-struct Shown {
+pub(super) struct Shown {
     bytes: Bytes,
     leaf: Leaf,
     envelope: Option<Bytes>,
@@ -58,6 +58,7 @@ impl Shown {
             leaf: self.bytes.clone(),
             envelope: self.envelope.clone().unwrap_or_default(),
             occulted_by: self.occulted_by,
+            path: Bytes::new(),
         }
     }
 
@@ -81,9 +82,9 @@ fn bytes_of(shown: &[Shown]) -> usize {
 
 /// The requested parts of journals.
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
-    payload: bool,
-    request: bool,
+pub(super) struct Wanted {
+    pub payload: bool,
+    pub request: bool,
 }
 
 impl Reads {
@@ -97,6 +98,9 @@ impl Reads {
         request: &v1::GetJournalsRequest,
         sight: &Sight,
     ) -> Result<v1::GetJournalsResponse, Status> {
+        if request.anchor_size > 0 && request.read.is_some_and(|read| read.want_proof) {
+            return Err(Refusal::invalid("below an anchor, journals come with paths and without a proof").into());
+        }
         if !(1..=JOURNALS_MAX).contains(&request.limit) {
             let message = format!("limit is 1 to {JOURNALS_MAX}, found {}", request.limit);
             return Err(Refusal::invalid(message).into());
@@ -131,6 +135,12 @@ impl Reads {
         let wanted = Wanted { payload: request.want_payload, request: request.want_request };
         let _room = self.room_for(jsns.len(), &located.view.genesis.params, deadline).await?;
         let shown = self.shown(&located, found.id, &jsns, (wanted, payloads), deadline).await?;
+        let mut journals: Vec<v1::LedgerJournal> = shown.iter().map(Shown::out).collect();
+        if request.anchor_size > 0 {
+            let ledger = (found.id, &found.head.edge);
+            let paths = self.anchor_paths(&located, ledger, &jsns, request.anchor_size, deadline).await?;
+            journals.iter_mut().zip(paths).for_each(|(journal, path)| journal.path = path);
+        }
         let proof = if request.read.is_some_and(|read| read.want_proof) {
             let known = (known > 0).then_some(known);
             self.journals_proof(&located, &found, &shown, (wanted, known), deadline).await?
@@ -140,7 +150,7 @@ impl Reads {
         // Payloads are in the proof as well.
         check_size(bytes_of(&shown) + proof.len(), &located.view.genesis.params)?;
         let answer = v1::GetJournalsResponse {
-            journals: shown.iter().map(Shown::out).collect(),
+            journals,
             size,
             root: convert::to_digest(&found.head.edge.root()),
             read_at: Some(convert::to_stamp(located.stamp)),
@@ -151,7 +161,7 @@ impl Reads {
     }
 
     /// Reads leaves and, if they are wanted, envelopes.
-    async fn shown(
+    pub(super) async fn shown(
         &self,
         located: &Located,
         ledger: LedgerId,
@@ -328,7 +338,7 @@ impl Reads {
     }
 
     /// Proves journals by the entry of the ledger's head in the version that appended last.
-    async fn journals_proof(
+    pub(super) async fn journals_proof(
         &self,
         located: &Located,
         Found { id, head, appended }: &Found,
@@ -410,7 +420,7 @@ impl Reads {
         let proof = if want_proof {
             let parts = self.parts(&located, id, &shown, wanted, deadline).await?;
             let (low, high) = (clue_key(id, &clue), cell_key(id, &clue, below));
-            let range = self.prove_range_in_room(&located, &low, Some(&high)).await?;
+            let range = self.prove_range_in_room(&located, (&low, Some(&high)), true).await?;
             checked_proof(proofs::lineage_file(&range, id, clue, parts)?, params)?
         } else {
             Bytes::new()

@@ -7,7 +7,7 @@ use coppice_verify::{
     ledgers::{Grant, MemberChange, Roles},
 };
 
-use super::{Names, appended, author, describe, id_of, member_key, nonce, show::role_names};
+use super::{Names, appended, author, describe, member_key, names::id_of, nonce, show::role_names};
 use crate::{
     args::{LedgerMember, MemberRole, Signer},
     bytes,

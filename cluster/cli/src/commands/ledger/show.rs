@@ -6,7 +6,7 @@ use coppice_types::MemberId;
 use coppice_verify::ledgers::{Founding, Member, Roles};
 use serde_json::{Value, json};
 
-use super::{found, name_of};
+use super::names::{found, name_of};
 use crate::{
     args::LedgerShow,
     failure::Failure,
