@@ -54,6 +54,8 @@ bugs! {
     /// A shard finds the state of a read by its version number alone, even though it missed a
     /// rollback.
     MissedAdminServed = "missed-rollback-served";
+    /// Of several versions with one time, the first is taken for the newest.
+    TieBroken = "first-of-equal-times";
     /// A member's request that was applied is refused when it is sent again.
     RepeatedAppendRefused = "repeated-append-refused";
     /// Now and then, the leader forgets the lanes of a member.
@@ -62,6 +64,8 @@ bugs! {
     CellLeftOut = "second-clue-without-cell";
     /// A rollback takes journals of members back.
     FloorLeftOut = "ledger-floor-left-out";
+    /// A copy of the table of a state lacks the erased keys.
+    ErasuresLost = "erasures-lost";
     /// A value loses the name by which an erasure finds all copies of it.
     NameLost = "name-lost";
     /// Segments of the raft log that held erased values are kept, and used again.
@@ -80,6 +84,7 @@ impl Bug {
                 | Self::LaneForgotten
                 | Self::CellLeftOut
                 | Self::FloorLeftOut
+                | Self::ErasuresLost
                 | Self::NameLost
                 | Self::SegmentsKept
                 | Self::OnlyHidden

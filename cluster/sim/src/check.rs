@@ -13,6 +13,7 @@
 //! - `replicas`: no replica is quarantined except for a byte that went bad. All replicas of a group
 //!   compute the same digest of every entry, have the same states at any time, and are equal at the
 //!   end.
+//! - `times`: each replica of the root group finds the newest version at any time.
 //! - `erasures`: no disk has a byte of what an order has occulted, and nothing else is gone.
 //! - `rot`: a byte that goes bad is found by `fsck`, or dead. `fsck`: every image that a crash left
 //!   was sound.
@@ -22,6 +23,7 @@ mod commits;
 mod conditions;
 mod ledger;
 mod order;
+mod times;
 
 use std::collections::BTreeSet;
 
@@ -54,6 +56,7 @@ fn judge(world: &World) -> Result<(), Finding> {
     // `replicas` may record findings of its own, so the lock is released first.
     drop(history);
     replicas(world)?;
+    times::check(world)?;
     erasures(world)
 }
 

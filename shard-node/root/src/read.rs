@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use coppice_env::bug::{Bug, planted};
 use coppice_types::{ClusterId, Digest, Epoch, Params, Sequence, SessionId, ShardId, Stamp, Term, Version};
 use coppice_verify::header::{Body, Header};
 
@@ -196,7 +197,11 @@ impl Root {
         }
         let head = ledger.timeline.head().version;
         let guess = self.times.guess(time_ms);
-        let version = Version(newest_at(time_ms, head.0, guess, |version| self.time_of(ledger, Version(version)))?);
+        let mut time_of = |version| self.time_of(ledger, Version(version));
+        let mut version = Version(newest_at(time_ms, head.0, guess, &mut time_of)?);
+        while planted(Bug::TieBroken) && version.0 > 0 && time_of(version.0 - 1)? == time_of(version.0)? {
+            version.0 -= 1;
+        }
         let header = self.version_header(version, None)?;
         let next = if version < head { Some(self.version_header(version.next(), None)?) } else { None };
         Ok(AtTime { stamp: decode(&header.1, header.0)?.stamp, header, next })
