@@ -11,10 +11,13 @@ use std::{
 
 use bytes::Bytes;
 use coppice_env::watch;
-use coppice_proto::{status, v1};
+use coppice_proto::{
+    status,
+    v1::{self, read_root_request::Read},
+};
 use coppice_types::{Digest, Reason, Stamp};
-use coppice_verify::checkpoint::origin;
-use tokio::time::Instant;
+use coppice_verify::{checkpoint::origin, hash::journal_leaf_hash, merkle::mth};
+use tokio::{sync::OnceCell, time::Instant};
 use tonic::Status;
 
 use super::{attested::Attested, keys::KeyRing, places::Places, root::Root, wire, wire::View};
@@ -29,6 +32,10 @@ const VERSIONS_MAX: usize = 256;
 const ROOTS_MAX: usize = 4096;
 /// Limit on the number of remembered places of headers.
 const PLACES_MAX: usize = 256;
+/// Limit on the number of versions whose journal entries are remembered.
+const ENTRIES_MAX: usize = 32;
+/// Entries of a version with more bytes are not remembered.
+const ENTRIES_BYTES_MAX: usize = 512 << 10;
 /// Limit on the number of views that are fetched in order to find one whose log can be signed.
 const VIEWS_MAX: usize = 16;
 
@@ -41,6 +48,9 @@ pub struct KnownVersion {
     pub sequence: u64,
     pub leaves: Leaves,
 }
+
+/// The journal entries of a version.
+type Entries = Arc<[Bytes]>;
 
 /// The root log, with the means to read and to sign it.
 #[derive(Debug)]
@@ -68,6 +78,9 @@ struct Remembered {
     /// The places of headers in prefixes of the log, by the prefix's size and the header's
     /// sequence.
     places: Mutex<BTreeMap<(u64, u64), Arc<Places>>>,
+    /// Journal entries by the sequence of their header. Those that ask for the same wait for one
+    /// read.
+    entries: Mutex<BTreeMap<u64, Arc<OnceCell<Entries>>>>,
 }
 
 impl RootLog {
@@ -225,6 +238,33 @@ impl RootLog {
     /// A remembered version that stands.
     pub fn known_version(&self, stamp: Stamp) -> Option<Arc<KnownVersion>> {
         held(&self.remembered.versions).get(&stamp).cloned()
+    }
+
+    /// The journal entries of the version with this header, which has this sequence. The receipts of
+    /// a version share one read.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE` without a quorum; `INTERNAL` if the entries do not give the header's root.
+    pub async fn entries(&self, sequence: u64, header: &Bytes) -> Result<Entries, Status> {
+        let cell = {
+            let mut known = held(&self.remembered.entries);
+            if known.len() >= ENTRIES_MAX && !known.contains_key(&sequence) {
+                known.pop_first();
+            }
+            known.entry(sequence).or_default().clone()
+        };
+        let read = async || {
+            let read = Read::Journal(v1::JournalRead { sequence });
+            let entries: Entries = self.root.read_settled(read, |_| true).await?.journal.into();
+            let hashes: Vec<Digest> = entries.iter().map(|entry| journal_leaf_hash(entry)).collect();
+            let sound = mth(&hashes) == wire::header_in(header)?.journal_root;
+            if sound { Ok(entries) } else { Err(wire::broken("journal of a version")) }
+        };
+        let entries = cell.get_or_try_init(read).await?.clone();
+        if entries.iter().map(Bytes::len).sum::<usize>() > ENTRIES_BYTES_MAX {
+            held(&self.remembered.entries).remove(&sequence);
+        }
+        Ok(entries)
     }
 
     /// The remembered places of the header at `sequence` in the log's first `size` entries.

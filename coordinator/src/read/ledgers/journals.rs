@@ -310,7 +310,7 @@ impl Reads {
         (ledger, stamp): (LedgerId, Stamp),
         firsts: &BTreeSet<u64>,
     ) -> Result<BTreeMap<u64, Vec<u8>>, Status> {
-        let (sequence, _) = self.commit_header(&located.view, stamp).await?;
+        let (sequence, header) = self.commit_header(&located.view, stamp).await?;
         let append = |entry: &Bytes| match journal::Entry::decode(entry) {
             Ok(journal::Entry::Append(append)) if append.ledger == ledger && firsts.contains(&append.first_jsn) => {
                 Some(Ok((append.first_jsn, append.signed)))
@@ -318,7 +318,7 @@ impl Reads {
             Ok(_) => None,
             Err(_) => Some(Err(wire::broken("journal entry"))),
         };
-        self.entries(sequence).await?.iter().filter_map(append).collect()
+        self.log.entries(sequence, &header).await?.iter().filter_map(append).collect()
     }
 
     /// The parts of a proof that show these journals.
@@ -350,7 +350,7 @@ impl Reads {
         let paths = self.ledger_paths(located, (*id, &head.edge), &jsns, known, deadline).await?;
         let parts = self.parts(located, *id, shown, wanted, deadline).await?;
         let (sequence, header) = self.commit_header(&located.view, *appended).await?;
-        let entries = self.entries(sequence).await?;
+        let entries = self.log.entries(sequence, &header).await?;
         let is_head = |entry: &Bytes| match journal::Entry::decode(entry) {
             Ok(journal::Entry::Head(head)) => head.ledger == *id,
             _ => false,
