@@ -379,6 +379,8 @@ async fn an_anchor_moves_only_to_a_list_that_continues_its_own_and_journals_are_
     is_lie("other hashes", play(&empty, lie).await);
     let lie = v1::GetLedgerHashesResponse { size: 2, ..told(None) };
     is_lie("another size", play(&empty, lie).await);
+    let lie = v1::GetLedgerHashesResponse { blocks: vec![7; 32].into(), ..told(None) };
+    assert!(matches!(play(&empty, lie).await, Err(Error::Malformed(_))), "blocks that the list does not have");
 
     let play = async |told: Vec<v1::LedgerJournal>| {
         let fake = Fake::default();

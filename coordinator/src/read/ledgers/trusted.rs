@@ -15,6 +15,8 @@ use crate::{
 
 /// Most roots of blocks in an answer.
 const BLOCKS_MAX: u64 = 65_536;
+/// Room for an answer, counted as values.
+const ROOM_VALUES: usize = 4;
 /// Level of a block's root in the binary tree of a list.
 const BLOCK_LEVEL: u32 = BLOCK_JOURNALS.trailing_zeros();
 
@@ -77,7 +79,9 @@ impl Reads {
             let message = format!("the ledger has {size} journals in {end} full blocks, fewer than were asked about");
             return Err(Refusal::invalid(message).into());
         }
-        let last = end.min(request.from_block.saturating_add(BLOCKS_MAX));
+        // Half of a message has room for them.
+        let room = u64::from(params.message_bytes_max) / 2 / size_of::<Digest>() as u64;
+        let last = end.min(request.from_block.saturating_add(BLOCKS_MAX.min(room)));
         let mut subtrees: Vec<(u32, u64)> = (request.from_block..last).map(|block| (BLOCK_LEVEL, block)).collect();
         let blocks = subtrees.len();
         if last == end {
@@ -85,7 +89,8 @@ impl Reads {
             subtrees.extend((0..tiles).map(|tile| (4, size / BLOCK_JOURNALS * 16 + tile)));
             subtrees.extend((0..leaves).map(|leaf| (0, size - leaves + leaf)));
         }
-        let _room = self.room_for(1, params, deadline).await?;
+        // Full tiles have as many bytes as the hashes in an answer.
+        let _room = self.room_for(ROOM_VALUES, params, deadline).await?;
         let mut hashes = self.subtree_roots(&located, (found.id, edge), &subtrees, deadline).await?.into_iter();
         let proof = if request.read.is_some_and(|read| read.want_proof) && size > 0 {
             let wanted = Wanted { payload: false, request: false };
