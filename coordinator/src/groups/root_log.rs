@@ -240,8 +240,8 @@ impl RootLog {
         held(&self.remembered.versions).get(&stamp).cloned()
     }
 
-    /// The journal entries of the version with this header, which has this sequence. The receipts of
-    /// a version share one read.
+    /// The journal entries of the version with this header, which has this sequence. All receipts
+    /// of a version share one read.
     ///
     /// # Errors
     /// `UNAVAILABLE` without a quorum; `INTERNAL` if the entries do not give the header's root.
