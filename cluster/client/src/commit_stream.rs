@@ -65,8 +65,8 @@ impl<'a> CommitStream<'a> {
         Self { session, want_receipt, under_way: VecDeque::new(), keys: VecDeque::new(), number, live: None }
     }
 
-    /// Sends the next batch. If [`UNDER_WAY_MAX`] batches are under way, first waits for the answer
-    /// to the oldest one, and returns it.
+    /// Sends the next batch. If 64 batches are under way, first waits for the answer to the oldest
+    /// one, and returns it.
     ///
     /// # Errors
     /// Like [`CommitStream::next`]. The batch is not sent then.
