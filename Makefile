@@ -186,6 +186,7 @@ check:
 	$(foreach workspace,loadtest/engines loadtest/structures cluster/verify/wasm,$(CARGO) update --quiet --workspace --locked --manifest-path $(workspace)/Cargo.toml &&) true
 	$(CARGO) fmt --manifest-path cluster/verify/wasm/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --manifest-path cluster/verify/wasm/Cargo.toml --locked --target-dir target/wasm-clippy -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
 
 audit: $(CARGO_DENY)/bin/cargo-deny
