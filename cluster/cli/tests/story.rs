@@ -332,7 +332,7 @@ fn content_that_is_occulted_is_on_no_disk_and_all_proofs_hold() {
     assert_eq!((&audited["sound"], &audited["journals"]), (&json!(true), &json!(5)));
     assert_eq!((&audited["occulted"], &audited["payloads"]), (&json!(1), &json!(4)));
     run(&["audit"]).expect(0);
-    // It may begin with the state of a version, records of ledgers included.
+    // An audit may begin with the state of a version, records of ledgers included.
     run(&["audit", "--from", "3"]).expect(0);
     run(&["ledger", "occult", "status", "grain", "3"]).expect(0);
     let again = run(&["order", "submit", &order, "--key", &key("bank"), "--json"]).expect(3).error();

@@ -240,6 +240,15 @@ impl RootLog {
         held(&self.remembered.versions).get(&stamp).cloned()
     }
 
+    /// Reads the journal entries of the version whose header has this sequence.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE` without a quorum.
+    pub async fn read_entries(&self, sequence: u64) -> Result<Vec<Bytes>, Status> {
+        let read = Read::Journal(v1::JournalRead { sequence });
+        Ok(self.root.read_settled(read, |_| true).await?.journal)
+    }
+
     /// The journal entries of the version with this header, which has this sequence. All receipts
     /// of a version share one read.
     ///
@@ -254,8 +263,7 @@ impl RootLog {
             known.entry(sequence).or_default().clone()
         };
         let read = async || {
-            let read = Read::Journal(v1::JournalRead { sequence });
-            let entries: Entries = self.root.read_settled(read, |_| true).await?.journal.into();
+            let entries: Entries = self.read_entries(sequence).await?.into();
             let hashes: Vec<Digest> = entries.iter().map(|entry| journal_leaf_hash(entry)).collect();
             let sound = mth(&hashes) == wire::header_in(header)?.journal_root;
             if sound { Ok(entries) } else { Err(wire::broken("journal of a version")) }

@@ -98,6 +98,12 @@ impl Request {
             append: Some(Box::new(checked)),
         })
     }
+
+    /// Whether the request is an order of members.
+    #[must_use]
+    pub fn is_order(&self) -> bool {
+        self.append.as_ref().is_some_and(|append| matches!(append.content, Content::Order(_)))
+    }
 }
 
 /// The shards that may hold records of a request.

@@ -92,7 +92,7 @@ impl Reads {
                 }
             }
             for commits in commits.chunks(JOURNALS_AHEAD) {
-                let entries = commits.iter().map(|(header, _)| self.entries(header.sequence.0));
+                let entries = commits.iter().map(|(header, _)| self.log.read_entries(header.sequence.0));
                 let entries = futures::future::try_join_all(entries).await?;
                 for ((header, bytes), entries) in commits.iter().zip(entries) {
                     self.send_version(&located, &mut lists, to, (header, bytes), entries, sink).await?;
@@ -100,12 +100,6 @@ impl Reads {
             }
         }
         Ok(())
-    }
-
-    /// The journal entries of the version with this header.
-    pub(super) async fn entries(&self, sequence: u64) -> Result<Vec<Bytes>, Status> {
-        let read = Read::Journal(v1::JournalRead { sequence });
-        Ok(self.log.root.read_settled(read, |_| true).await?.journal)
     }
 
     async fn send_version(

@@ -116,7 +116,8 @@ fn an_order_is_refused_if_a_shard_has_no_room_for_what_it_erases() {
     assert_eq!((&judged[0], reason(&judged[1])), (&Verdict::Taken, Reason::QuotaExceeded));
     let judged = verdicts(&mut world, 1);
     assert_eq!((reason(&judged[0]), &judged[1]), (Reason::QuotaExceeded, &Verdict::Taken));
-    // Who repeats an order that was applied learns that, whatever the room.
+    // A repeated order is refused by its lane even without room, so its author learns that it was
+    // applied.
     world.erasures_left = BTreeMap::from([(ShardId(0), 0)]);
     let applied = request(ledger, (0, 4), DATA, b"again".to_vec());
     assert_eq!(reason(&world.form(&[routed(applied)]).verdicts[0]), Reason::Lane);

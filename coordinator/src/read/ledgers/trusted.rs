@@ -82,16 +82,13 @@ impl Reads {
         // Half of a message has room for them.
         let room = u64::from(params.message_bytes_max) / 2 / size_of::<Digest>() as u64;
         let last = end.min(request.from_block.saturating_add(BLOCKS_MAX.min(room)));
-        let mut subtrees: Vec<(u32, u64)> = (request.from_block..last).map(|block| (BLOCK_LEVEL, block)).collect();
-        let blocks = subtrees.len();
-        if last == end {
-            let (tiles, leaves) = (edge.level(1).len() as u64, edge.level(0).len() as u64);
-            subtrees.extend((0..tiles).map(|tile| (4, size / BLOCK_JOURNALS * 16 + tile)));
-            subtrees.extend((0..leaves).map(|leaf| (0, size - leaves + leaf)));
-        }
+        let subtrees: Vec<(u32, u64)> = (request.from_block..last).map(|block| (BLOCK_LEVEL, block)).collect();
+        // The lowest levels of the edge are what lies behind the last block.
+        let behind = || edge.level(1).iter().chain(edge.level(0)).copied();
+        let rest = if last == end { joined(behind()) } else { Bytes::new() };
         // Full tiles have as many bytes as the hashes in an answer.
         let _room = self.room_for(ROOM_VALUES, params, deadline).await?;
-        let mut hashes = self.subtree_roots(&located, (found.id, edge), &subtrees, deadline).await?.into_iter();
+        let blocks = joined(self.subtree_roots(&located, (found.id, edge), &subtrees, deadline).await?);
         let proof = if request.read.is_some_and(|read| read.want_proof) && size > 0 {
             let wanted = Wanted { payload: false, request: false };
             let shown = self.shown(&located, found.id, &[size - 1], (wanted, payloads), deadline).await?;
@@ -100,12 +97,12 @@ impl Reads {
         } else {
             Bytes::new()
         };
-        check_size(subtrees.len() * size_of::<Digest>() + proof.len(), params)?;
+        check_size(blocks.len() + rest.len() + proof.len(), params)?;
         Ok(v1::GetLedgerHashesResponse {
             size,
             root: convert::to_digest(&edge.root()),
-            blocks: joined(hashes.by_ref().take(blocks)),
-            rest: joined(hashes),
+            blocks,
+            rest,
             read_at: Some(convert::to_stamp(located.stamp)),
             proof,
         })

@@ -194,6 +194,7 @@ impl Sequencer {
     fn judge(&self, waiting: &[Arc<Request>], overlay: &Overlay, reads: &KeysRead, blocked: &Blocked) -> Draft {
         let empty = BTreeSet::new();
         let tip = self.head.tip();
+        let orders = waiting.iter().any(|request| request.is_order());
         form(
             waiting,
             &Ground {
@@ -205,7 +206,7 @@ impl Sequencer {
                 in_flight: self.head.numbers().unwrap_or(&empty),
                 blocked,
                 down: &self.links.with(Standing::Down),
-                erasures_left: &self.links.erasures_left(),
+                erasures_left: &if orders { self.links.erasures_left() } else { BTreeMap::new() },
                 bytes_max: self.bytes_max(),
             },
         )

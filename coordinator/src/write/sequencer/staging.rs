@@ -4,7 +4,10 @@
 //! A stage lives in this leader's memory and in the shards' staged versions. A commit other than
 //! its own finalization, a rollback, a `TakeOver`, or its age ends it: `STAGE_LOST`.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use coppice_proto::{convert, status, v1};
@@ -90,7 +93,8 @@ impl Sequencer {
                 in_flight: &BTreeSet::new(),
                 blocked: &blocked,
                 down: &self.links.with(Standing::Down),
-                erasures_left: &self.links.erasures_left(),
+                // A stage has no requests of members.
+                erasures_left: &BTreeMap::new(),
                 bytes_max: self.bytes_max(),
             },
         );

@@ -39,21 +39,17 @@ pub async fn verify(client: &Client, args: &LedgerVerify, trusts: bool, output: 
         let has_other = journal.envelope.is_some_and(|envelope| Some(envelope.payload) != payload);
         has_other.then(|| "payload".to_owned())
     };
-    let by = match (args.server, &args.anchor) {
-        (true, _) => "the coordinator",
-        (_, Some(_)) => "the anchor",
-        (_, None) => "its proof",
+    let (level, by) = match (args.server, &args.anchor) {
+        (true, _) => ("server", "the coordinator"),
+        (_, Some(_)) => ("anchor", "the anchor"),
+        (_, None) => ("proof", "its proof"),
     };
     let object = json!({
         "valid": failed.is_none(),
         "failed": failed,
         "jsn": args.jsn,
         "payload": payload.is_some(),
-        "by": match (args.server, &args.anchor) {
-            (true, _) => "server",
-            (_, Some(_)) => "anchor",
-            (_, None) => "proof",
-        },
+        "by": level,
     });
     let what = if payload.is_some() { "has this payload, and is" } else { "is" };
     output.result(&object, || match &failed {
