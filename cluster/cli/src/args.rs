@@ -14,8 +14,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use anchor::{Anchor, AnchorExport, AnchorInterval, AnchorList, Window};
 pub use ledger::{
     Ledger, LedgerAnchor, LedgerAppend, LedgerAudit, LedgerCreate, LedgerGet, LedgerJournals, LedgerLineage,
-    LedgerMember, LedgerOccult, LedgerShow, LedgerVerify, MayOccult, MemberRole, OccultPrepare, Order, OrderSubmit,
-    Signer,
+    LedgerMember, LedgerOccult, LedgerPurge, LedgerShow, LedgerVerify, MayOccult, MemberRole, OccultPrepare, Order,
+    OrderSubmit, PurgePrepare, Signer,
 };
 use line::CONNECTION;
 pub use line::command;

@@ -238,6 +238,13 @@ impl v1::ledger_server::Ledger for Liar {
         Ok(Response::new(v1::VerifyJournalResponse { valid: true, ..Default::default() }))
     }
 
+    async fn get_ledger_records(
+        &self,
+        _: Request<v1::GetLedgerRecordsRequest>,
+    ) -> Answer<v1::GetLedgerRecordsResponse> {
+        Ok(Response::new(v1::GetLedgerRecordsResponse::default()))
+    }
+
     async fn erasure_status(&self, _: Request<v1::ErasureStatusRequest>) -> Answer<v1::ErasureStatusResponse> {
         Ok(Response::new(v1::ErasureStatusResponse { done: true, ..Default::default() }))
     }

@@ -350,6 +350,13 @@ impl Client {
         ask!(self, Repeat::Safe, verify_journal, request)
     }
 
+    pub(crate) async fn call_get_ledger_records(
+        &self,
+        request: v1::GetLedgerRecordsRequest,
+    ) -> Result<v1::GetLedgerRecordsResponse, Error> {
+        ask!(self, Repeat::Safe, get_ledger_records, request)
+    }
+
     pub(crate) async fn call_erasure_status(
         &self,
         request: v1::ErasureStatusRequest,

@@ -82,6 +82,7 @@ pub(crate) struct Fake {
     pub get_lineage: Unary<v1::GetLineageRequest, v1::GetLineageResponse>,
     pub get_ledger_hashes: Unary<v1::GetLedgerHashesRequest, v1::GetLedgerHashesResponse>,
     pub verify_journal: Unary<v1::VerifyJournalRequest, v1::VerifyJournalResponse>,
+    pub get_ledger_records: Unary<v1::GetLedgerRecordsRequest, v1::GetLedgerRecordsResponse>,
     pub erasure_status: Unary<v1::ErasureStatusRequest, v1::ErasureStatusResponse>,
 }
 
@@ -196,6 +197,13 @@ impl v1::ledger_server::Ledger for Fake {
 
     async fn verify_journal(&self, request: Request<v1::VerifyJournalRequest>) -> Answer<v1::VerifyJournalResponse> {
         self.verify_journal.answer(request)
+    }
+
+    async fn get_ledger_records(
+        &self,
+        request: Request<v1::GetLedgerRecordsRequest>,
+    ) -> Answer<v1::GetLedgerRecordsResponse> {
+        self.get_ledger_records.answer(request)
     }
 
     async fn erasure_status(&self, request: Request<v1::ErasureStatusRequest>) -> Answer<v1::ErasureStatusResponse> {

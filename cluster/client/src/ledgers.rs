@@ -25,9 +25,11 @@ use crate::{
 };
 
 mod orders;
+mod purges;
 mod trusted;
 
 pub use orders::{Erasure, GivenOrder};
+pub use purges::{Affected, PurgeDraft};
 
 /// The place of the journals of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +79,9 @@ pub struct Journals {
     /// Number of journals with the clue; or of the ledger, in a version that may be older than head
     /// ([`Client::describe_ledger`] says how many it has at head).
     pub count: u64,
+    /// In a lineage: number of the oldest journals with the clue that a purge has swept. Those of
+    /// them that it has kept are among the journals.
+    pub gone: u64,
     /// The proof file; empty unless it was asked for.
     pub proof: bytes::Bytes,
 }
@@ -230,7 +235,7 @@ impl Client {
         }
         let value = |key: &[u8]| proven_value(&claim, key)?.ok_or(Error::Untrusted("the proof has no such record"));
         let proven = Head::decode(value(&head)?).map_err(|_| Error::Malformed("head of a ledger"))?;
-        let same = (proven.edge.size(), proven.purged) == (told.size, told.purged)
+        let same = (proven.edge.size(), proven.purged, proven.is_closed) == (told.size, told.purged, told.closed)
             && proven.edge.root().as_bytes()[..] == told.root[..]
             && value(&founding)? == &told.founding[..]
             && name
@@ -288,17 +293,27 @@ impl Client {
             read: Some(v1::ReadOptions { want_proof, ..v1::ReadOptions::default() }),
         };
         let asking = self.asking();
-        let answer = self.call_get_journals(request).await?;
+        let answer = match self.call_get_journals(request).await {
+            Err(error) if error.reason() == Some(Reason::PurgedJournal) && asking.is_some() => {
+                self.check_purged(ledger, from).await?;
+                return Err(error);
+            }
+            answer => answer?,
+        };
         let journals = answer.journals.iter().map(|it| journal(it, wanted.payload)).collect::<Result<Vec<_>, _>>()?;
-        let count = answer.size.saturating_sub(from).min(u64::from(limit));
+        let whole = answer.size.saturating_sub(from).min(u64::from(limit));
+        // The answer ends before the first journal that a purge has swept.
+        let count = whole.min(answer.journals.len() as u64).max(1);
+        if count < whole && asking.is_some() {
+            self.check_purged(ledger, from + count).await?;
+        }
         if !journals.iter().map(|it| it.leaf.jsn).eq((from..).take(usize::try_from(count).unwrap_or(usize::MAX))) {
             return Err(Error::Malformed("other journals than were asked for"));
         }
         let mut proven = None;
         if let Some(asking) = asking {
             let file = decoded(&answer.proof)?;
-            let end = answer.size.min(from.saturating_add(u64::from(limit)));
-            let subject = Subject::Journals { ledger, numbers: (from..end).collect(), known };
+            let subject = Subject::Journals { ledger, numbers: (from..from + count).collect(), known };
             let claim = self.trust_claim(&asking, &file, &Question::about(subject), false).await?;
             let Claim::Journals(claim) = claim else { return Err(Error::Untrusted("the proof is of another kind")) };
             let agrees = claim.size == answer.size && claim.root.as_bytes()[..] == answer.root[..];
@@ -307,7 +322,7 @@ impl Client {
             }
             proven = Some((asking, file.cluster));
         }
-        let journals = Journals { journals, count: answer.size, proof: answer.proof };
+        let journals = Journals { journals, count: answer.size, gone: 0, proof: answer.proof };
         Ok(Told { journals, proven, marks_proof: answer.marks_proof })
     }
 
@@ -362,9 +377,11 @@ impl Client {
         let asking = self.asking();
         let answer = self.call_get_lineage(request).await?;
         let journals = answer.journals.iter().map(|it| journal(it, wanted.payload)).collect::<Result<Vec<_>, _>>()?;
-        let count = newest.map_or(answer.count, |newest| answer.count.min(newest.into()));
+        let most = newest.map_or(answer.count, |newest| answer.count.min(newest.into()));
+        // Of the oldest ones a purge may have kept any.
+        let least = answer.count - (answer.count - most).max(answer.gone.min(answer.count));
         let descend = journals.is_sorted_by(|a, b| a.leaf.jsn > b.leaf.jsn);
-        if journals.len() as u64 != count || !descend {
+        if !(least..=most).contains(&(journals.len() as u64)) || !descend {
             return Err(Error::Malformed("other journals than were asked for"));
         }
         if let Some(asking) = asking {
@@ -372,12 +389,12 @@ impl Client {
             let subject = Subject::Lineage { ledger, clue: clue_hash(ledger, clue), newest: newest.map(u64::from) };
             let claim = self.trust_claim(&asking, &file, &Question::about(subject), true).await?;
             let Claim::Lineage(claim) = claim else { return Err(Error::Untrusted("the proof is of another kind")) };
-            if claim.count != answer.count || !same(&journals, &claim.journals, wanted) {
+            if (claim.count, claim.gone) != (answer.count, answer.gone) || !same(&journals, &claim.journals, wanted) {
                 return Err(Error::Untrusted("the answer and its proof disagree"));
             }
             self.check_occulted(&asking, ledger, &journals, &answer.marks_proof).await?;
         }
-        Ok(Journals { journals, count: answer.count, proof: answer.proof })
+        Ok(Journals { journals, count: answer.count, gone: answer.gone, proof: answer.proof })
     }
 
     /// The cluster's id. It is not verified.

@@ -1,7 +1,7 @@
 //! Members of a ledger. Each appends in its own lanes through any coordinator, sends what was not
 //! answered again, and reads what is there, with proofs.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use coppice_env::{Rng, SimRng, watch};
@@ -16,8 +16,8 @@ use coppice_verify::{
     hash::{clue_hash, member_id, sha256},
     keys::Keys,
     ledgers::{
-        Condition, DATA, Envelope, FOUNDING, Founding, Grant, Item, Leaf, ORDER, Order, Ordered, Policy, Request,
-        Roles, Signed, Target,
+        Action, AuthorOf, Condition, DATA, Envelope, FOUNDING, Founding, Grant, Head, Item, Leaf, ORDER, Order,
+        Ordered, Policy, Purge, PurgeOrder, Request, Roles, Signed, Target, author_key, head_key, leaf_key, purge_key,
     },
     note::SignerKey,
     proof::ProofFile,
@@ -107,6 +107,7 @@ impl Author {
         while !self.find().await {}
         while *phase.borrow_and_update() == Phase::Chaos {
             match self.rng.below(10) {
+                0 if self.id == OWNER && self.rng.chance(500) => self.purge().await,
                 0 if self.id == OWNER => self.occult().await,
                 0..7 => self.append().await,
                 7..9 => self.read_lineage().await,
@@ -265,7 +266,7 @@ impl Author {
         let Ok(envelope) = Envelope::decode(&journal.envelope) else {
             return self.scribe.wrong(format!("erasures: journal {jsn} has no content, and no order has occulted it"));
         };
-        let order = Order { until: u64::MAX, targets: vec![Target { jsn, leaf: leaf.hash() }] };
+        let order = Order { until: u64::MAX, action: Action::Occult(vec![Target { jsn, leaf: leaf.hash() }]) };
         let regulator = member_id(&name_of(REGULATOR));
         let approval = order.approval(CLUSTER, self.ledger, regulator, &key_of(REGULATOR));
         let payload = Ordered { order, approvals: vec![approval] }.encode();
@@ -283,6 +284,76 @@ impl Author {
             Some(Reason::NotPossible) => {}
             Some(reason) => self.scribe.wrong(format!("appends: an order that holds is refused: {reason}")),
         }
+    }
+
+    /// Takes one step of a purge: orders one, or sweeps some of its journals. Another member may
+    /// have to keep them first.
+    async fn purge(&mut self) {
+        let keys = [purge_key(self.ledger), head_key(self.ledger)];
+        let Some([purge, Some(head)]) = self.records(keys).await else { return };
+        let purge = purge.and_then(|record| Purge::decode(&record).ok());
+        let Ok(head) = Head::decode(&head) else {
+            return self.scribe.wrong("appends: the head of the ledger can't be read".to_owned());
+        };
+        let next = match purge.filter(Purge::is_open) {
+            Some(purge) => {
+                let to = purge.before.min(head.purged + 1 + self.rng.below(6));
+                (Action::Sweep { purge: purge.order, from: head.purged, to }, Vec::new())
+            }
+            None => {
+                let before = head.purged + 1 + self.rng.below((head.edge.size() - head.purged).max(1));
+                let Some(order) = self.purge_before(before.min(head.edge.size()), &head).await else { return };
+                (Action::Purge(order), vec![2, REGULATOR])
+            }
+        };
+        let (action, approving) = next;
+        let order = Order { until: u64::MAX, action };
+        let approval = |id: u64| order.approval(CLUSTER, self.ledger, member_id(&name_of(id)), &key_of(id));
+        let mut approvals: Vec<_> = approving.into_iter().map(approval).collect();
+        approvals.sort_by_key(|approval| approval.member);
+        let payload = Ordered { order, approvals }.encode();
+        let items = vec![Item { kind: ORDER, envelope: self.envelope(Vec::new(), payload) }];
+        let number = self.numbers[0] + 1;
+        let request = self.signed((0, number), Vec::new()).sign(&key_of(self.id), items);
+        match self.send(&request).await {
+            None => self.numbers[0] = number,
+            Some(Reason::StaleView) => drop(self.look().await),
+            // A journal of the sweep was occulted in the same version, or the view was old.
+            Some(Reason::NotPossible | Reason::OrderIncomplete) => {}
+            Some(reason) => self.scribe.wrong(format!("appends: a step of a purge is refused: {reason}")),
+        }
+    }
+
+    /// The order to purge what lies below the request of a journal; `None` if the answer is lost.
+    async fn purge_before(&mut self, before: u64, head: &Head) -> Option<PurgeOrder> {
+        let mut keys: Vec<Vec<u8>> = (1..=AUTHORS).map(|number| author_key(self.ledger, number)).collect();
+        keys.push(leaf_key(self.ledger, before));
+        let keys: [Vec<u8>; AUTHORS as usize + 1] = keys.try_into().expect("one for each");
+        let records = self.records(keys).await?;
+        let (leaf, authors) = records.split_last()?;
+        // The first journal of a request.
+        let before = match leaf.as_ref().and_then(|leaf| Leaf::decode(leaf).ok()) {
+            Some(leaf) => before - u64::from(leaf.index),
+            None => before,
+        };
+        let is_affected = |record: &&Bytes| AuthorOf::decode(record).is_ok_and(|author| author.first_jsn < before);
+        let authors = u32::try_from(authors.iter().flatten().filter(is_affected).count()).expect("few");
+        let (size, root) = (head.edge.size(), head.edge.root());
+        (before > head.purged).then(|| PurgeOrder { before, closes: false, size, root, authors, absent: Vec::new() })
+    }
+
+    /// Reads records of the ledger; `None` if the answer is lost.
+    async fn records<const N: usize>(&mut self, keys: [Vec<u8>; N]) -> Option<[Option<Bytes>; N]> {
+        let which = v1::ledger_name::Which::Id(Bytes::copy_from_slice(self.ledger.as_bytes()));
+        let request = v1::GetLedgerRecordsRequest {
+            ledger: Some(v1::LedgerName { which: Some(which) }),
+            keys: keys.iter().map(|key| Bytes::copy_from_slice(key)).collect(),
+            read: None,
+        };
+        let told = self.call(async |client| client.get_ledger_records(request).await).await.ok()?;
+        let mut found: BTreeMap<Bytes, Option<Bytes>> =
+            told.records.into_iter().map(|record| (record.key, record.value)).collect();
+        Some(keys.map(|key| found.remove(&key[..]).flatten()))
     }
 
     /// Sends a request until its outcome is known. Returns the reason if it was refused.

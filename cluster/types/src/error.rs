@@ -100,6 +100,8 @@ reasons! {
     OrderIncomplete = "ORDER_INCOMPLETE", Denied;
     /// There is no such header, stage, session, ledger or journal.
     NotFound = "NOT_FOUND", NotFound;
+    /// A purge has swept the journal.
+    PurgedJournal = "PURGED_JOURNAL", NotFound;
     /// A precondition or the expected head does not hold.
     PreconditionFailed = "PRECONDITION_FAILED", Conflict;
     /// The request is not the next one of its lane.

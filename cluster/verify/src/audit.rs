@@ -22,7 +22,7 @@ use crate::{
     shard_map::ShardMap,
 };
 
-pub use self::ledgers::{Finding, LedgerAuditor, Seen, Told};
+pub use self::ledgers::{Finding, LedgerAuditor, LogSeen, Told};
 
 /// A version that stands, as the log describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub struct Line {
     pub hash: Digest,
     /// State root of its header.
     pub state_root: Digest,
+    /// Timestamp of its header, in milliseconds.
+    pub timestamp_ms: u64,
     /// Root and number of entries of its journal.
     pub journal: (Digest, u32),
 }
@@ -85,6 +87,7 @@ impl Chain {
             stamp: header.stamp,
             hash: header.hash(),
             state_root: header.state_root,
+            timestamp_ms: header.timestamp_ms,
             journal: (header.journal_root, header.journal_leaves),
         };
         match &header.body {

@@ -35,12 +35,13 @@ pub use self::{
     members::{
         Agency, Founding, Grant, KeySpan, LaneEnd, Member, MemberChange, NAME_BYTES_MAX, Policy, Roles, key_consent,
     },
-    order::{APPROVALS_MAX, Approval, Mark, Order, Ordered, Target},
+    order::{APPROVALS_MAX, Absent, Action, Approval, Mark, Order, Ordered, PurgeOrder, Target},
     places::{
-        RESERVED_END, cell_key, clue_end, clue_key, envelope_key, erased_by, founding_key, head_key, is_judged_by,
-        key_key, leaf_key, mark_key, mark_of, member_end, member_key, name_end, name_key, tile_key,
+        RESERVED_END, author_key, cell_key, clue_end, clue_key, envelope_key, erased_by, founding_key, head_key,
+        is_judged_by, is_record_of, key_key, leaf_key, mark_key, mark_of, member_end, member_key, name_end, name_key,
+        purge_key, retained_key, retains_key, tile_key,
     },
-    records::{Cell, Clue, Head},
+    records::{AuthorOf, Cell, Clue, Head, Purge, PurgeState, Retained, Retains},
     request::{CONDITIONS_MAX, Condition, DATA, FOUNDING, ITEMS_MAX, Item, LANES, MEMBERS, ORDER, Request, Signed},
     round::{Appended, Closed, Ground, Refusal, Round},
     trusted::{BLOCK_JOURNALS, TrustedAnchor, path_len},

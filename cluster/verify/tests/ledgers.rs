@@ -14,13 +14,14 @@ use common::{
 };
 use coppice_types::{Bytes, Change, ClusterId, Digest, LedgerId, Operation, Stamp};
 use coppice_verify::{
-    audit::{LedgerAuditor, Told},
+    audit::{Finding, LedgerAuditor, LogSeen, Told},
     check::{Claim, Failure, Journal, Question, Step, Subject, Verified},
     hash::{file_checksum, sha256},
     journal::{AppendEntry, Entry, HeadEntry},
     ledgers::{
-        Cell, Closed, Clue, DATA, Edge, Envelope, Head, Item, Leaf, LeafClue, MEMBERS, MemberChange, ORDER, Order,
-        Ordered, Refusal, Request, Round, Target, cell_key, clue_key, envelope_key, leaf_key,
+        Absent, Action, Cell, Closed, Clue, DATA, Edge, Envelope, Head, Item, Leaf, LeafClue, MEMBERS, Member,
+        MemberChange, ORDER, Order, Ordered, Purge, PurgeOrder, PurgeState, Refusal, Request, Round, Signed, Target,
+        cell_key, clue_key, envelope_key, head_key, leaf_key, member_key, purge_key,
     },
     merkle,
     note::VerifierKey,
@@ -354,9 +355,12 @@ fn signed_lies() -> Vec<(World, Lie)> {
         vec![put(clue_key(ledger, &clue), Clue { last_jsn: record.last_jsn + 1, ..record }.encode())]
     });
     lie("a clue's record that is none", &|_, ledger, clue, _| vec![put(clue_key(ledger, &clue), vec![9])]);
-    lie("the first cell with a chain before it", &|world, ledger, clue, _| {
-        let forged = Cell { chain_before: Some(Digest([5; 32])), ..cell(world, ledger, clue, 1) };
-        vec![put(cell_key(ledger, &clue, 1), forged.encode())]
+    lie("a cell that is said to be gone", &|_, ledger, clue, record| {
+        vec![put(clue_key(ledger, &clue), Clue { gone: 1, chain_gone: Digest([5; 32]), ..record }.encode())]
+    });
+    lie("more gone than there were", &|_, ledger, clue, record| {
+        let gone = record.count + 1;
+        vec![put(clue_key(ledger, &clue), Clue { gone, chain_gone: record.chain, ..record }.encode())]
     });
     lies
 }
@@ -458,18 +462,21 @@ fn a_replaced_key_signs_nothing_behind_its_change_though_the_change_is_hidden() 
 
 /// A server's answer to an auditor about a version's appends to a ledger.
 fn told(world: &World, stamp: Stamp, ledger: LedgerId) -> Vec<Told> {
-    let leaf = |jsn: u64| {
-        Leaf::decode(world.cluster.value(world.head(), &leaf_key(ledger, jsn)).expect("there")).expect("a leaf")
+    let before = world.cluster.versions.range(..stamp).next_back().map_or(stamp, |(before, _)| *before);
+    let leaf = |stamp, jsn: u64| {
+        let leaf = world.cluster.value(stamp, &leaf_key(ledger, jsn))?;
+        Some(Leaf::decode(leaf).expect("a leaf"))
     };
     let of = |append: &AppendEntry| {
         let jsns = append.first_jsn..append.first_jsn + u64::from(append.count);
-        let leaves: Vec<Leaf> = jsns.map(leaf).collect();
-        let value = |leaf: &Leaf| world.cluster.value(world.head(), &envelope_key(ledger, leaf.jsn)).expect("there");
+        let leaves: Vec<Leaf> = jsns.map(|jsn| leaf(stamp, jsn).expect("there")).collect();
+        let value = |leaf: &Leaf| world.cluster.value(stamp, &envelope_key(ledger, leaf.jsn)).expect("there");
         let envelope = leaves.first().filter(|leaf| leaf.kind != DATA).map(|leaf| value(leaf).to_vec());
         let payload = envelope.as_ref().map(|bytes| Envelope::decode(bytes).expect("an envelope").payload);
         let order = payload.filter(|_| leaves[0].kind == ORDER).map(|payload| Ordered::decode(&payload));
-        let targets = order.map(|order| order.expect("an order").order.targets).unwrap_or_default();
-        Told { targets: targets.iter().map(|target| leaf(target.jsn)).collect(), leaves, envelope }
+        let judged_by = order.map(|order| order.expect("an order").order.action.judged_by()).unwrap_or_default();
+        let targets = judged_by.into_iter().filter_map(|jsn| leaf(before, jsn)).collect();
+        Told { targets, leaves, envelope }
     };
     let entries = &world.cluster.versions[&stamp].journal;
     entries
@@ -486,6 +493,21 @@ fn seen(size: u64) -> Option<Digest> {
     (size == 1).then_some(Digest([9; 32]))
 }
 
+/// Lets an auditor take a version of the world, or one that would be the next.
+fn take(
+    world: &World,
+    auditor: &mut LedgerAuditor,
+    stamp: Stamp,
+    entries: &[Entry],
+    told: &[Told],
+) -> Result<(), Finding> {
+    let time = |version| {
+        let known = world.cluster.versions.iter().find(|(stamp, _)| stamp.version == version);
+        Some(known.map_or(world.cluster.next_time_ms(), |(_, version)| version.header.timestamp_ms))
+    };
+    auditor.take(stamp, entries, told, LogSeen { root: &seen, time: &time })
+}
+
 /// Audits a ledger up to the version before `until`, and returns that version's entries with what
 /// is told of them.
 fn audited(world: &World, ledger: LedgerId, until: Option<Stamp>) -> (LedgerAuditor, Vec<Entry>, Vec<Told>) {
@@ -495,7 +517,7 @@ fn audited(world: &World, ledger: LedgerId, until: Option<Stamp>) -> (LedgerAudi
         if Some(*stamp) == until {
             return (auditor, version.journal.clone(), told);
         }
-        assert_eq!(auditor.take(*stamp, &version.journal, &told, &seen), Ok(()), "version {stamp}");
+        assert_eq!(take(world, &mut auditor, *stamp, &version.journal, &told), Ok(()), "version {stamp}");
     }
     (auditor, Vec::new(), Vec::new())
 }
@@ -525,8 +547,8 @@ fn an_auditor_finds_whatever_a_coordinator_changes() {
     let world = with_orders();
     let ledger = world.compact;
     let stamps: Vec<Stamp> = world.cluster.versions.keys().copied().collect();
-    let (data, order) =
-        (stamps[4], *stamps.iter().rev().find(|stamp| !told(&world, **stamp, ledger).is_empty()).expect("one"));
+    let orders = |stamp: &Stamp| told(&world, *stamp, ledger).iter().any(|told| !told.targets.is_empty());
+    let (data, order) = (stamps[4], *stamps.iter().rev().find(|stamp| orders(stamp)).expect("one"));
     type Change<'c> = &'c dyn Fn(&mut Vec<Entry>, &mut Vec<Told>);
     fn append(entries: &mut [Entry]) -> &mut AppendEntry {
         let found = entries.iter_mut().find_map(|entry| match entry {
@@ -571,20 +593,21 @@ fn an_auditor_finds_whatever_a_coordinator_changes() {
                 _ => true,
             });
             change(&mut entries, &mut told);
-            let finding = auditor.take(stamp, &entries, &told, &seen).expect_err(name);
+            let finding = take(&world, &mut auditor, stamp, &entries, &told).expect_err(name);
             assert!(finding.what.contains(expected), "{name}: {finding:?}");
         }
     }
     // A leaf that another one stands for, and a log that the author has not seen.
     let (mut auditor, entries, mut told) = audited(&world, ledger, Some(data));
     told[0].leaves[0].commitment = Digest([1; 32]);
-    assert!(auditor.take(data, &entries, &told, &seen).is_err());
+    assert!(take(&world, &mut auditor, data, &entries, &told).is_err());
     let (mut auditor, entries, told) = audited(&world, ledger, Some(data));
-    let finding = auditor.take(data, &entries, &told, &|_| None).expect_err("a fork");
+    let finding =
+        auditor.take(data, &entries, &told, LogSeen { root: &|_| None, time: &|_| Some(0) }).expect_err("a fork");
     assert_eq!(finding.what, "its author had seen another log");
     let (mut auditor, entries, mut told) = audited(&world, ledger, Some(order));
     told[0].targets[0].lane ^= 1;
-    assert!(auditor.take(order, &entries, &told, &seen).is_err());
+    assert!(take(&world, &mut auditor, order, &entries, &told).is_err());
 }
 
 /// A coordinator applies what honest ones refuse, with all records that would follow.
@@ -593,18 +616,19 @@ fn an_auditor_finds_requests_that_should_have_been_refused() {
     let world = with_orders();
     let (ledger, head) = (world.compact, world.head());
     let size = world.cluster.size_of(head, ledger);
-    let next = || fields(ledger, "bank", 6);
+    let number = next_of_bank(&world);
+    let next = || fields(ledger, "bank", number);
     let data = || vec![item(DATA, &["lot-7"], b"never allowed")];
     let target = Target { jsn: 9, leaf: Digest([1; 32]) };
-    let order = Order { until: 999, targets: vec![target] };
+    let order = Order { until: 999, action: Action::Occult(vec![target]) };
     let mut conditional = next();
     conditional.conditions = vec![coppice_verify::ledgers::Condition::Size(1)];
     let forged: [(&str, Sent, &str); 5] = [
         ("a condition that does not hold", (conditional.sign(&key(0), data()), Some(0)), "journals"),
-        ("a number of its lane left out", (fields(ledger, "bank", 9).sign(&key(0), data()), Some(0)), "lane"),
+        ("a number of its lane left out", (fields(ledger, "bank", number + 3).sign(&key(0), data()), Some(0)), "lane"),
         ("a member without the role", (fields(ledger, "court", 2).sign(&key(3), data()), Some(3)), "writer"),
-        ("an order without the regulator", ordered(ledger, ("bank", 0), 6, &order, &[]), "regulator"),
-        ("an order for another leaf", ordered(ledger, ("bank", 0), 6, &order, &[("court", 3)]), "leaf"),
+        ("an order without the regulator", ordered(ledger, ("bank", 0), number, &order, &[]), "regulator"),
+        ("an order for another leaf", ordered(ledger, ("bank", 0), number, &order, &[("court", 3)]), "leaf"),
     ];
     for (name, (request, seed), expected) in forged {
         let (mut auditor, ..) = audited(&world, ledger, None);
@@ -644,7 +668,7 @@ fn an_auditor_finds_requests_that_should_have_been_refused() {
         let shown = Leaf::decode(world.cluster.value(head, &leaf_key(ledger, 9)).expect("there")).expect("a leaf");
         let targets = if leaf.kind == ORDER { vec![shown] } else { Vec::new() };
         let told = [Told { leaves: vec![leaf], envelope, targets }];
-        let finding = auditor.take(stamp, &entries, &told, &seen).expect_err(name);
+        let finding = take(&world, &mut auditor, stamp, &entries, &told).expect_err(name);
         assert!(finding.what.contains(expected), "{name}: {finding:?}");
         assert_eq!(finding.jsn, Some(size));
     }
@@ -657,6 +681,7 @@ fn stamp_json(stamp: Stamp) -> Value {
 fn refusal(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::NoLedger => "ledger",
+        Refusal::Closed => "closed",
         Refusal::NameTaken => "name",
         Refusal::NotAMember => "member",
         Refusal::Signature => "signature",
@@ -675,7 +700,7 @@ fn refusal(refusal: &Refusal) -> &'static str {
 fn operations_json(operations: &[Operation]) -> Value {
     let one = |operation: &Operation| match &operation.change {
         Change::Put(value) => json!([text(&operation.key), text(value)]),
-        Change::Delete => panic!("a ledger deletes nothing"),
+        Change::Delete => json!([text(&operation.key), null]),
     };
     operations.iter().map(one).collect()
 }
@@ -701,7 +726,7 @@ fn claim(verified: &Verified<'_>) -> Value {
         }),
         Claim::Lineage(claim) => json!({
             "kind": "lineage", "version": stamp_json(claim.header.stamp), "ledger": claim.ledger.to_string(),
-            "clue": claim.clue.to_string(), "count": claim.count, "after": claim.after,
+            "clue": claim.clue.to_string(), "count": claim.count, "after": claim.after, "gone": claim.gone,
             "journals": claim.journals.iter().map(journal).collect::<Vec<_>>(),
         }),
         _ => panic!("a proof of a ledger"),
@@ -749,18 +774,19 @@ fn orders(world: &mut World) {
         Target { jsn, leaf: Leaf::decode(leaf).expect("a leaf").hash() }
     };
     let data: Vec<u64> = (1..9).collect();
-    let sound = Order { until: 999, targets: data[..3].iter().map(|jsn| target(world, ledger, *jsn)).collect() };
+    let occult = |targets: Vec<Target>| Order { until: 999, action: Action::Occult(targets) };
+    let sound = occult(data[..3].iter().map(|jsn| target(world, ledger, *jsn)).collect());
     let size = world.cluster.size_of(head, ledger);
     let by_bank = |number, order: &Order, others: &[(&str, u8)]| ordered(ledger, ("bank", 0), number, order, others);
     let court = &[("court", 3)][..];
-    let with = |targets: Vec<Target>| Order { targets, ..sound.clone() };
+    let with = occult;
     let expired = Order { until: size - 1, ..sound.clone() };
     let founding = with(vec![target(world, ledger, 0)]);
     let other_leaf = with(vec![Target { jsn: 4, leaf: Digest([4; 32]) }]);
     let to_come = with(vec![Target { jsn: size, leaf: Digest([4; 32]) }]);
     let same_version = by_bank(5, &to_come, court);
     let rest = with(data[3..].iter().map(|jsn| target(world, ledger, *jsn)).collect());
-    let of_wide = Order { until: 999, targets: vec![target(world, wide, 2)] };
+    let of_wide = occult(vec![target(world, wide, 2)]);
     world.round(vec![
         by_bank(5, &sound, &[]),
         by_bank(5, &sound, &[("shop", 2)]),
@@ -774,14 +800,106 @@ fn orders(world: &mut World) {
         by_bank(5, &founding, court),
         by_bank(5, &other_leaf, court),
         by_bank(5, &with(Vec::new()), court),
-        by_bank(5, &with(vec![sound.targets[1], sound.targets[0]]), court),
+        by_bank(5, &with(vec![sound.targets()[1], sound.targets()[0]]), court),
         same_version,
         by_bank(5, &sound, court),
         by_bank(6, &sound, court),
         ordered(ledger, ("court", 3), 1, &rest, &[("bank", 0)]),
         ordered(wide, ("bank", 0), 2, &of_wide, court),
     ]);
-    world.round(vec![by_bank(6, &with(vec![sound.targets[2]]), court)]);
+    world.round(vec![by_bank(6, &with(vec![sound.targets()[2]]), court)]);
+    purges(world);
+}
+
+/// Purges of the spread ledger: a recall, journals that are kept, sweeps, and in the end one that
+/// closes the ledger. What is refused stands among it.
+fn purges(world: &mut World) {
+    let ledger = world.spread;
+    let order = |action| Order { until: 999, action };
+    let by = |world: &World, (name, seed): (&'static str, u8), action, others: &[(&str, u8)]| {
+        let record = world.cluster.value(world.head(), &member_key(ledger, member(name))).expect("a member");
+        let number = Member::decode(record).expect("a member").lane(0) + 1;
+        ordered(ledger, (name, seed), number, &order(action), others)
+    };
+    let (bank, mill, shop, court) = (("bank", 0), ("mill", 1), ("shop", 2), ("court", 3));
+    let purge = |world: &World, before: u64| {
+        let head = world.cluster.value(world.head(), &head_key(ledger)).expect("a head");
+        let Head { edge, .. } = Head::decode(head).expect("a head");
+        let (size, root) = (edge.size(), edge.root());
+        PurgeOrder { before, closes: false, size, root, authors: 3, absent: Vec::new() }
+    };
+    let first = purge(world, 6);
+    let with = |change: &dyn Fn(&mut PurgeOrder)| {
+        let mut order = first.clone();
+        change(&mut order);
+        Action::Purge(order)
+    };
+    let absent = Absent { member: member("mill"), revocation: 3 };
+    let all = [mill, shop];
+    let at = world.cluster.size_of(world.head(), ledger);
+    world.round(vec![
+        by(world, bank, with(&|_| ()), &[shop]),
+        by(world, bank, with(&|it| it.authors = 2), &all),
+        by(world, bank, with(&|it| it.authors = 4), &all),
+        by(world, bank, with(&|it| it.root = Digest([1; 32])), &all),
+        by(world, bank, with(&|it| it.before = 2), &all),
+        by(world, bank, with(&|it| it.closes = true), &all),
+        by(world, bank, with(&|it| it.absent = vec![absent]), &[shop, court]),
+        by(world, bank, with(&|it| it.before = 0), &all),
+        by(world, mill, with(&|_| ()), &[bank, shop]),
+        by(world, bank, with(&|_| ()), &all),
+        by(world, court, Action::Recall { purge: at + 1 }, &[]),
+        by(world, court, Action::Recall { purge: at }, &[]),
+    ]);
+    let again = world.cluster.size_of(world.head(), ledger);
+    let second = purge(world, 6);
+    world.round(vec![by(world, bank, Action::Purge(second), &all)]);
+    let retain = |journals| Action::Retain { purge: again, journals };
+    let whole = request_of(world, ledger, 4);
+    world.round(vec![
+        by(world, shop, retain(vec![0]), &[]),
+        by(world, shop, retain(vec![6, 7]), &[]),
+        by(world, shop, retain(whole[1..].to_vec()), &[]),
+        by(world, shop, retain(whole), &[]),
+    ]);
+    let sweep = |from, to| Action::Sweep { purge: again, from, to };
+    world.round(vec![by(world, bank, sweep(0, 4), &[])]);
+    for number in 1..4 {
+        let late = Signed { lane: 9, ..fields(ledger, "shop", number) };
+        let late = late.sign(&key(2), vec![item(DATA, &["lot-7", "bill-1"], b"later")]);
+        world.round(vec![(late, Some(2))]);
+    }
+    world.round(vec![
+        by(world, bank, sweep(1, 4), &[]),
+        by(world, bank, sweep(0, 7), &[]),
+        by(world, shop, sweep(0, 4), &[]),
+        by(world, bank, sweep(0, 4), &[]),
+        by(world, mill, Action::Recall { purge: again }, &[]),
+    ]);
+    world.round(vec![by(world, bank, sweep(4, 6), &[])]);
+    let size = world.cluster.size_of(world.head(), ledger);
+    let last = PurgeOrder { closes: true, authors: 4, ..purge(world, size) };
+    world.round(vec![by(world, bank, Action::Purge(last), &[mill, shop, court])]);
+    let closed = fields(ledger, "mill", 99).sign(&key(1), vec![item(DATA, &[], b"too late")]);
+    for _ in 0..5 {
+        let elsewhere = fields(world.compact, "bank", next_of_bank(world)).sign(&key(0), vec![item(DATA, &[], b"on")]);
+        world.round(vec![(closed.clone(), Some(1)), (elsewhere, Some(0))]);
+    }
+    world.round(vec![by(world, bank, Action::Sweep { purge: size, from: 6, to: size }, &[])]);
+}
+
+/// The number of the bank's next request to the compact ledger.
+fn next_of_bank(world: &World) -> u64 {
+    let record = world.cluster.value(world.head(), &member_key(world.compact, member("bank"))).expect("a member");
+    Member::decode(record).expect("a member").lane(0) + 1
+}
+
+/// All journals of the request of a journal.
+fn request_of(world: &World, ledger: LedgerId, jsn: u64) -> Vec<u64> {
+    let leaf = world.cluster.value(world.head(), &leaf_key(ledger, jsn)).expect("there");
+    let leaf = Leaf::decode(leaf).expect("a leaf");
+    let first = jsn - u64::from(leaf.index);
+    (first..first + u64::from(leaf.of)).collect()
 }
 
 /// A request to occult, by an author and with approvals.
@@ -806,7 +924,7 @@ fn stored_requests_are_judged_and_applied_as_stored() {
     for case in stored["rounds"].as_array().expect("a list") {
         let ground = |key: &[u8]| records.get(key).cloned();
         let numbers: Vec<u64> = case["stamp"].as_array().expect("two").iter().filter_map(Value::as_u64).collect();
-        let mut round = Round::new(&ground, Stamp::new(numbers[0], numbers[1]));
+        let mut round = Round::new(&ground, Stamp::new(numbers[0], numbers[1]), 0);
         let mut puts = Vec::new();
         for request in case["requests"].as_array().expect("a list") {
             let item = |item: &Value| {
@@ -840,7 +958,7 @@ fn stored_requests_are_judged_and_applied_as_stored() {
         assert!(json!(of_heads) == case["heads"], "the heads of {}", case["stamp"]);
         puts.extend(heads.into_iter().flat_map(|head| head.operations));
         for operation in puts {
-            let Change::Put(value) = operation.change else { panic!("a ledger deletes nothing") };
+            let Change::Put(value) = operation.change else { panic!("no order is among them") };
             records.insert(operation.key.to_vec(), value);
         }
     }
@@ -854,7 +972,7 @@ fn vectors_of_ledgers() {
     more_rounds(&mut world);
     let mut rounds = Vec::new();
     let mut records: BTreeMap<Vec<u8>, Bytes> = BTreeMap::new();
-    for ((stamp, requests), answers) in world.rounds.iter().zip(&world.answers) {
+    for (at, ((stamp, requests), answers)) in world.rounds.iter().zip(&world.answers).enumerate() {
         let asked = |((request, seed), answer): (&(Request, Option<u8>), &Option<_>)| {
             let items: Vec<Value> = request
                 .items
@@ -880,35 +998,42 @@ fn vectors_of_ledgers() {
             })
         };
         let ground = |key: &[u8]| records.get(key).cloned();
-        let mut round = Round::new(&ground, *stamp);
+        // A round that applied nothing is no version, and the next one has its number.
+        let applied = answers.iter().flatten().any(Result::is_ok);
+        let now_ms = world.times[at];
+        let mut round = Round::new(&ground, *stamp, now_ms);
+        let before = world.cluster.versions.range(..*stamp).next_back().expect("genesis").0;
         for (request, seed) in requests {
             if let Ok(mut checked) = request.clone().check(world.cluster.cluster) {
                 seed.map(|seed| checked.verify(&common::grain::public(seed)));
                 checked.verify_approvals(common::grain::keys_of);
-                drop(round.append(&checked));
+                drop(round.append(&world.cluster.with_facts(*before, &checked)));
             }
         }
         let heads = round.close();
+        assert_eq!(heads.is_empty(), !applied);
         rounds.push(json!({
-            "stamp": stamp_json(*stamp),
+            "stamp": stamp_json(*stamp), "now_ms": now_ms,
             "requests": requests.iter().zip(answers).map(asked).collect::<Vec<_>>(),
             "heads": heads.iter().map(head_json).collect::<Vec<_>>(),
         }));
         let appended = answers.iter().flatten().flatten().flat_map(|appended| &appended.operations);
         for operation in appended.chain(heads.iter().flat_map(|head| &head.operations)) {
-            let Change::Put(value) = &operation.change else { panic!("a ledger deletes nothing") };
-            records.insert(operation.key.to_vec(), value.clone());
+            match &operation.change {
+                Change::Put(value) => drop(records.insert(operation.key.to_vec(), value.clone())),
+                Change::Delete => drop(records.remove(&operation.key[..])),
+            }
         }
     }
     let list = |size: u64| {
         let mut edge = Edge::default();
         (0..size).for_each(|at| edge.push(sha256(&at.to_le_bytes()), &mut Vec::new()));
-        json!({ "leaves": size, "root": edge.root().to_string(), "head": text(&Head { purged: 0, edge }.encode()) })
+        json!({ "leaves": size, "root": edge.root().to_string(), "head": text(&Head { edge, ..Head::default() }.encode()) })
     };
     compare(
         "ledgers.json",
         &json!({
-            "about": "Ledgers of members (section 18): lists, requests with what follows from them, and proofs of journals and lineages. In `lists`, leaf i is the SHA-256 of i as u64; `head` has purged 0. In `rounds`, `key` is the one under which the signature was verified. The last rounds have orders to occult.",
+            "about": "Ledgers of members (section 18): lists, requests with what follows from them, and proofs of journals and lineages. In `lists`, leaf i is the SHA-256 of i as u64; `head` has purged 0 and no authors. In `rounds`, `key` is the one under which the signature was verified, `now_ms` is the timestamp of the header, and an operation without a value deletes. The last rounds have orders.",
             "cluster": world.cluster.cluster.to_string(),
             "vkey": trusted(&world).to_string(),
             "lists": Vec::from([0, 1, 15, 16, 17, 255, 256, 257, 300, 4096, 4097].map(list)),
@@ -916,6 +1041,15 @@ fn vectors_of_ledgers() {
             "cases": cases(),
         }),
     );
+}
+
+/// The version of the last sweep of the first purge.
+fn first_purge(world: &World) -> Stamp {
+    let swept = |stamp: &&Stamp| {
+        let record = world.cluster.value(**stamp, &purge_key(world.spread)).map(Purge::decode);
+        record.is_some_and(|purge| purge.expect("a purge").state == PurgeState::Swept)
+    };
+    *world.cluster.versions.keys().find(swept).expect("there is one")
 }
 
 fn cases() -> Vec<Value> {
@@ -947,6 +1081,18 @@ fn cases() -> Vec<Value> {
         }
     }
     let signed = signed_lies().into_iter().chain([unsigned()]).map(|(_, lie)| lie);
+    let swept = with_orders();
+    for (name, clue_text, newest) in [
+        ("a lineage behind a purge", "lot-7", None),
+        ("a lineage behind a purge, with a journal that was kept", "bill-1", None),
+        ("the newest of a lineage behind a purge", "bill-1", Some(2)),
+    ] {
+        let stamp = first_purge(&swept);
+        let file = swept.cluster.prove_lineage(stamp, swept.spread, clue(swept.spread, clue_text), newest, NONE);
+        let bytes = encode(&file);
+        let verified = verify(&bytes, &trusted(&swept), None).expect("it holds");
+        cases.push(json!({ "name": name, "file": text(&bytes), "failed step": null, "claim": claim(&verified) }));
+    }
     for (name, file, step) in lies(&world).into_iter().chain(signed) {
         cases.push(json!({ "name": name, "file": text(&encode(&file)), "failed step": step.name(), "claim": null }));
     }

@@ -1783,8 +1783,20 @@ class Places:
     def founding(self):
         return self.key(b"\x08")
 
+    def purge(self):
+        return self.key(b"\7")
+
     def public_key(self, key):
         return self.key(b"\x09" + key)
+
+    def retained(self, jsn):
+        return self.key(b"\x0a" + be64(jsn))
+
+    def retains(self, member):
+        return self.key(b"\x0b" + member)
+
+    def author(self, number):
+        return self.key(b"\x0c" + be64(number))
 
 
 # Section 18: what members send. Decoders fail at the step "format".
@@ -1874,14 +1886,20 @@ def read_grant(r):
     return grant
 
 
+class LedgerRules:
+    """The rules of a ledger: times in seconds and days, and who may occult."""
+
+    def __init__(self, r):
+        self.notice, self.absent_days, self.retain_max, self.occult = r.u32(), r.u32(), r.u32(), r.u8()
+        r.u32()
+
+
 def read_founding(payload):
-    """Decodes the payload of a founding into (name, spread, grants, who may occult)."""
+    """Decodes the payload of a founding into (name, spread, grants, policy)."""
     r = Reader(payload)
     need(r.u8() == 1, "format", "the format of a founding")
     name, spread = read_name(r), r.flag()
-    r.take(12)
-    occult = r.u8()
-    r.u32()
+    policy = LedgerRules(r)
     grants = read_list(r, 1, 256, "grants", read_grant)
     for what in ("authorities", "time authorities"):
         read_list(r, 0, 8, what, read_certificate)
@@ -1889,8 +1907,9 @@ def read_founding(payload):
     names, keys = {grant[0] for grant in grants}, {grant[2] for grant in grants}
     need(len(names) == len(keys) == len(grants), "format", "a name or key twice")
     need(any(grant[1] & OWNER for grant in grants), "format", "a founding without an owner")
-    need(occult < 2 or occult == 2 and len(grants) == 1, "format", "who may make journals occult")
-    return name, spread, grants, occult
+    alone = policy.occult == 2 and len(grants) == 1
+    need(policy.occult < 2 or alone, "format", "who may make journals occult")
+    return name, spread, grants, policy
 
 
 def read_agent(r):
@@ -1933,29 +1952,66 @@ def read_changes(payload):
     return changes
 
 
-def read_target(r):
-    """(jsn, leaf hash)."""
-    return r.u64(), r.take(32)
+def ascending(values):
+    return all(a < b for a, b in zip(values, values[1:]))
+
+
+def read_occult(r):
+    """[(jsn, leaf hash)]"""
+    targets = read_list(r, 1, 1024, "journals", lambda r: (r.u64(), r.take(32)))
+    need(ascending([jsn for jsn, _ in targets]), "format", "the order of journals")
+    return targets
+
+
+def read_purge_order(r):
+    """(before, closes, size, root, authors, [(absent member, revocation)])"""
+    before, closes, size, root, authors = r.u64(), r.flag(), r.u64(), r.take(32), r.u32()
+    absent = read_list(r, 0, 256, "absent members", lambda r: (r.take(16), r.u64()))
+    need(0 < before <= size, "format", "the journals of a purge")
+    need(ascending([member for member, _ in absent]), "format", "the order of absent members")
+    need(authors <= 513, "format", "the number of authors")
+    return before, closes, size, root, authors, absent
+
+
+def read_retain(r):
+    """(purge, [jsn])"""
+    purge, journals = r.u64(), read_list(r, 1, 1024, "journals", lambda r: r.u64())
+    need(ascending(journals), "format", "the order of journals")
+    return purge, journals
+
+
+def read_sweep(r):
+    """(purge, from, to)"""
+    purge, start, end = r.u64(), r.u64(), r.u64()
+    need(0 < end - start <= 1024, "format", "the journals of a sweep")
+    return purge, start, end
+
+
+# What orders do: a name, and what it reads.
+ACTIONS = [
+    ("occult", read_occult),
+    ("purge", read_purge_order),
+    ("retain", read_retain),
+    ("recall", lambda r: r.u64()),
+    ("sweep", read_sweep),
+]
 
 
 class Order:
-    """An order to occult journals.
-
-    It has `until`, `targets` (jsn, leaf hash) and `approvals` (member, signature).
-    """
+    """An order: `until`, what it does (`action` and `what`), and `approvals` (member, signature)."""
 
     def __init__(self, payload):
         r = Reader(payload)
         need(r.u8() == 1, "format", "the format of an order")
-        self.until = r.u64()
-        need(r.u8() == 0, "format", "the kind of an order")
-        self.targets = read_list(r, 1, 1024, "journals", read_target)
-        need(all(a[0] < b[0] for a, b in zip(self.targets, self.targets[1:])), "format", "the order of journals")
+        self.until, kind = r.u64(), r.u8()
+        need(kind < len(ACTIONS), "format", "the kind of an order")
+        self.action, read = ACTIONS[kind]
+        self.what = read(r)
         self.data = payload[: r.at]
-        self.approvals = read_list(r, 0, 16, "approvals", lambda r: (r.take(16), r.take(64)))
+        most = 256 if self.action in ("occult", "purge") else 0
+        self.approvals = read_list(r, 0, most, "approvals", lambda r: (r.take(16), r.take(64)))
         r.end()
-        members = [member for member, _ in self.approvals]
-        need(all(a < b for a, b in zip(members, members[1:])), "format", "the order of approvals")
+        need(ascending([member for member, _ in self.approvals]), "format", "the order of approvals")
 
     def message(self, cluster, ledger):
         """What a member signs to approve it."""
@@ -2030,46 +2086,117 @@ class Leaves:
             right = [mth(hashes + right)] if hashes else right
         return mth(right)
 
-    def head(self, purged):
-        """The value of the record head."""
-        return u8(1) + u64(purged) + u64(self.size) + b"".join(h for hashes in self.levels for h in hashes)
+    def before(self, size, tile):
+        """The list as it was at a smaller size; `tile` gives the hashes of a full one."""
+        levels = []
+        while size >> 4 * len(levels):
+            level = len(levels)
+            index, count = size >> 4 * (level + 1), (size >> 4 * level) % 16
+            here = self.size >> 4 * (level + 1) == index
+            levels.append((self.levels[level] if here else tile(level, index))[:count])
+        return Leaves(size, levels)
 
 
-def read_head(data):
-    """Decodes the record head into (purged, list)."""
-    r = Reader(data)
-    need(r.u8() == 1, "format", "the format of a head")
-    purged, size, levels = r.u64(), r.u64(), []
-    while size >> 4 * len(levels):
-        levels.append([r.take(32) for _ in range((size >> 4 * len(levels)) % 16)])
-    r.end()
-    return purged, Leaves(size, levels)
+class Head:
+    """The record head: closed, purged, the number of authors, and the list."""
+
+    def __init__(self, closed=False, purged=0, authors=0, list=None):
+        self.closed, self.purged, self.authors, self.list = closed, purged, authors, list or Leaves()
+
+    @staticmethod
+    def read(data):
+        r = Reader(data)
+        need(r.u8() == 1, "format", "the format of a head")
+        head = Head(r.flag(), r.u64(), r.u64())
+        size, levels = r.u64(), []
+        while size >> 4 * len(levels):
+            levels.append([r.take(32) for _ in range((size >> 4 * len(levels)) % 16)])
+        r.end()
+        head.list = Leaves(size, levels)
+        return head
+
+    def encode(self):
+        parts = [u8(1), u8(self.closed), u64(self.purged), u64(self.authors), u64(self.list.size)]
+        return b"".join(parts + [hash for hashes in self.list.levels for hash in hashes])
 
 
-def clue_record(count, last, chain):
-    return u8(1) + u64(count) + u64(last) + chain
+class Clue:
+    """The record of a clue."""
+
+    def __init__(self, count=0, last=0, chain=bytes(32), gone=0, chain_gone=bytes(32)):
+        self.count, self.last, self.chain, self.gone, self.chain_gone = count, last, chain, gone, chain_gone
+
+    @staticmethod
+    def read(data):
+        r = Reader(data)
+        need(r.u8() == 1, "format", "the format of a clue's record")
+        clue = Clue(r.u64(), r.u64(), r.take(32), r.u64(), r.take(32))
+        r.end()
+        need(clue.gone <= clue.count, "format", "more journals that are gone than there were")
+        need(clue.gone or clue.chain_gone == bytes(32), "format", "a chain over no journals")
+        return clue
+
+    def encode(self):
+        return u8(1) + u64(self.count) + u64(self.last) + self.chain + u64(self.gone) + self.chain_gone
 
 
-def read_clue_record(data):
-    """Decodes the record of a clue into (count, last jsn, chain)."""
-    r = Reader(data)
-    need(r.u8() == 1, "format", "the format of a clue's record")
-    record = (r.u64(), r.u64(), r.take(32))
-    r.end()
-    return record
-
-
-def cell_record(jsn, leaf, before):
-    return u8(1) + u64(jsn) + leaf + some(before is not None, before)
+def cell_record(jsn, leaf):
+    return u8(1) + u64(jsn) + leaf
 
 
 def read_cell(data):
-    """Decodes a cell into (jsn, leaf hash, chain before or None)."""
+    """Decodes a cell into (jsn, leaf hash)."""
     r = Reader(data)
     need(r.u8() == 1, "format", "the format of a cell")
-    cell = (r.u64(), r.take(32), r.take(32) if r.flag() else None)
+    cell = (r.u64(), r.take(32))
     r.end()
     return cell
+
+
+PENDING, SWEEPING, SWEPT, RECALLED = range(4)
+
+
+class Purge:
+    """The record of the newest purge."""
+
+    def __init__(self, order, stamp, before, closes, state, swept):
+        self.order, self.stamp, self.before = order, stamp, before
+        self.closes, self.state, self.swept = closes, state, swept
+
+    @staticmethod
+    def read(data):
+        r = Reader(data)
+        need(r.u8() == 1, "format", "the format of a purge")
+        purge = Purge(r.u64(), r.stamp(), r.u64(), r.flag(), r.u8(), r.u64())
+        r.end()
+        need(purge.state <= RECALLED, "format", "the state of a purge")
+        return purge
+
+    def encode(self):
+        epoch, version = self.stamp
+        parts = [u8(1), u64(self.order), u64(epoch), u64(version), u64(self.before), u8(self.closes), u8(self.state)]
+        return b"".join(parts) + u64(self.swept)
+
+
+def retained_record(order, member):
+    return u8(1) + u64(order) + member
+
+
+def retains_record(order, count):
+    return u8(1) + u64(order) + u32(count)
+
+
+def author_record(member, first):
+    return u8(1) + member + u64(first)
+
+
+def read_small(data, *fields):
+    """Decodes a small record of integers and bytes, whose fields `fields` read."""
+    r = Reader(data)
+    need(r.u8() == 1, "format", "the format of a record")
+    values = [field(r) for field in fields]
+    r.end()
+    return values
 
 
 class Member:
@@ -2174,7 +2301,7 @@ class Posted:
         need(mth(hashes) == request.root, "format", "other items than were signed")
         self.founding = read_founding(self.payload) if self.kind == FOUNDING else None
         self.changes = read_changes(self.payload) if self.kind == MEMBERS else []
-        self.order = Order(self.payload) if self.kind == ORDER else None
+        self.order, self.effect = Order(self.payload) if self.kind == ORDER else None, None
         own = self.order and request.member in (member for member, _ in self.order.approvals)
         need(not own, "format", "an order that its author approves")
 
@@ -2209,10 +2336,10 @@ class Ledger:
     those that became full.
     """
 
-    def __init__(self, number, records, purged, leaves):
-        self.id, self.records, self.purged, self.list = number, records, purged, leaves
-        self.places, self.before = Places(number), leaves.size
-        self.members, self.keys, self.tiles = {}, {}, []
+    def __init__(self, number, records, head):
+        self.id, self.records, self.head, self.list = number, records, head, head.list
+        self.places, self.before = Places(number), head.list.size
+        self.members, self.keys, self.tiles, self.occulted = {}, {}, [], set()
 
     def member(self, member):
         """A member or agent; None if there is none with this id."""
@@ -2226,13 +2353,47 @@ class Ledger:
         return self.members.setdefault(member, self.member(member))
 
     def clue(self, clue):
-        """(count, last jsn, chain) of a clue hash."""
+        """The record of a clue hash."""
         record = self.records.get(self.places.clue(clue))
-        return (0, 0, bytes(32)) if record is None else read_clue_record(record)
+        return Clue() if record is None else Clue.read(record)
 
-    def occult(self):
-        """Who may occult, by journal 0."""
+    def policy(self):
+        """The rules of journal 0."""
         return read_founding(self.records[self.places.founding()])[3]
+
+    def leaf(self, jsn):
+        """A leaf; None if there is none."""
+        record = self.records.get(self.places.leaf(jsn))
+        return None if record is None else Leaf(record)
+
+    def leaf_before(self, jsn):
+        """A leaf that was there before this version; None if it was not."""
+        return self.leaf(jsn) if jsn < self.before else None
+
+    def retained(self, jsn):
+        return self.places.retained(jsn) in self.records
+
+    def purge(self):
+        record = self.records.get(self.places.purge())
+        return None if record is None else Purge.read(record)
+
+    def author(self, number):
+        """(member, first jsn) of an author; None if there are fewer."""
+        record = self.records.get(self.places.author(number))
+        return record and read_small(record, lambda r: r.take(16), Reader.u64)
+
+    def root_at(self, size):
+        """The root of the list when it had `size` leaves; None if it has fewer."""
+        if size > self.list.size:
+            return None
+        new = dict(self.tiles)
+
+        def tile(level, index):
+            place = self.places.tile(level, index)
+            hashes = new[place] if place in new else self.records[place]
+            return [hashes[at : at + 32] for at in range(0, 512, 32)]
+
+        return self.list.before(size, tile).root()
 
     def add(self, leaf):
         for level, index, hashes in self.list.append(leaf):
@@ -2241,7 +2402,7 @@ class Ledger:
     def close(self):
         """The operations of the entry head."""
         members = [(self.places.member(id), self.members[id].encode()) for id in sorted(self.members)]
-        return self.tiles + members + [(self.places.head(), self.list.head(self.purged))]
+        return self.tiles + members + [(self.places.head(), self.head.encode())]
 
 
 class Changing:
@@ -2278,7 +2439,7 @@ class Changing:
         self.members[member] = Member(name, roles, agent, [(key, self.since, None)])
 
     def join(self, name, roles, key):
-        need(self.ledger.occult() != 2, "change", "a member beside an owner who occults alone")
+        need(self.ledger.policy().occult != 2, "change", "a member beside an owner who occults alone")
         self.add(name, roles, None, key)
 
     def roles(self, member, roles):
@@ -2306,17 +2467,181 @@ class Changing:
         self.add(name, WRITER, (self.request.member, prefix, until), key)
 
 
+DAY_MS = 86_400_000
+
+
+class Effect:
+    """What an order does, judged over a ledger. Nothing is changed before the order is appended.
+
+    `now` is the time of the version with this stamp, and `times` has those of the versions so far.
+    """
+
+    def __init__(self, ledger, request, order, now, stamp, times):
+        self.ledger, self.request, self.order = ledger, request, order
+        self.now, self.stamp, self.times = now, stamp, times
+        head = ledger.head
+        self.closed, self.purged, self.size = head.closed, head.purged, ledger.list.size
+        self.operations, self.clues, self.occulted = [], {}, []
+
+    def judge(self, author):
+        ledger, order = self.ledger, self.order
+        self.author, roles = author, author.roles
+        self.signers, message = [self.request.member], order.message(self.request.cluster, self.request.ledger)
+        for id, signature in order.approvals:
+            member = ledger.member(id)
+            need(member and member.agent is None, "approval", "an approval by no member")
+            key = member.key_at(self.size)
+            need(key and ed_verify(key, message, signature), "approval", "an approval that its member did not sign")
+            roles |= member.roles
+            self.signers.append(id)
+        self.roles = roles
+        if order.action != "occult":
+            self.in_time()
+        getattr(self, order.action)(order.what)
+
+    def in_time(self):
+        need(self.size <= self.order.until, "order", "an order that came too late")
+
+    def put(self, key, value):
+        self.operations.append((key, value))
+
+    def occult(self, targets):
+        occult = self.ledger.policy().occult
+        need(occult != 0, "order", "an order in a ledger where nobody may occult")
+        need(self.roles & OWNER, "approval", "an order without an owner")
+        need(occult == 2 or self.roles & REGULATOR, "approval", "an order without a regulator")
+        self.in_time()
+        for jsn, hash in targets:
+            self.target(jsn, hash)
+            self.put(self.ledger.places.mark(jsn), mark_record(self.size))
+            self.occulted.append(jsn)
+
+    def target(self, jsn, hash):
+        ledger = self.ledger
+        need(ledger.places.mark(jsn) not in ledger.records, "order", "a journal that is occulted")
+        need(jsn >= self.purged or ledger.retained(jsn), "order", "a journal that was purged")
+        leaf = ledger.leaf_before(jsn)
+        need(leaf, "order", "a journal that was not there")
+        need(leaf.hash == hash, "order", "another leaf")
+        need(leaf.kind == DATA, "order", "a journal that holds no data")
+
+    def purge(self, what):
+        before, closes, size, root, authors, absent = what
+        ledger, old = self.ledger, self.ledger.purge()
+        need(old is None or old.state in (SWEPT, RECALLED), "order", "a purge beside another one")
+        need(before > self.purged, "order", "journals that are purged")
+        need(ledger.root_at(size) == root, "order", "a root that the list never had")
+        need(not (closes and self.closed), "order", "a ledger that is closed already")
+        whole = before == self.size
+        need(whole or not closes, "order", "a ledger that is closed with journals that stay")
+        leaf = ledger.leaf_before(before)
+        need(whole or leaf and leaf.index == 0, "order", "a purge that ends within a request")
+        self.affected(before, authors, absent)
+        self.closed = self.closed or closes
+        swept = old.swept if old else 0
+        purge = Purge(self.size, self.stamp, before, closes, PENDING, swept)
+        self.put(ledger.places.purge(), purge.encode())
+
+    def affected(self, before, count, absent):
+        """Checks that those have signed whose journals go, or are absent."""
+        ledger, away = self.ledger, {member for member, _ in absent}
+        for number in range(1, count + 1):
+            author = ledger.author(number)
+            need(author, "approval", "more authors than there are")
+            need(author[0] in self.signers or author[0] in away, "approval", "an author who has not signed")
+        rest = ledger.author(count + 1)
+        need(rest is None or rest[1] >= before, "approval", "an author who is left out")
+        days = ledger.policy().absent_days
+        for id, revocation in absent:
+            member, leaf = ledger.member(id), ledger.leaf_before(revocation)
+            ended = member and member.keys[-1][2]
+            need(ended == revocation + 1 and days and leaf, "approval", "a member who is not absent")
+            since = self.times.get(leaf.stamp[1])
+            long = since is not None and since + days * DAY_MS <= self.now
+            need(long, "approval", "a member who is not absent for long")
+        need(not absent or self.roles & REGULATOR, "approval", "absent members without a regulator")
+
+    def named(self, number, *states):
+        """The purge with this number, in one of these states."""
+        purge = self.ledger.purge()
+        need(purge and purge.order == number and purge.state in states, "order", "another purge")
+        return purge
+
+    def retain(self, what):
+        (number, journals), ledger, member = what, self.ledger, self.request.member
+        purge, among = self.named(number, PENDING), set(journals)
+        for jsn in journals:
+            need(self.purged <= jsn < purge.before, "order", "a journal that the purge does not take")
+            need(not ledger.retained(jsn), "order", "a journal that is retained")
+            leaf = ledger.leaf_before(jsn)
+            need(leaf and leaf.kind == DATA, "order", "a journal that needs no retaining")
+            first, last = leaf.index == 0, leaf.index + 1 == leaf.of
+            need((first or jsn - 1 in among) and (last or jsn + 1 in among), "order", "a part of a request")
+        record = ledger.records.get(ledger.places.retains(member))
+        old, count = read_small(record, Reader.u64, Reader.u32) if record else (None, 0)
+        count = len(journals) + (count if old == number else 0)
+        need(count <= ledger.policy().retain_max, "order", "more journals than a member may retain")
+        for jsn in journals:
+            self.put(ledger.places.retained(jsn), retained_record(self.size, member))
+        self.put(ledger.places.retains(member), retains_record(number, count))
+
+    def recall(self, number):
+        purge, author = self.named(number, PENDING), self.author
+        affected = author.journals and author.journals[0] < purge.before
+        need(author.roles & (OWNER | REGULATOR) or affected, "role", "a member whom the purge does not affect")
+        self.closed = self.closed and not purge.closes
+        purge.state = RECALLED
+        self.put(self.ledger.places.purge(), purge.encode())
+
+    def sweep(self, what):
+        (number, start, end), ledger = what, self.ledger
+        purge = self.named(number, PENDING, SWEEPING)
+        need(start == self.purged and end <= purge.before, "order", "other journals than the next ones")
+        if purge.state == PENDING:
+            since = self.times.get(purge.stamp[1]) if purge.stamp[1] < self.stamp[1] else None
+            over = since is not None and since + ledger.policy().notice * 1000 <= self.now
+            need(over, "order", "a time of notice that is not over")
+        fresh = any(start <= jsn < end for jsn in ledger.occulted)
+        need(not fresh, "order", "a journal that was occulted in this version")
+        for jsn in range(start, end):
+            self.sweep_journal(ledger.leaf(jsn))
+        self.purged = end
+        purge.state, purge.swept = SWEPT if end == purge.before else SWEEPING, self.stamp[1]
+        self.put(ledger.places.purge(), purge.encode())
+        if purge.state == SWEPT and purge.closes:
+            self.put(name_key(read_founding(ledger.records[ledger.places.founding()])[0]), None)
+
+    def sweep_journal(self, leaf):
+        ledger, places = self.ledger, self.ledger.places
+        for clue, ordinal in leaf.clues:
+            record = self.clues.setdefault(clue, ledger.clue(clue))
+            record.gone, record.chain_gone = ordinal, chain_of(record.chain_gone, leaf.jsn, leaf.hash)
+        if leaf.kind != DATA or ledger.retained(leaf.jsn):
+            return
+        keys = [places.leaf(leaf.jsn), places.envelope(leaf.jsn)]
+        keys += [places.cell(clue, ordinal) for clue, ordinal in leaf.clues]
+        for key in keys:
+            self.put(key, None)
+
+    def apply(self):
+        """Takes over the head's part."""
+        head = self.ledger.head
+        head.closed, head.purged = self.closed, self.purged
+        self.ledger.occulted.update(self.occulted)
+
+
 class Round:
     """The requests of one version, judged in their order over the records before it.
 
     `roots` gives the root of the root log at a size; without it, the seen root is not checked.
-    Keys and values in `records` are those of the state and of all appends so far. `open` has the
-    ledgers with an append.
+    Keys and values in `records` are those of the state and of all appends so far. `now` is the time
+    of this version, and `times` has those of earlier ones by their numbers. `open` has the ledgers
+    with an append.
     """
 
-    def __init__(self, cluster, stamp, records, roots=None):
+    def __init__(self, cluster, stamp, records, roots=None, now=0, times=None):
         self.cluster, self.stamp, self.records, self.roots = cluster, stamp, dict(records), roots
-        self.open = {}
+        self.now, self.times, self.open = now, dict(times or {}), {}
 
     def take(self, signed, signature, items):
         """Judges a request and returns (failure, None), or (None, what is appended).
@@ -2339,7 +2664,7 @@ class Round:
         head = self.records.get(Places(number).head())
         if number in self.open or head is None:
             return self.open.get(number)
-        return Ledger(number, self.records, *read_head(head))
+        return Ledger(number, self.records, Head.read(head))
 
     def check_seen(self, request):
         """Rule 1."""
@@ -2360,7 +2685,7 @@ class Round:
         need(request.number == 1, "lane", "a founding that is not number 1 of its lane")
         for clue, wanted in request.conditions:
             need(wanted == 0, "size" if clue is None else "count", "a condition that does not hold")
-        ledger = Ledger(number, self.records, 0, Leaves())
+        ledger = Ledger(number, self.records, Head())
         for name, roles, key in grants:
             ledger.members[member_id(name)] = Member(name, roles, None, [(key, 0, None)])
             ledger.keys[key] = member_id(name)
@@ -2372,6 +2697,7 @@ class Round:
         self.check_seen(request)
         ledger = self.ledger(request.ledger)
         need(ledger is not None, "ledger", "no ledger")
+        need(posted.kind == ORDER or not ledger.head.closed, "closed", "a ledger that takes orders only")
         author = ledger.member(request.member)
         need(author and author.agent is None, "member", "not a member")
         signer = author
@@ -2384,61 +2710,50 @@ class Round:
         if posted.kind == DATA:
             need(author.roles & WRITER, "role", "not a writer")
         if posted.kind == ORDER:
-            need(author.roles & (OWNER | REGULATOR), "role", "neither owner nor regulator")
+            roles = {"occult": OWNER | REGULATOR, "purge": OWNER, "sweep": OWNER}.get(posted.order.action)
+            need(roles is None or author.roles & roles, "role", "an order that needs another role")
         for change in posted.changes:
             need(may_change(ledger, request.member, author, change), "role", "a change that needs another role")
         number = signer.lanes.get(request.lane, (0, 0))[0] + 1
         need(request.number == number, "lane", "not the next number of the lane")
         for clue, wanted in request.conditions:
-            found = ledger.list.size if clue is None else ledger.clue(clue)[0]
+            found = ledger.list.size if clue is None else ledger.clue(clue).count
             need(found == wanted, "size" if clue is None else "count", "a condition that does not hold")
         Changing(ledger, request).make(posted.changes)
         if posted.order is not None:
-            self.judge_order(ledger, request, author, posted.order)
+            effect = Effect(ledger, request, posted.order, self.now, self.stamp, self.times)
+            effect.judge(author)
+            posted.effect = effect
         return ledger
-
-    def judge_order(self, ledger, request, author, order):
-        """Rule 8."""
-        roles, message = author.roles, order.message(request.cluster, request.ledger)
-        for id, signature in order.approvals:
-            member = ledger.member(id)
-            need(member and member.agent is None, "approval", "an approval by no member")
-            key = member.key_at(ledger.list.size)
-            need(key and ed_verify(key, message, signature), "approval", "an approval that its member did not sign")
-            roles |= member.roles
-        occult = ledger.occult()
-        need(occult != 0, "order", "an order in a ledger where nobody may occult")
-        need(roles & OWNER, "approval", "an order without an owner")
-        need(occult == 2 or roles & REGULATOR, "approval", "an order without a regulator")
-        need(ledger.list.size <= order.until, "order", "an order that came too late")
-        for jsn, hash in order.targets:
-            self.judge_target(ledger, jsn, hash)
-
-    def judge_target(self, ledger, jsn, hash):
-        records, places = ledger.records, ledger.places
-        need(places.mark(jsn) not in records, "order", "a journal that is occulted")
-        need(jsn < ledger.before and places.leaf(jsn) in records, "order", "a journal that was not there")
-        leaf = Leaf(records[places.leaf(jsn)])
-        need(leaf.hash == hash, "order", "another leaf")
-        need(leaf.kind == DATA, "order", "a journal that holds no data")
 
     def append(self, ledger, posted):
         """Appends a request that was judged, and returns what `take` does."""
-        request, first, clues = posted.request, ledger.list.size, {}
+        request, first, effect = posted.request, ledger.list.size, posted.effect
+        clues = effect.clues if effect else {}
         operations, hashes = self.append_items(ledger, posted, clues)
         places = ledger.places
-        operations += [(places.clue(clue), clue_record(*clues[clue])) for clue in sorted(clues)]
+        operations += [(places.clue(clue), clues[clue].encode()) for clue in sorted(clues)]
         if posted.founding is not None:
             operations.append((name_key(posted.founding[0]), ledger.id))
             operations.append((places.founding(), posted.payload))
         operations += [(places.public_key(key), ledger.keys[key]) for key in sorted(ledger.keys)]
         ledger.keys = {}
-        if posted.order is not None:
-            operations += [(places.mark(jsn), mark_record(first)) for jsn, _ in posted.order.targets]
+        if ledger.change(request.member).journals is None:
+            ledger.head.authors += 1
+            operations.append((places.author(ledger.head.authors), author_record(request.member, first)))
+        if effect:
+            effect.apply()
+            operations += effect.operations
         ledger.change(request.member).count(first, request.n)
         ledger.change(request.agent or request.member).lanes[request.lane] = (request.number, first)
-        self.records.update(operations)
+        self.write(operations)
         return ledger.id, first, mth(hashes), operations
+
+    def write(self, operations):
+        for key, value in operations:
+            self.records[key] = value
+            if value is None:
+                del self.records[key]
 
     def append_items(self, ledger, posted, clues):
         """The operations and leaf hashes of the items. `clues` gets the records of their clues."""
@@ -2447,13 +2762,13 @@ class Round:
             jsn, named = ledger.list.size, [clue_hash(ledger.id, word) for word in words]
             for clue in named:
                 clues.setdefault(clue, ledger.clue(clue))
-            leaf = self.leaf(ledger.id, jsn, posted, index, [(c, clues[c][0] + 1) for c in named])
+            leaf = self.leaf(ledger.id, jsn, posted, index, [(c, clues[c].count + 1) for c in named])
             hash = journal_hash(leaf)
             operations += [(places.leaf(jsn), leaf), (places.envelope(jsn), envelope)]
             for clue in named:
-                count, _, chain = clues[clue]
-                operations.append((places.cell(clue, count + 1), cell_record(jsn, hash, None)))
-                clues[clue] = (count + 1, jsn, chain_of(chain, jsn, hash))
+                record = clues[clue]
+                record.count, record.last, record.chain = record.count + 1, jsn, chain_of(record.chain, jsn, hash)
+                operations.append((places.cell(clue, record.count), cell_record(jsn, hash)))
             hashes.append(hash)
             ledger.add(hash)
         return operations, hashes
@@ -2473,7 +2788,7 @@ class Round:
         heads = []
         for number, ledger in sorted(self.open.items()):
             operations = ledger.close()
-            self.records.update(operations)
+            self.write(operations)
             heads.append((number, ledger.before, ledger.list.size, ledger.list.root(), operations))
         return heads
 
@@ -2599,38 +2914,39 @@ def ordinal_behind(span, places, clue):
 
 
 def check_cells(records, after, places, clue, parts):
-    """Checks that records and parts are all of a clue behind an ordinal; returns the count."""
+    """Checks that records and parts are all of a clue behind an ordinal; returns its record."""
     if not records:
         need(not parts and after == 0, "lineage", "journals of a clue without a record")
-        return 0
+        return Clue()
     try:
         (key, value), cells = records[0], [(key, read_cell(value)) for key, value in records[1:]]
-        count, last, chain = read_clue_record(value)
+        record = Clue.read(value)
     except Failed as failed:
         raise failed.at("lineage") from failed
     need(key == places.clue(clue), "lineage", "the record of the clue is missing")
-    ordinals = list(range(count, after, -1)) if count - after == len(cells) else None
-    need(ordinals is not None and len(parts) == len(cells), "lineage", "another number of cells or journals")
-    for ordinal, (key, (jsn, hash, _)), part in zip(ordinals, cells, parts):
+    need(after <= record.count and len(parts) == len(cells), "lineage", "another number of cells or journals")
+    ordinals = [dict(part.leaf.clues).get(clue, 0) for part in parts]
+    whole = list(range(record.count, max(after, record.gone), -1))
+    kept = ordinals[len(whole) :]
+    need(ordinals[: len(whole)] == whole, "lineage", "a cell that is missing")
+    need(ascending(kept[::-1]), "lineage", "journals that were kept, out of order")
+    need(all(after < ordinal <= record.gone for ordinal in kept), "lineage", "another ordinal than a kept one")
+    for ordinal, (key, cell), part in zip(ordinals, cells, parts):
         need(key == places.cell(clue, ordinal), "lineage", "a cell with another ordinal")
-        need((part.leaf.jsn, part.leaf.hash) == (jsn, hash), "lineage", "another journal than the cell's")
-        need((clue, ordinal) in part.leaf.clues, "lineage", "a journal that does not name the clue")
-    numbers = [jsn for _, (jsn, _, _) in cells]
-    need(all(a > b for a, b in zip(numbers, numbers[1:])), "lineage", "journals that do not descend")
-    need(not cells or numbers[0] == last, "lineage", "another last journal than the clue's")
-    check_chain([cell for _, cell in reversed(cells)], after, chain)
-    return count
+        need((part.leaf.jsn, part.leaf.hash) == cell, "lineage", "another journal than the cell's")
+    numbers = [jsn for _, (jsn, _) in cells]
+    need(ascending(numbers[::-1]), "lineage", "journals that do not descend")
+    need(not whole or numbers[0] == record.last, "lineage", "another last journal than the clue's")
+    check_chain([cell for _, cell in cells[: len(whole)]], after, record)
+    return record
 
 
-def check_chain(cells, after, chain):
-    """Checks the chain over all cells, from the lowest on."""
-    so_far = bytes(32) if after == 0 else None
-    for jsn, hash, before in cells:
-        if before is not None:
-            need(so_far in (None, before), "lineage", "another chain before a cell than that of the cells below")
-            so_far = before
-        so_far = None if so_far is None else chain_of(so_far, jsn, hash)
-    need(so_far in (None, chain), "lineage", "another chain than the clue's")
+def check_chain(cells, after, record):
+    """Checks the chain over the cells above those that are gone."""
+    chain = record.chain_gone
+    for jsn, hash in reversed(cells):
+        chain = chain_of(chain, jsn, hash)
+    need(after > record.gone or chain == record.chain, "lineage", "another chain than the clue's")
 
 
 def check_lineage(r, log):
@@ -2644,9 +2960,9 @@ def check_lineage(r, log):
     check_leaves(parts, ledger, query.header)
     check_parts(parts, query.header)
     records = [(record[0], value) for record, value in zip(query.found, query.values)]
-    count = check_cells(records, after, places, clue, parts)
+    record = check_cells(records, after, places, clue, parts)
     claim = {"kind": "lineage", "version": list(query.header.stamp), "ledger": ledger.hex(), "clue": clue.hex()}
-    claim |= {"count": count, "after": after, "journals": [part.claim() for part in parts]}
+    claim |= {"count": record.count, "after": after, "gone": record.gone, "journals": [part.claim() for part in parts]}
     return query.header.stamp, claim
 
 
@@ -2940,18 +3256,20 @@ def check_lists(cases):
         for i in range(case["leaves"]):
             leaves.append(H(u64(i)))
         assert leaves.root().hex() == case["root"], case["leaves"]
-        assert leaves.head(0).hex() == case["head"], case["leaves"]
-        purged, again = read_head(leaves.head(0))
-        assert purged == 0 and again.root() == leaves.root() and again.head(0) == leaves.head(0)
+        head = Head(list=leaves).encode()
+        assert head.hex() == case["head"], case["leaves"]
+        again = Head.read(head)
+        assert again.list.root() == leaves.root() and again.encode() == head
 
 
 def shown_operations(operations):
-    return [[key.hex(), value.hex()] for key, value in operations]
+    return [[key.hex(), value if value is None else value.hex()] for key, value in operations]
 
 
-def check_round(cluster, case, records, name):
-    """Judges the requests of a round, and returns the records after it."""
-    round = Round(cluster, tuple(case["stamp"]), records)
+def check_round(cluster, case, records, times, name):
+    """Judges the requests of a round, notes its time, and returns the records after it."""
+    now = case.get("now_ms", 0)
+    round = Round(cluster, tuple(case["stamp"]), records, now=now, times=times)
     for place, request in enumerate(case["requests"]):
         signed, signature = unhex(request["signed"]), unhex(request["signature"])
         items = [(item["kind"], unhex(item["envelope"])) for item in request["items"]]
@@ -2969,14 +3287,15 @@ def check_round(cluster, case, records, name):
         shown = {"ledger": ledger.hex(), "before": before, "size": size, "root": root.hex()}
         heads.append(shown | {"operations": shown_operations(operations)})
     assert heads == case["heads"], name
+    times[round.stamp[1]] = now
     return round.records
 
 
 def check_rounds(vectors):
     """Checks rounds that follow each other; returns the number of requests."""
-    records, cluster = {}, unhex(vectors["cluster"])
+    records, times, cluster = {}, {}, unhex(vectors["cluster"])
     for number, case in enumerate(vectors["rounds"]):
-        records = check_round(cluster, case, records, f"round {number}")
+        records = check_round(cluster, case, records, times, f"round {number}")
     return sum(len(case["requests"]) for case in vectors["rounds"])
 
 
@@ -3013,6 +3332,8 @@ def say_journals(claim):
     """Describes a claim about the journals of a ledger in lines."""
     if claim["kind"] == "lineage":
         yield f"clue {claim['clue']} of ledger {claim['ledger']} has {claim['count']} journals"
+        if claim["gone"]:
+            yield f"the {claim['gone']} oldest of them are behind a purge: what it did not keep is gone"
         yield f"those with an ordinal above {claim['after']}, the newest first:"
     else:
         yield f"ledger {claim['ledger']} has {claim['size']} journals with root {claim['root']}"

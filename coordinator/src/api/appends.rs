@@ -138,6 +138,7 @@ impl Api {
     ) -> Result<v1::AppendResponse, Status> {
         self.verify(&mut checked).await?;
         self.verify_approvals(&mut checked).await?;
+        self.add_facts(&mut checked).await?;
         self.check_seen(&checked).await?;
         let (ledger, signer) = (checked.ledger, checked.signed.signer());
         let request = Arc::new(Request::append(checked, map, params)?);
@@ -191,8 +192,10 @@ impl Api {
             return Err(status::refuse(Reason::NotAMember, "the ledger has no such member or agent"));
         };
         let key = signer.key_at(standing.size).copied().filter(|key| checked.verify(key)).ok_or_else(wrong)?;
-        if orders && !signer.may_order() {
-            return Err(status::refuse(Reason::RoleMissing, "the signer is neither an owner nor a regulator"));
+        if let Content::Order(ordered) = &checked.content
+            && let Some(role) = signer.lacks_for(&ordered.order.action)
+        {
+            return Err(status::refuse(Reason::RoleMissing, format!("the signer is not {role}")));
         }
         let next = signer.lane(checked.signed.lane) + 1;
         if orders && checked.signed.number > next {
@@ -213,6 +216,20 @@ impl Api {
                 let message = "the order is not signed by the key in force of a member that it names";
                 return Err(status::refuse(Reason::OrderIncomplete, message));
             }
+        }
+        Ok(())
+    }
+
+    /// Gives a sweep the leaves of its journals, and an order the times of the versions that it
+    /// depends on.
+    async fn add_facts(&self, checked: &mut Checked) -> Result<(), Status> {
+        if let Some((from, to)) = checked.sweeps() {
+            checked.take_swept(self.reads.leaves_at_head(checked.ledger, from..to).await?);
+        }
+        let mut timed = checked.timed_by();
+        timed.dedup();
+        for (version, time_ms) in self.reads.times_of_journals(checked.ledger, &timed).await? {
+            checked.take_time(version, time_ms);
         }
         Ok(())
     }

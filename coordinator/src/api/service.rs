@@ -412,6 +412,14 @@ impl Ledger for Api {
         Ok(Response::new(reads.verify_journal(request.into_inner(), &sight).await?))
     }
 
+    async fn get_ledger_records(
+        &self,
+        request: Request<v1::GetLedgerRecordsRequest>,
+    ) -> Answer<v1::GetLedgerRecordsResponse> {
+        let (reads, sight) = (self.reads.by(&quotas::caller(&request)), sight(request.extensions()));
+        Ok(Response::new(reads.ledger_records(request.get_ref(), &sight).await?))
+    }
+
     async fn erasure_status(&self, request: Request<v1::ErasureStatusRequest>) -> Answer<v1::ErasureStatusResponse> {
         let (reads, sight) = (self.reads.by(&quotas::caller(&request)), sight(request.extensions()));
         let ordered = reads.ordered(request.get_ref(), &sight).await?;

@@ -16,8 +16,8 @@ use coppice_verify::{
     hash,
     journal::{AppendEntry, Entry, HeadEntry},
     ledgers::{
-        self, Appended, Checked, Closed, Content, Envelope, Item, Leaf, LeafClue, RESERVED_END, cell_key, head_key,
-        name_key,
+        self, Action, Appended, Checked, Closed, Content, Envelope, Item, Leaf, LeafClue, RESERVED_END, cell_key,
+        head_key, name_key,
     },
 };
 
@@ -116,6 +116,10 @@ fn involved(checked: &Checked, map: &Leaves) -> BTreeSet<ShardId> {
     if let Content::Founding(founding) = &checked.content {
         shards.insert(map.route(&name_key(&founding.name)));
     }
+    // The last sweep may free the ledger's name. All names lie in one shard.
+    if checked.sweeps().is_some() {
+        shards.insert(map.route(&name_key("")));
+    }
     shards
 }
 
@@ -131,9 +135,23 @@ fn append_bytes(checked: &Checked) -> u64 {
             u64::from(checked.items[0].envelope_bytes) + MEMBER_BYTES * founding.members.len() as u64
         }
         Content::Members(changes) => MEMBER_BYTES * changes.len() as u64,
-        Content::Order(ordered) => TARGET_BYTES * ordered.order.targets.len() as u64,
+        Content::Order(ordered) => order_bytes(&ordered.order.action, checked),
     };
     REQUEST_BYTES + content + checked.items.iter().map(item).sum::<u64>()
+}
+
+/// An upper bound of the bytes of what an order does.
+fn order_bytes(action: &Action, checked: &Checked) -> u64 {
+    match action {
+        Action::Occult(targets) => TARGET_BYTES * targets.len() as u64,
+        Action::Retain { journals, .. } => TARGET_BYTES * (journals.len() as u64 + 1),
+        Action::Purge(_) | Action::Recall { .. } => TARGET_BYTES,
+        Action::Sweep { .. } => {
+            // Leaf and envelope go; so do cells, and the clues' records change.
+            let leaf = |leaf: &Leaf| 2 * TARGET_BYTES + CLUE_BYTES * leaf.clues.len() as u64;
+            2 * TARGET_BYTES + checked.swept().iter().map(leaf).sum::<u64>()
+        }
+    }
 }
 
 /// One entry of a journal, with the operations that follow from it.
@@ -226,7 +244,7 @@ impl From<ledgers::Refusal> for Refusal {
         use ledgers::Refusal as Of;
         let reason = match &refusal {
             Of::NoLedger => Reason::NotFound,
-            Of::NameTaken | Of::Members(_) | Of::Order(_) => Reason::NotPossible,
+            Of::NameTaken | Of::Closed | Of::Members(_) | Of::Order(_) => Reason::NotPossible,
             Of::NotAMember => Reason::NotAMember,
             Of::Signature => Reason::BadSignature,
             Of::Role(_) => Reason::RoleMissing,

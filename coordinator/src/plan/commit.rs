@@ -38,6 +38,9 @@ pub struct ShardPlan {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub stamp: Stamp,
+    /// The time at which its requests were judged. Its header is not older, even if a clock is set
+    /// back.
+    pub judged_ms: u64,
     /// The batches and requests of members, in the order of their application.
     pub batches: Vec<Arc<Request>>,
     /// The entries and writes that follow from members' requests, in the order of the requests.
@@ -110,7 +113,8 @@ impl Plan {
         let requests = batches.iter().filter_map(|batch| batch.append.as_ref());
         let appends = requests.zip(&draft.appended).map(|(request, appended)| Part::append(request, appended, leaves));
         let (appends, heads) = (appends.collect(), draft.closed.iter().map(|closed| Part::head(closed, leaves)));
-        let mut plan = Self { stamp, batches, appends, heads: heads.collect(), shards: BTreeMap::new() };
+        let mut plan =
+            Self { stamp, judged_ms: draft.now_ms, batches, appends, heads: heads.collect(), shards: BTreeMap::new() };
         let mut shards = BTreeMap::new();
         for leaf in leaves.all() {
             let lists: Vec<&Vec<Write>> = plan.writes().filter_map(|writes| writes.get(&leaf.shard)).collect();
@@ -155,7 +159,7 @@ impl Plan {
             state_root: leaves.root(),
             journal_root: merkle::mth(&journal_hashes),
             journal_leaves: count(journal.len()),
-            ..tail.next(Body::Commit, now_ms)
+            ..tail.next(Body::Commit, now_ms.max(self.judged_ms))
         };
         Commit {
             changed,

@@ -38,8 +38,8 @@ pub enum KeyState {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overlay {
     writes: BTreeMap<Bytes, KeyState>,
-    /// Values of the reserved keys that requests of members are judged by.
-    values: BTreeMap<Bytes, Bytes>,
+    /// Values of the reserved keys that requests of members are judged by; `None` for deleted ones.
+    values: BTreeMap<Bytes, Option<Bytes>>,
 }
 
 impl Overlay {
@@ -57,16 +57,18 @@ impl Overlay {
     /// Adds what follows from requests of members.
     fn apply_operations(&mut self, operations: &[Operation]) {
         for Operation { key, change } in operations.iter().filter(|operation| is_judged_by(&operation.key)) {
-            match change {
-                Change::Put(value) => self.values.insert(key.clone(), value.clone()),
-                Change::Delete => unreachable!("records that requests are judged by stay"),
+            let value = match change {
+                Change::Put(value) => Some(value.clone()),
+                Change::Delete => None,
             };
+            self.values.insert(key.clone(), value);
         }
     }
 
-    /// The value of a reserved key after the writes. `None` if they do not touch it.
+    /// The value of a reserved key after the writes, which is none if they delete it. `None` if they
+    /// do not touch it.
     #[must_use]
-    pub fn value(&self, key: &[u8]) -> Option<&Bytes> {
+    pub fn value(&self, key: &[u8]) -> Option<&Option<Bytes>> {
         self.values.get(key)
     }
 
@@ -108,6 +110,8 @@ pub struct KeysRead {
 pub struct Ground<'a> {
     /// The version to form.
     pub stamp: Stamp,
+    /// The time now. The version's header is not older.
+    pub now_ms: u64,
     /// The newest sequenced version, decided or not. The formed version comes right after it.
     pub below: Stamp,
     /// Undecided writes of the versions below.
@@ -152,6 +156,8 @@ pub struct Draft {
     pub appended: Vec<Appended>,
     /// The ledgers that they append to, in the order of their ids.
     pub closed: Vec<Closed>,
+    /// The time at which they were judged.
+    pub now_ms: u64,
 }
 
 impl Draft {
@@ -213,13 +219,13 @@ pub fn numbers_to_ask<R: Borrow<Request>>(waiting: &[R], sessions: &Sessions) ->
 #[must_use]
 pub fn form<R: Borrow<Request>>(waiting: &[R], ground: &Ground<'_>) -> Draft {
     let value = |key: &[u8]| match ground.overlay.value(key) {
-        Some(value) => Some(value.clone()),
+        Some(value) => value.clone(),
         None => ground.reads.values.get(key).expect("each reserved key was read, or its shard is down").clone(),
     };
     let mut former = Former {
-        round: Round::new(&value, ground.stamp),
+        round: Round::new(&value, ground.stamp, ground.now_ms),
         ground,
-        draft: Draft::default(),
+        draft: Draft { now_ms: ground.now_ms, ..Draft::default() },
         seen: BTreeSet::new(),
         held: BTreeSet::new(),
         taken: BTreeSet::new(),
@@ -371,7 +377,7 @@ impl Former<'_> {
     /// which a shard of its ledger has no room: the whole version would fail there.
     fn judge_erasures(&self, request: &Request, append: &Checked) -> Result<u64, Refusal> {
         let Content::Order(ordered) = &append.content else { return Ok(self.erased) };
-        let erased = self.erased + ordered.order.targets.len() as u64;
+        let erased = self.erased + ordered.order.targets().len() as u64;
         let left = request.involved.iter().filter_map(|shard| self.ground.erasures_left.get(shard)).min();
         if let Some(left) = left.filter(|left| **left < erased) {
             // Another reason comes first: that of a repeated order tells that it was applied.

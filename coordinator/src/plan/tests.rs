@@ -109,6 +109,7 @@ impl World {
             &waiting,
             &Ground {
                 stamp: Stamp { epoch: self.below.epoch, version: self.below.version.next() },
+                now_ms: 0,
                 below: self.below,
                 overlay: &self.overlay,
                 reads: &self.reads,

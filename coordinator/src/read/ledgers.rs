@@ -16,16 +16,19 @@ mod journals;
 mod trusted;
 mod verdicts;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use bytes::Bytes;
 use coppice_proto::{convert, v1};
-use coppice_types::{Digest, LedgerId, MemberId, Reason, ShardId, Stamp, codec};
+use coppice_types::{Digest, LedgerId, MemberId, Reason, ShardId, Stamp, Version, codec};
 use coppice_verify::{
     hash::member_id,
     ledgers::{
         Envelope, Head, Leaf, Member, NAME_BYTES_MAX, ORDER, Ordered, Roles, Target, envelope_key, founding_key,
-        head_key, leaf_key, member_end, member_key, name_end, name_key,
+        head_key, is_record_of, leaf_key, member_end, member_key, name_end, name_key,
     },
 };
 use tokio::time::Instant;
@@ -35,6 +38,9 @@ use super::reads::{Located, Reads, Sink, send};
 use crate::{groups::wire, plan::Refusal};
 
 pub use journals::JOURNALS_MAX;
+
+/// Most records of an answer.
+const RECORDS_MAX: usize = 4096;
 
 /// A caller's view of ledgers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,6 +243,116 @@ impl Reads {
         .await
     }
 
+    /// Reads records of a ledger by their keys.
+    ///
+    /// # Errors
+    /// Those of [`Reads::describe`]; `INVALID_ARGUMENT` for keys that are none of the ledger's, or
+    /// of envelopes; `PURGED_JOURNAL` for the leaf of a journal that a purge has swept.
+    pub async fn ledger_records(
+        &self,
+        request: &v1::GetLedgerRecordsRequest,
+        sight: &Sight,
+    ) -> Result<v1::GetLedgerRecordsResponse, Status> {
+        if !(1..=RECORDS_MAX).contains(&request.keys.len()) {
+            let message = format!("keys are 1 to {RECORDS_MAX}, found {}", request.keys.len());
+            return Err(Refusal::invalid(message).into());
+        }
+        let read = &request.read.unwrap_or_default();
+        self.retry(read, |located, deadline| async move {
+            let Found { id, head, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
+            self.sight_of(id, sight, deadline).await?;
+            if let Some(key) = request.keys.iter().find(|key| !is_record_of(id, key)) {
+                let key = key.escape_ascii();
+                return Err(Refusal::invalid(format!("not the key of a record that can be read: \"{key}\"")).into());
+            }
+            let leaves: Vec<u64> = request.keys.iter().filter_map(|key| jsn_of_leaf(id, key)).collect();
+            self.check_swept((&located, head.purged), id, &leaves, deadline).await?;
+            let answer = self.get_at(located, &request.keys, read, deadline).await?;
+            let record = |record: v1::Record| {
+                (record.key.clone(), v1::LedgerRecord { key: record.key, value: record.found.then_some(record.value) })
+            };
+            let records: BTreeMap<Bytes, v1::LedgerRecord> = answer.records.into_iter().map(record).collect();
+            Ok(v1::GetLedgerRecordsResponse {
+                records: records.into_values().collect(),
+                read_at: answer.read_at,
+                proof: answer.proof,
+            })
+        })
+        .await
+    }
+
+    /// The number below which journals may be swept, and those of `jsns` that are, as head has it:
+    /// an older version gives nothing that head does not give. `purged` is what `located` says.
+    async fn swept(
+        &self,
+        (located, purged): (&Located, u64),
+        ledger: LedgerId,
+        jsns: impl Iterator<Item = u64>,
+        deadline: Instant,
+    ) -> Result<(u64, BTreeSet<u64>), Status> {
+        let head = self.locate_in(self.view(false).await?, None, false).await?;
+        let purged = if head.stamp == located.stamp {
+            purged
+        } else {
+            let record = self.record(&head, head_key(ledger), deadline).await?;
+            record.map_or(Ok(0), |record| decoded(Head::decode(&record.value)).map(|head| head.purged))?
+        };
+        let old: BTreeSet<u64> = jsns.filter(|jsn| *jsn < purged).collect();
+        if old.is_empty() {
+            return Ok((purged, old));
+        }
+        let kept = self.records(&head, old.iter().map(|jsn| leaf_key(ledger, *jsn)), deadline).await?;
+        let is_swept = |jsn: &u64| !kept.contains_key(&leaf_key(ledger, *jsn)[..]);
+        Ok((purged, old.into_iter().filter(is_swept).collect()))
+    }
+
+    /// Refuses journals that a purge has swept.
+    async fn check_swept(
+        &self,
+        at: (&Located, u64),
+        ledger: LedgerId,
+        jsns: &[u64],
+        deadline: Instant,
+    ) -> Result<(), Status> {
+        let (purged, swept) = self.swept(at, ledger, jsns.iter().copied(), deadline).await?;
+        swept.first().map_or(Ok(()), |jsn| Err(swept_refusal(*jsn, purged).into()))
+    }
+
+    /// The leaves of these journals at head, without those that are not there.
+    ///
+    /// # Errors
+    /// Those of reads.
+    pub async fn leaves_at_head(&self, ledger: LedgerId, jsns: Range<u64>) -> Result<Vec<Leaf>, Status> {
+        let jsns = &jsns;
+        self.retry(&v1::ReadOptions::default(), |located, deadline| async move {
+            let leaves = self.leaves(&located, ledger, jsns.clone(), deadline).await?;
+            Ok(leaves.into_values().map(|(_, leaf)| leaf).collect())
+        })
+        .await
+    }
+
+    /// The versions of these journals, with the timestamps of their headers in milliseconds. A
+    /// journal that is not there at head is left out.
+    ///
+    /// # Errors
+    /// Those of reads.
+    pub async fn times_of_journals(&self, ledger: LedgerId, jsns: &[u64]) -> Result<Vec<(Version, u64)>, Status> {
+        if jsns.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.retry(&v1::ReadOptions::default(), |located, deadline| async move {
+            let leaves = self.leaves(&located, ledger, jsns.iter().copied(), deadline).await?;
+            let stamps: BTreeSet<Stamp> = leaves.into_values().map(|(_, leaf)| leaf.stamp).collect();
+            let mut times = Vec::new();
+            for stamp in stamps {
+                let (_, header) = self.commit_header(&located.view, stamp).await?;
+                times.push((stamp.version, wire::header_in(&header)?.timestamp_ms));
+            }
+            Ok(times)
+        })
+        .await
+    }
+
     /// Finds an order, and the shards of the journals that it occulted.
     ///
     /// # Errors
@@ -256,7 +372,10 @@ impl Reads {
             let envelope = records.get(&keys[1][..]).ok_or_else(|| wire::broken("ledger: an envelope is missing"))?;
             let Ordered { order, .. } = decoded(Ordered::decode(&decoded(Envelope::decode(&envelope.value))?.payload))?;
             let shard = |target: &Target| located.leaves.route(&envelope_key(id, target.jsn));
-            Ok(OrderPlace { stamp: leaf.stamp, shards: order.targets.iter().map(shard).collect() })
+            if order.targets().is_empty() {
+                return Err(Refusal::invalid(format!("the order in journal {} occults nothing", request.jsn)).into());
+            }
+            Ok(OrderPlace { stamp: leaf.stamp, shards: order.targets().iter().map(shard).collect() })
         })
         .await
     }
@@ -286,6 +405,7 @@ impl Reads {
                 size: head.edge.size(),
                 root: convert::to_digest(&head.edge.root()),
                 purged: head.purged,
+                closed: head.is_closed,
                 founding,
                 read_at: Some(convert::to_stamp(stamp)),
                 proof: answer.proof,
@@ -413,6 +533,17 @@ impl Reads {
         }
         Ok(())
     }
+}
+
+fn swept_refusal(jsn: u64, purged: u64) -> Refusal {
+    let message = format!("journal {jsn} was purged; all journals from {purged} on are there");
+    Refusal::new(Reason::PurgedJournal, message)
+}
+
+/// The number of the journal whose leaf has this key.
+fn jsn_of_leaf(ledger: LedgerId, key: &[u8]) -> Option<u64> {
+    let jsn = u64::from_be_bytes(*key.last_chunk()?);
+    (leaf_key(ledger, jsn) == key).then_some(jsn)
 }
 
 /// The key of a ledger's name.

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod occult;
+mod purge;
 mod trusted;
 
 use std::collections::BTreeMap;
@@ -20,8 +21,8 @@ use coppice_verify::{
     hash::{clue_hash, ledger_id, member_id, sha256},
     keys::Keys,
     ledgers::{
-        Condition, DATA, Envelope, FOUNDING, Founding, Grant, Item, Leaf, MEMBERS, Member, MemberChange, ORDER, Order,
-        Ordered, Policy, Request, Roles, Signed, Target,
+        Action, Condition, DATA, Envelope, FOUNDING, Founding, Grant, Item, Leaf, MEMBERS, Member, MemberChange, ORDER,
+        Order, Ordered, Policy, Request, Roles, Signed, Target,
     },
     note::SignerKey,
     proof::ProofFile,
@@ -305,7 +306,7 @@ impl Scene {
     }
 
     fn order_for(&self, jsn: u64, leaf: Digest) -> Order {
-        Order { until: self.size, targets: vec![Target { jsn, leaf }] }
+        Order { until: self.size, action: Action::Occult(vec![Target { jsn, leaf }]) }
     }
 
     /// An order that can be done.
@@ -413,7 +414,10 @@ impl Scene {
             ("kind 4", items(vec![item(4, &[], b"x")])),
             ("an order that does not decode", items(vec![item(ORDER, &[], b"x")])),
             ("an order that its author approves", self.order("bank", (0, 3), self.sound(), &["bank"])),
-            ("an order of no journals", self.order("bank", (0, 3), Order { targets: Vec::new(), ..self.sound() }, &[])),
+            (
+                "an order of no journals",
+                self.order("bank", (0, 3), Order { action: Action::Occult(Vec::new()), ..self.sound() }, &[]),
+            ),
             ("an order beside data", items(vec![data(&[], "x"), item(ORDER, &[], b"x")])),
             ("two kinds", items(vec![data(&[], "x"), item(MEMBERS, &[], &revoke)])),
             ("a kind beyond a byte", {

@@ -3,7 +3,7 @@
 use coppice_verify::{
     check::Answer,
     checkpoint::Checkpoint,
-    ledgers::{Leaf, Mark, ORDER, Order, Ordered, Request, Target, mark_key},
+    ledgers::{Action, Leaf, Mark, ORDER, Order, Ordered, Request, Target, mark_key},
 };
 
 use super::{
@@ -56,7 +56,7 @@ async fn an_order_hides_content_at_every_version_and_nothing_else() {
         assert!(before.journals.iter().all(|journal| !journal.envelope.is_empty() && journal.occulted_by.is_none()));
         assert!(before.marks_proof.is_empty());
         let shown = leaf(client, ledger, 2).await;
-        let order = Order { until: 4, targets: vec![Target { jsn: 2, leaf: shown.hash() }] };
+        let order = Order { until: 4, action: Action::Occult(vec![Target { jsn: 2, leaf: shown.hash() }]) };
         let done = append(client, &request(&place, ("bank", (0, 2)), order.clone(), &["court"])).await;
         let done = done.expect("owner and regulator have signed");
         assert_eq!(done.first_jsn, 4);
@@ -134,7 +134,7 @@ async fn an_order_hides_content_at_every_version_and_nothing_else() {
         let again = append(client, &request(&place, ("bank", (0, 3)), again, &["court"])).await;
         assert_eq!(reason(&again.expect_err("it is occulted")), Reason::NotPossible);
         let ordered = leaf(client, ledger, 4).await;
-        let itself = Order { until: 9, targets: vec![Target { jsn: 4, leaf: ordered.hash() }] };
+        let itself = Order { until: 9, action: Action::Occult(vec![Target { jsn: 4, leaf: ordered.hash() }]) };
         let itself = append(client, &request(&place, ("bank", (0, 3)), itself, &["court"])).await;
         assert_eq!(reason(&itself.expect_err("it is no data")), Reason::NotPossible);
         // Replicas erase it by themselves.
@@ -164,7 +164,10 @@ async fn of_many_orders_for_one_journal_one_is_done() {
     let ledger = found(client, &founding("grain", false)).await;
     let place = Place::of(client, ledger).await;
     append(client, &place.signed("mill", (0, 1)).sign(&key("mill"), vec![data(&[], "flour")])).await.expect("it holds");
-    let order = Order { until: 99, targets: vec![Target { jsn: 1, leaf: leaf(client, ledger, 1).await.hash() }] };
+    let order = Order {
+        until: 99,
+        action: Action::Occult(vec![Target { jsn: 1, leaf: leaf(client, ledger, 1).await.hash() }]),
+    };
     let mut hands = tokio::task::JoinSet::new();
     for lane in 1..16 {
         let (mut client, place, order) = (client.clone(), place.clone(), order.clone());

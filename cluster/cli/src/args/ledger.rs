@@ -1,8 +1,10 @@
 //! Arguments of the commands about ledgers of members.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
+
+use super::anchor::parse_duration;
 
 /// Commands about ledgers of members.
 #[derive(Clone, Debug, Subcommand)]
@@ -40,6 +42,70 @@ pub enum Ledger {
     /// Hide the content of journals for good. Owner and regulator sign for it.
     #[command(subcommand)]
     Occult(LedgerOccult),
+    /// Take the oldest journals out of a ledger, or all of them. All whose journals go sign for it.
+    #[command(subcommand)]
+    Purge(LedgerPurge),
+}
+
+/// Commands about purges.
+#[derive(Clone, Debug, Subcommand)]
+pub enum LedgerPurge {
+    /// Write an order to purge. `coppice order sign` and `coppice order submit` go on with it. Says
+    /// who must sign it.
+    Prepare(PurgePrepare),
+    /// Keep journals with data from the purge that waits, with all journals of their requests. Any
+    /// member may, up to the number that the ledger's rules allow.
+    Retain {
+        /// The ledger: its name, or `0x` and its id.
+        ledger: String,
+        /// A journal; repeatable.
+        #[arg(long, value_name = "JSN", required = true)]
+        jsn: Vec<u64>,
+        #[command(flatten)]
+        signer: Signer,
+    },
+    /// Take the purge back that waits. Owners, regulators and members whose journals would go may.
+    Recall {
+        /// The ledger: its name, or `0x` and its id.
+        ledger: String,
+        #[command(flatten)]
+        signer: Signer,
+    },
+    /// Delete the journals of a purge, once its time of notice is over. Owners may. What was done
+    /// before an interruption is not done again.
+    Sweep {
+        /// The ledger: its name, or `0x` and its id.
+        ledger: String,
+        #[command(flatten)]
+        signer: Signer,
+    },
+    /// Show how far the newest purge has come: pending, recalled, sweeping, swept, or pruned, when
+    /// no version that can be read has its journals.
+    Status {
+        /// The ledger: its name, or `0x` and its id.
+        ledger: String,
+    },
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(group = clap::ArgGroup::new("which").required(true))]
+pub struct PurgePrepare {
+    /// The ledger: its name, or `0x` and its id.
+    pub ledger: String,
+    /// Purge the journals below this number. It must be the first journal of a request.
+    #[arg(long, value_name = "JSN", group = "which", value_parser = clap::value_parser!(u64).range(1..))]
+    pub before: Option<u64>,
+    /// Purge all journals, close the ledger for new ones at once, and free its name in the end: this
+    /// is how a ledger is deleted.
+    #[arg(long, group = "which")]
+    pub close: bool,
+    /// The order can be submitted until the ledger has this many more journals [default: 100,000;
+    /// with --close none].
+    #[arg(long, value_name = "N", conflicts_with = "close")]
+    pub within: Option<u64>,
+    /// Write the order into a file; `-` for standard output.
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    pub out: PathBuf,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -198,9 +264,17 @@ pub struct LedgerCreate {
     /// takes.
     #[arg(long)]
     pub spread: bool,
-    /// Time between an order to purge and its effect.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
-    pub notice: u32,
+    /// Time between an order to purge and its first sweep, such as 30s or 168h. Members recall it in
+    /// this time, and keep journals from it.
+    #[arg(long, value_name = "TIME", default_value = "168h", value_parser = parse_duration)]
+    pub notice: Duration,
+    /// Journals that a member may keep from a purge.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub retain: u32,
+    /// After so many days without a key, a regulator signs a purge in a member's place [default:
+    /// never].
+    #[arg(long, value_name = "DAYS", default_value_t = 0)]
+    pub absent_days: u32,
     /// Who may hide the content of journals for good. `owner` is for a ledger with one member.
     #[arg(long, value_name = "WHO", value_enum, default_value = "regulator")]
     pub occult: MayOccult,

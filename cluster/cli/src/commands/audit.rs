@@ -92,7 +92,9 @@ fn ledger_json(report: &LedgerReport, audit: &LedgerAudit) -> Value {
     json!({
         "sound": report.difference.is_none(),
         "ledger_id": audit.ledger.to_string(),
+        "since": report.since.map(|version| version.0),
         "to": report.to.0,
+        "purged": report.purged,
         "journals": report.journals,
         "root": report.root.to_string(),
         "occulted": report.occulted,
@@ -107,8 +109,16 @@ fn ledger_text(report: &LedgerReport, audit: &LedgerAudit) -> String {
     let under = format!("under the checkpoint of {} at {}", safe(&checkpoint.origin), count(checkpoint.size, "entry"));
     let read = if audit.values { format!(", {} read", count(*payloads, "payload")) } else { String::new() };
     let right = format!("{}, {occulted} of them occulted{read}", count(*journals, "journal"));
+    let purged = match report.since {
+        None => String::new(),
+        Some(version) => format!(
+            "\n  those below {} were purged, by an order that all of their members signed; requests were judged again \
+             behind version {version}, and journals before it are proven",
+            report.purged
+        ),
+    };
     match difference {
-        None => format!("sound: {right}, are what their authors signed\n  root {root}, {under}"),
+        None => format!("sound: {right}, are what their authors signed{purged}\n  root {root}, {under}"),
         Some(LedgerDifference { stamp, jsn, what }) => {
             let jsn = jsn.map_or_else(String::new, |jsn| format!(", journal {jsn}"));
             format!("NOT SOUND at version {stamp}{jsn}: {}\n  {right}, before it are right, {under}", safe(what))

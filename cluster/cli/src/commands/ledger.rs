@@ -3,6 +3,7 @@
 mod anchor;
 mod members;
 pub(super) mod names;
+mod purge;
 mod show;
 mod verify;
 
@@ -32,7 +33,7 @@ use crate::{
     failure::{Code, Failure},
     files::Prepared,
     input,
-    output::{Output, Table, raw},
+    output::{Output, Table, raw, tell_line},
     text,
 };
 
@@ -62,6 +63,7 @@ pub async fn ledger(client: &Client, command: &Ledger, output: Output) -> Result
             let ledger = id_of(client, ledger).await?;
             order::status(client, (ledger, *jsn), *wait, output).await
         }
+        Ledger::Purge(command) => purge::run(client, command, output).await,
     }
 }
 
@@ -121,10 +123,18 @@ async fn create(client: &Client, args: &LedgerCreate, output: Output) -> Result<
         MayOccult::Regulator => 1,
         MayOccult::Owner => 2,
     };
+    let notice_s = u32::try_from(args.notice.as_secs() + u64::from(args.notice.subsec_nanos() > 0));
+    let policy = Policy {
+        notice_s: notice_s.map_err(|_| Failure::usage("a time of notice is below 136 years"))?,
+        absent_days: args.absent_days,
+        retain_max: args.retain,
+        occult,
+        anchor_every_s: args.anchor_every,
+    };
     let founding = Founding {
         name: args.name.clone(),
         spread: args.spread,
-        policy: Policy { notice_s: args.notice, anchor_every_s: args.anchor_every, occult, ..Policy::default() },
+        policy,
         members,
         authorities: Vec::new(),
         time_authorities: Vec::new(),
@@ -325,7 +335,21 @@ async fn journals(client: &Client, args: &LedgerJournals, output: Output) -> Res
     let mut table = Table::new(output, JOURNAL_HEADINGS);
     while left > 0 {
         let limit = u32::try_from(left).unwrap_or(u32::MAX).min(PAGE);
-        let found = client.journals(ledger, (from, limit), wanted, None).await?;
+        let found = match client.journals(ledger, (from, limit), wanted, None).await {
+            Err(error) if error.reason() == Some(Reason::PurgedJournal) => {
+                let purged = purge::purged(client, ledger).await?;
+                if purged <= from || left <= purged - from {
+                    return Err(error.into());
+                }
+                tell_line(&format!(
+                    "note: journals {from} to {} were purged; those of them that are kept can be read by number",
+                    purged - 1
+                ));
+                (from, left) = (purged, left - (purged - from));
+                continue;
+            }
+            found => found?,
+        };
         let count = found.journals.len() as u64;
         rows(&mut table, &found, &names, output)?;
         if count == 0 {
@@ -349,5 +373,9 @@ async fn lineage(client: &Client, args: &LedgerLineage, output: Output) -> Resul
     let names = names(client, ledger, output).await?;
     let mut table = Table::new(output, JOURNAL_HEADINGS);
     rows(&mut table, &found, &names, output)?;
-    table.end()
+    table.end()?;
+    if found.gone > 0 {
+        tell_line(&format!("note: the {} oldest with this clue were purged, but for those that are kept", found.gone));
+    }
+    Ok(())
 }

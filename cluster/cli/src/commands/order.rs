@@ -1,4 +1,5 @@
-//! Orders to occult journals: `ledger occult` and `order`.
+//! Orders that several members sign: `ledger occult` and `order`. Those to purge are prepared by
+//! [`super::ledger`].
 //!
 //! An order travels as a file of JSON between the members that sign it. Only the bytes that they
 //! sign and the signatures count. Names are there for people.
@@ -13,7 +14,7 @@ use coppice_proto::v1::ReplicaErasure;
 use coppice_types::{ClusterId, LedgerId};
 use coppice_verify::{
     hash::member_id,
-    ledgers::{APPROVALS_MAX, Approval, DATA, ITEMS_MAX, Order, Ordered, Target},
+    ledgers::{APPROVALS_MAX, Action, Approval, DATA, ITEMS_MAX, Order, Ordered, Target},
     note::SignerKey,
 };
 use serde::{Deserialize, Serialize};
@@ -62,13 +63,13 @@ struct ApprovalLine {
 
 /// An order with the cluster and the ledger for which it is signed.
 #[derive(Debug)]
-struct Draft {
-    name: String,
-    cluster: ClusterId,
-    ledger: LedgerId,
-    order: Order,
+pub struct Draft {
+    pub name: String,
+    pub cluster: ClusterId,
+    pub ledger: LedgerId,
+    pub order: Order,
     /// The members that have signed, with their names.
-    approvals: Vec<(String, Approval)>,
+    pub approvals: Vec<(String, Approval)>,
 }
 
 impl Draft {
@@ -76,7 +77,7 @@ impl Draft {
         let bytes = input::read(file)?;
         let wrong = |what: String| {
             let failure = Failure::usage(format!("{}: no order: {what}", path(file)));
-            failure.hint("`coppice ledger occult prepare` writes one.")
+            failure.hint("`coppice ledger occult prepare` and `coppice ledger purge prepare` write one.")
         };
         let read: OrderFile = serde_json::from_slice(&bytes).map_err(|error| wrong(safe(&error.to_string())))?;
         if read.coppice_order != 1 {
@@ -99,7 +100,7 @@ impl Draft {
         Ok(Self { name: read.ledger, cluster: ClusterId(cluster), ledger: LedgerId(ledger), order, approvals })
     }
 
-    fn to_bytes(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         let line = |(member, approval): &(String, Approval)| ApprovalLine {
             member: member.clone(),
             signature: hex::encode(approval.signature),
@@ -124,27 +125,39 @@ impl Draft {
         self.approvals.push((member.to_owned(), approval));
     }
 
-    fn object(&self) -> Value {
-        json!({
+    pub fn object(&self) -> Value {
+        let mut object = json!({
             "ledger": self.name,
             "ledger_id": self.ledger.to_string(),
             "cluster_id": self.cluster.to_string(),
             "until": self.order.until,
-            "journals": self.order.targets.iter().map(|target| json!({
-                "jsn": target.jsn,
-                "leaf_hash": target.leaf.to_string(),
-            })).collect::<Vec<_>>(),
             "signed_by": self.approvals.iter().map(|(member, _)| member).collect::<Vec<_>>(),
-        })
+        });
+        match &self.order.action {
+            Action::Purge(purge) => {
+                object["purge"] = json!({
+                    "before": purge.before,
+                    "closes": purge.closes,
+                    "size": purge.size,
+                    "root": purge.root.to_string(),
+                    "authors": purge.authors,
+                    "absent": purge.absent.len(),
+                });
+            }
+            _ => {
+                let target = |target: &Target| json!({ "jsn": target.jsn, "leaf_hash": target.leaf.to_string() });
+                object["journals"] = self.order.targets().iter().map(target).collect();
+            }
+        }
+        object
     }
 
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut text = format!(
-            "order for ledger 0x{}, which its file calls {}\n  occults {}\n  can be submitted while the ledger has \
-             at most {}\n",
+            "order for ledger 0x{}, which its file calls {}\n  {}\n  can be submitted while the ledger has at most {}\n",
             self.ledger,
             safe(&self.name),
-            ranges(&self.order),
+            effect(&self.order),
             count(self.order.until, "journal"),
         );
         let signers: Vec<String> = self.approvals.iter().map(|(member, _)| safe(member)).collect();
@@ -156,8 +169,9 @@ impl Draft {
 
 /// The journals of an order, for people.
 fn journals(order: &Order) -> String {
-    let numbers: Vec<String> = order.targets.iter().take(SHOWN_MAX).map(|target| target.jsn.to_string()).collect();
-    match order.targets.len() - numbers.len() {
+    let targets = order.targets();
+    let numbers: Vec<String> = targets.iter().take(SHOWN_MAX).map(|target| target.jsn.to_string()).collect();
+    match targets.len() - numbers.len() {
         0 if numbers.len() == 1 => format!("journal {}", numbers[0]),
         0 => format!("journals {}", numbers.join(", ")),
         more => format!("journals {} and {more} others", numbers.join(", ")),
@@ -167,7 +181,7 @@ fn journals(order: &Order) -> String {
 /// All journals of an order: whoever signs it sees what goes.
 fn ranges(order: &Order) -> String {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
-    for target in &order.targets {
+    for target in order.targets() {
         match ranges.last_mut() {
             Some((_, last)) if *last + 1 == target.jsn => *last = target.jsn,
             _ => ranges.push((target.jsn, target.jsn)),
@@ -175,13 +189,49 @@ fn ranges(order: &Order) -> String {
     }
     let shown = |(first, last): &(u64, u64)| if first == last { first.to_string() } else { format!("{first}-{last}") };
     let shown: Vec<String> = ranges.iter().map(shown).collect();
-    let noun = if order.targets.len() == 1 { "journal" } else { "journals" };
+    let noun = if order.targets().len() == 1 { "journal" } else { "journals" };
     format!("{noun} {}", shown.join(", "))
+}
+
+/// Says in full what an order does: whoever signs it sees what goes.
+fn effect(order: &Order) -> String {
+    match &order.action {
+        Action::Purge(purge) => format!(
+            "{}\n  signers have seen {}, root {}; {} have journals among them, {} of them without a key",
+            brief(order),
+            count(purge.size, "journal"),
+            purge.root,
+            count(purge.authors.into(), "member"),
+            purge.absent.len(),
+        ),
+        Action::Occult(_) => format!("occults {}", ranges(order)),
+        _ => brief(order),
+    }
+}
+
+/// Says in a few words what an order does.
+pub fn brief(order: &Order) -> String {
+    match &order.action {
+        Action::Occult(_) => format!("occults {}", journals(order)),
+        Action::Purge(purge) if purge.closes => format!("closes the ledger, and purges {}", before(purge.before)),
+        Action::Purge(purge) => format!("purges {}", before(purge.before)),
+        Action::Retain { purge, journals } => {
+            format!("keeps {} from the purge in journal {purge}", count(journals.len() as u64, "journal"))
+        }
+        Action::Recall { purge } => format!("recalls the purge in journal {purge}"),
+        Action::Sweep { purge, from, to } => {
+            format!("sweeps journals {from} to {} for the purge in journal {purge}", to - 1)
+        }
+    }
+}
+
+fn before(jsn: u64) -> String {
+    format!("all journals below {jsn} but those that are kept")
 }
 
 /// Says what the payload of an order does.
 pub fn describe(payload: &[u8]) -> String {
-    Ordered::decode(payload).map_or_else(|_| "?".to_owned(), |ordered| format!("occults {}", journals(&ordered.order)))
+    Ordered::decode(payload).map_or_else(|_| "?".to_owned(), |ordered| brief(&ordered.order))
 }
 
 /// The failure of a command that wants the content of an occulted journal: who has ordered it.
@@ -238,7 +288,7 @@ pub async fn prepare(client: &Client, args: &OccultPrepare, output: Output) -> R
         name: args.ledger.clone(),
         cluster: client.cluster_of_orders().await?,
         ledger,
-        order: Order { until: size.saturating_add(args.within), targets },
+        order: Order { until: size.saturating_add(args.within), action: Action::Occult(targets) },
         approvals: Vec::new(),
     };
     file.write(&draft.to_bytes())?;
@@ -285,6 +335,9 @@ pub async fn submit(client: &Client, args: &OrderSubmit, output: Output) -> Resu
     let output = output.beside(args.receipt.as_deref());
     let receipt = args.receipt.as_deref().map(Prepared::new).transpose()?;
     let draft = Draft::read(&args.file)?;
+    if args.wait.is_some() && draft.order.targets().is_empty() {
+        return Err(Failure::usage("--wait is for orders that occult").hint("Nothing was written."));
+    }
     if client.cluster_of_orders().await.map_err(Failure::before_write)? != draft.cluster {
         let message = format!("the order is for another cluster, {}", draft.cluster);
         return Err(Failure::new(Code::Refused, message).hint("Nothing was written."));
@@ -309,8 +362,14 @@ pub async fn submit(client: &Client, args: &OrderSubmit, output: Output) -> Resu
         })?;
     }
     let mut object = appended(&done, 1, number);
-    object["occulted"] = json!(draft.order.targets.iter().map(|target| target.jsn).collect::<Vec<_>>());
-    let said = format!("journal {} occults {}, version {}", done.first_jsn, journals(&draft.order), done.stamp);
+    let said = format!("journal {} {}, version {}", done.first_jsn, brief(&draft.order), done.stamp);
+    if let Action::Purge(purge) = &draft.order.action {
+        object["purge"] = json!({ "before": purge.before, "closes": purge.closes });
+        return output.result(&object, || {
+            format!("{said}\n  once the time of notice is over, `coppice ledger purge sweep` deletes them")
+        });
+    }
+    object["occulted"] = json!(draft.order.targets().iter().map(|target| target.jsn).collect::<Vec<_>>());
     let Some(wait) = args.wait else {
         return output.result(&object, || {
             format!(

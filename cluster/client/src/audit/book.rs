@@ -105,6 +105,12 @@ impl Book {
         reader.book().ok_or(Stop::Failed(Error::Malformed("the log is empty")))
     }
 
+    /// The timestamp of a version's header, in milliseconds; `None` if it is above head.
+    pub fn time_ms(&self, version: Version) -> Option<u64> {
+        let line = self.lines.get(usize::try_from(version.0).ok()?)?;
+        Some(line.timestamp_ms)
+    }
+
     /// The log's entry for a version up to head.
     pub fn line(&self, version: Version) -> &Line {
         &self.lines[usize::try_from(version.0).expect("versions of the book are counted in memory")]

@@ -3,6 +3,11 @@
 //! It reads all headers, the journals of the versions from the ledger's founding on, and the
 //! ledger's leaves. The server's leaves count only as far as the headers commit to them. Whether
 //! state roots follow from the versions' operations is left to [`Client::audit`].
+//!
+//! What a purge has swept can't be judged again. Then the audit begins behind the newest sweep, and
+//! [`kept`] checks by proofs what lies before.
+
+mod kept;
 
 use std::collections::VecDeque;
 
@@ -10,12 +15,13 @@ use bytes::Bytes;
 use coppice_proto::v1;
 use coppice_types::{ClusterId, Digest, LedgerId, Stamp, Version};
 use coppice_verify::{
-    audit::{Finding, LedgerAuditor, Told},
+    audit::{Finding, LedgerAuditor, LogSeen, Told},
     check::{self, Verified},
     checkpoint::Checkpoint,
     hash::sha256,
     header::Header,
     journal::{AppendEntry, Entry},
+    keys::Keys,
     ledgers::{DATA, Envelope, Leaf, ORDER, Ordered},
     note::VerifierKey,
 };
@@ -50,7 +56,12 @@ pub struct LedgerReport {
     pub checkpoint: Checkpoint,
     /// The last version that was taken.
     pub to: Version,
-    /// Number of journals that are right.
+    /// The version behind which requests were judged again; `None` if it was before the founding.
+    /// Journals before it were checked by proofs.
+    pub since: Option<Version>,
+    /// Journals below this number were purged, but for those that are kept.
+    pub purged: u64,
+    /// Number of journals that are right, or were purged.
     pub journals: u64,
     /// Root of the list of these journals.
     pub root: Digest,
@@ -90,6 +101,8 @@ impl Client {
         let report = LedgerReport {
             checkpoint,
             to: Version(0),
+            since: None,
+            purged: 0,
             journals: 0,
             root: Digest::default(),
             occulted: 0,
@@ -100,15 +113,12 @@ impl Client {
             Ok(book) => book,
             Err(stop) => return ended(stop.into(), report),
         };
-        let mut replay = Replay::new(self, &book, audit.ledger, cluster, progress);
-        let mut done = replay.run().await;
-        if done.is_ok() && audit.values {
-            done = replay.read_payloads().await;
-        }
-        let Replay { auditor, to, payloads, .. } = replay;
-        let (journals, root) = (auditor.size(), auditor.root());
+        let mut replay = Replay::new(self, (&book, &keys), (cluster, audit), progress);
+        let done = replay.audit().await;
+        let Replay { auditor, to, payloads, purged, .. } = replay;
+        let (journals, root, since) = (auditor.size(), auditor.root(), auditor.since());
         let occulted = auditor.occulted().len() as u64;
-        let report = LedgerReport { to, journals, root, occulted, payloads, ..report };
+        let report = LedgerReport { to, since, purged, journals, root, occulted, payloads, ..report };
         match done {
             Ok(()) => Ok(report),
             Err(end) => ended(end, report),
@@ -147,8 +157,13 @@ fn ended(end: End, report: LedgerReport) -> Result<LedgerReport, Error> {
 struct Replay<'a, P> {
     client: &'a Client,
     book: &'a Book,
+    keys: &'a Keys,
     ledger: LedgerId,
+    /// Whether payloads are read, too.
+    values: bool,
     auditor: LedgerAuditor,
+    /// Journals below this number are purged in the last version.
+    purged: u64,
     /// Leaves that were read ahead, from the next journal on.
     ahead: VecDeque<Leaf>,
     /// The last version that was taken.
@@ -158,16 +173,36 @@ struct Replay<'a, P> {
 }
 
 impl<'a, P: FnMut(Progress)> Replay<'a, P> {
-    fn new(client: &'a Client, book: &'a Book, ledger: LedgerId, cluster: ClusterId, progress: P) -> Self {
+    fn new(
+        client: &'a Client,
+        (book, keys): (&'a Book, &'a Keys),
+        (cluster, audit): (ClusterId, &LedgerAudit),
+        progress: P,
+    ) -> Self {
+        let LedgerAudit { ledger, values, .. } = *audit;
         let auditor = LedgerAuditor::new(cluster, ledger, book.shard_map.clone());
         let (ahead, to) = (VecDeque::new(), Version(0));
-        Self { client, book, ledger, auditor, ahead, to, payloads: 0, progress }
+        Self { client, book, keys, ledger, values, auditor, purged: 0, ahead, to, payloads: 0, progress }
+    }
+
+    async fn audit(&mut self) -> Result<(), End> {
+        match self.begin_behind_sweeps().await? {
+            Some(begun) => {
+                self.run().await?;
+                self.check_before(&begun).await
+            }
+            None => {
+                // A wrong answer here is found out: the first append that is taken must found the
+                // ledger.
+                let founding = self.leaves(0, 1).await?.pop().ok_or(Error::Malformed("no journal"))?;
+                self.to = Version(founding.stamp.version.0.saturating_sub(1).min(self.book.head().0));
+                self.run().await
+            }
+        }?;
+        if self.values { self.read_payloads().await } else { Ok(()) }
     }
 
     async fn run(&mut self) -> Result<(), End> {
-        // A wrong answer here is found out: the first append that is taken must found the ledger.
-        let founding = self.leaves(0, 1).await?.pop().ok_or(Error::Malformed("no journal"))?;
-        self.to = Version(founding.stamp.version.0.saturating_sub(1).min(self.book.head().0));
         let mut resumes = 0;
         while self.to < self.book.head() {
             let before = self.to;
@@ -204,11 +239,14 @@ impl<'a, P: FnMut(Progress)> Replay<'a, P> {
         let appends: Vec<&AppendEntry> = self.auditor.appends(entries).collect();
         let mut told = Vec::new();
         for append in appends {
-            told.push(self.told(append).await?);
+            let of = self.told(append).await?;
+            self.read_lacking(append, &of).await?;
+            told.push(of);
         }
         let book = self.book;
-        let seen = |size: u64| if size <= header.sequence.0 { book.log_root(size) } else { None };
-        let taken = self.auditor.take(header.stamp, entries, &told, &seen);
+        let root = |size: u64| if size <= header.sequence.0 { book.log_root(size) } else { None };
+        let time = |version| book.time_ms(version);
+        let taken = self.auditor.take(header.stamp, entries, &told, LogSeen { root: &root, time: &time });
         taken.map_err(|Finding { jsn, what }| End::Differs(LedgerDifference { stamp: header.stamp, jsn, what }))
     }
 
@@ -236,8 +274,11 @@ impl<'a, P: FnMut(Progress)> Replay<'a, P> {
             if leaf.kind == ORDER {
                 let payload = Envelope::decode(&envelope).map(|envelope| envelope.payload);
                 if let Ok(Ok(ordered)) = payload.map(|payload| Ordered::decode(&payload)) {
-                    for target in &ordered.order.targets {
-                        told.targets.append(&mut self.leaves(target.jsn, 1).await?);
+                    // A journal before the beginning is read as the state had it there.
+                    let first = self.auditor.first();
+                    let judged_by = ordered.order.action.judged_by().into_iter();
+                    for jsn in judged_by.filter(|jsn| (first..leaf.jsn).contains(jsn)) {
+                        told.targets.append(&mut self.leaves(jsn, 1).await?);
                     }
                 }
             }
@@ -276,7 +317,7 @@ impl<'a, P: FnMut(Progress)> Replay<'a, P> {
 
     /// Reads each payload, and compares it with what its author signed.
     async fn read_payloads(&mut self) -> Result<(), End> {
-        let (mut from, mut limit) = (0, PAYLOADS_PAGE);
+        let (mut from, mut limit) = (self.auditor.first(), PAYLOADS_PAGE);
         while from < self.auditor.size() {
             let page = match self.read(from, limit, true).await {
                 Err(error) if error.reason() == Some(coppice_types::Reason::LimitExceeded) && limit > 1 => {

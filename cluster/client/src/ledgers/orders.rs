@@ -1,4 +1,4 @@
-//! Orders to occult journals: who signed them, whether a journal without its content was occulted
+//! Orders: who signed them, whether a journal without its content was occulted
 //! by one, and on which disks the content is gone.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -126,7 +126,7 @@ impl Client {
                 return Err(Error::Untrusted("the content of a journal is withheld: its order lacks signatures"));
             }
             let names = |leaf: &Leaf| {
-                let targets = &given.ordered.order.targets;
+                let targets = given.ordered.order.targets();
                 let at = targets.binary_search_by_key(&leaf.jsn, |target| target.jsn);
                 leaf.kind == DATA && at.is_ok_and(|at| targets[at].leaf == leaf.hash())
             };
@@ -226,8 +226,9 @@ impl Author {
         order.approval(self.place.cluster, self.place.ledger, self.place.member, &self.key)
     }
 
-    /// Sends an order with the approvals of other members. The journals are occulted from the
-    /// answer on; [`Client::wait_for_erasure`] says when their content is gone from disks.
+    /// Sends an order with the approvals of other members. What it does holds from the answer on.
+    /// For an order that occults, [`Client::wait_for_erasure`] says when the content is gone from
+    /// disks.
     ///
     /// # Errors
     /// Those of [`Author::append`].

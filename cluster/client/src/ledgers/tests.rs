@@ -7,8 +7,8 @@ use coppice_proto::convert;
 use coppice_types::{ErrorKind, Params};
 use coppice_verify::{
     ledgers::{
-        Approval, Checked, Grant, Head, ORDER, Order, Ordered, Policy, Roles, Target, TrustedAnchor, founding_key,
-        head_key, leaf_key, mark_key, member_key, name_key,
+        Action, Approval, Checked, Grant, Head, ORDER, Order, Ordered, Policy, Roles, Target, TrustedAnchor,
+        founding_key, head_key, leaf_key, mark_key, member_key, name_key,
     },
     replay::{self, Shown},
     shard_map::ShardMap,
@@ -121,7 +121,7 @@ impl Scene {
     fn occult(&mut self, number: u64, jsn: u64) -> u64 {
         let leaf = self.model.value(self.model.head(), &leaf_key(self.ledger, jsn)).expect("a leaf");
         let leaf = Leaf::decode(leaf).expect("a leaf").hash();
-        let order = Order { until: 99, targets: vec![Target { jsn, leaf }] };
+        let order = Order { until: 99, action: Action::Occult(vec![Target { jsn, leaf }]) };
         let payload = Ordered { order, approvals: Vec::new() }.encode();
         let envelope = Envelope { nonce: [3; 32], clues: Vec::new(), payload };
         let request = self.signed(self.ledger, number).sign(&hand("bank"), vec![Item { kind: ORDER, envelope }]);
@@ -149,6 +149,7 @@ impl Scene {
         let size = self.model.size_of(stamp, self.ledger);
         let shown = newest.map_or(1, |newest| size.saturating_sub(newest).max(1));
         v1::GetLineageResponse {
+            gone: 0,
             journals: (shown..size).rev().map(|jsn| self.told(stamp, self.ledger, jsn)).collect(),
             count: size - 1,
             read_at: Some(convert::to_stamp(stamp)),
@@ -182,6 +183,7 @@ impl Scene {
             size: edge.size(),
             root: convert::to_digest(&edge.root()),
             purged: 0,
+            closed: false,
             founding: value(&founding).into(),
             read_at: Some(convert::to_stamp(stamp)),
             proof: proof.encode().expect("a small file").into(),

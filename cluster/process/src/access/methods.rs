@@ -30,7 +30,7 @@ const BY_COORDINATORS: Roles = Roles::of(&[Coordinator]);
 /// Requests of nodes and coordinators to nodes.
 const INSIDE: Roles = Roles::of(&[Node, Coordinator]);
 
-const METHODS: [(&str, Roles); 56] = [
+const METHODS: [(&str, Roles); 57] = [
     ("/coppice.v1.Ledger/Commit", WRITE),
     ("/coppice.v1.Ledger/CommitStream", WRITE),
     ("/coppice.v1.Ledger/Stage", WRITE),
@@ -52,6 +52,7 @@ const METHODS: [(&str, Roles); 56] = [
     ("/coppice.v1.Ledger/GetLedgerHashes", LEDGERS),
     ("/coppice.v1.Ledger/GetLineage", LEDGERS),
     ("/coppice.v1.Ledger/VerifyJournal", LEDGERS),
+    ("/coppice.v1.Ledger/GetLedgerRecords", LEDGERS),
     ("/coppice.v1.Ledger/ErasureStatus", LEDGERS),
     ("/coppice.v1.Ledger/Head", LOG),
     ("/coppice.v1.Ledger/GetHeader", LOG),

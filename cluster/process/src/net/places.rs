@@ -40,7 +40,9 @@ impl Kind {
                 Self::Read
             }
             "Ledger/DescribeLedger" | "Ledger/GetMember" | "Ledger/GetJournals" | "Ledger/GetLineage" => Self::Read,
-            "Ledger/VerifyJournal" | "Ledger/GetLedgerHashes" | "Ledger/ErasureStatus" => Self::Read,
+            "Ledger/VerifyJournal" | "Ledger/GetLedgerHashes" | "Ledger/GetLedgerRecords" | "Ledger/ErasureStatus" => {
+                Self::Read
+            }
             "Ledger/Status" | "Ledger/ListPins" | "Ledger/Time" | "Ledger/GetInterval" => Self::Read,
             "Shard/Read" | "Shard/Scan" | "Root/ReadRoot" => Self::Read,
             // An unknown method is refused at once.

@@ -19,16 +19,19 @@ func (r Reason) Error() string { return string(r) }
 
 // The reasons of a ledger.
 const (
-	InvalidArgument    Reason = "INVALID_ARGUMENT"
-	LimitExceeded      Reason = "LIMIT_EXCEEDED"
-	Reserved           Reason = "RESERVED"
-	BadSignature       Reason = "BAD_SIGNATURE"
-	WrongCluster       Reason = "WRONG_CLUSTER"
-	Denied             Reason = "DENIED"
-	NotAMember         Reason = "NOT_A_MEMBER"
-	RoleMissing        Reason = "ROLE_MISSING"
-	OrderIncomplete    Reason = "ORDER_INCOMPLETE"
-	NotFound           Reason = "NOT_FOUND"
+	InvalidArgument Reason = "INVALID_ARGUMENT"
+	LimitExceeded   Reason = "LIMIT_EXCEEDED"
+	Reserved        Reason = "RESERVED"
+	BadSignature    Reason = "BAD_SIGNATURE"
+	WrongCluster    Reason = "WRONG_CLUSTER"
+	Denied          Reason = "DENIED"
+	NotAMember      Reason = "NOT_A_MEMBER"
+	RoleMissing     Reason = "ROLE_MISSING"
+	OrderIncomplete Reason = "ORDER_INCOMPLETE"
+	NotFound        Reason = "NOT_FOUND"
+	// PurgedJournal is the reason why a journal is not given that a purge has taken. If a key is
+	// trusted, the ledger's head was asked, with a proof, whether a purge can have taken it.
+	PurgedJournal      Reason = "PURGED_JOURNAL"
 	PreconditionFailed Reason = "PRECONDITION_FAILED"
 	Lane               Reason = "LANE"
 	StaleView          Reason = "STALE_VIEW"

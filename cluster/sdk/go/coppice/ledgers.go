@@ -94,7 +94,7 @@ func infoOf(answer *v1.DescribeLedgerResponse) (*LedgerInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	state := verify.LedgerState{Size: answer.Size, Root: verify.Digest(answer.Root), Purged: answer.Purged}
+	state := verify.LedgerState{Size: answer.Size, Root: verify.Digest(answer.Root), Purged: answer.Purged, Closed: answer.Closed}
 	return &LedgerInfo{
 		ID: LedgerID(answer.Id), LedgerState: state, Founding: founding, ReadAt: stampOf(answer.ReadAt), Proof: answer.Proof,
 	}, nil

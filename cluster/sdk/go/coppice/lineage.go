@@ -51,6 +51,9 @@ type Lineage struct {
 	Journals []LedgerJournal
 	// Count is the number of all journals with the clue.
 	Count uint64
+	// Gone is how many of the oldest journals a purge has swept. Those of them that it has kept are
+	// among the journals.
+	Gone uint64
 	// ReadAt is the version that was read.
 	ReadAt Stamp
 	// Proof is the proof file of the lineage. An unverified client gets none.
@@ -146,9 +149,16 @@ func (c *Client) journalPage(
 	}
 	answer, err := invoke(ctx, c, "GetJournals", safe, request, v1.LedgerClient.GetJournals)
 	if err != nil {
+		if errors.Is(err, PurgedJournal) {
+			err = errors.Join(err, c.checkPurged(ctx, ledger, from))
+		}
 		return nil, nil, err
 	}
-	page, err := pageOf(answer, from, limit, read)
+	page, whole, err := pageOf(answer, from, limit, read)
+	if err == nil && !whole {
+		// The answer ends before the first journal that a purge has taken.
+		err = c.checkPurged(ctx, ledger, from+uint64(len(page.Journals)))
+	}
 	told := &toldPage{known: k, marksProof: answer.MarksProof}
 	if err == nil && c.trust != nil {
 		subject := verify.AboutJournals{
@@ -171,28 +181,44 @@ func (c *Client) journalPage(
 	return page, told, nil
 }
 
-func pageOf(answer *v1.GetJournalsResponse, from uint64, limit uint32, read JournalRead) (*JournalPage, error) {
+// checkPurged holds that a journal which is not given can have been purged.
+func (c *Client) checkPurged(ctx context.Context, ledger LedgerID, jsn uint64) error {
+	if c.trust == nil {
+		return nil
+	}
+	info, err := c.DescribeLedger(ctx, ledger, nil)
+	if err == nil && jsn >= info.Purged {
+		err = distrust("GetJournals", "a journal is withheld: no purge has taken it")
+	}
+	return err
+}
+
+// pageOf reads an answer, and tells whether it has all journals that were asked for.
+func pageOf(
+	answer *v1.GetJournalsResponse, from uint64, limit uint32, read JournalRead,
+) (page *JournalPage, whole bool, err error) {
 	if len(answer.Root) != len(verify.Digest{}) {
-		return nil, errors.New("a root of another length")
+		return nil, false, errors.New("a root of another length")
 	}
 	mark := LedgerMark{Size: answer.Size, Root: verify.Digest(answer.Root)}
 	journals, err := toldJournals(answer.Journals, read)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	count := uint64(0)
 	if mark.Size > from {
 		count = min(mark.Size-from, uint64(limit))
 	}
-	if uint64(len(journals)) != count {
-		return nil, errors.New("more or fewer journals than were asked for")
+	if uint64(len(journals)) > count || len(journals) == 0 && count > 0 {
+		return nil, false, errors.New("more or fewer journals than were asked for")
 	}
 	for i := range journals {
 		if journals[i].Leaf.JSN != from+uint64(i) {
-			return nil, errors.New("other journals than were asked for")
+			return nil, false, errors.New("other journals than were asked for")
 		}
 	}
-	return &JournalPage{Journals: journals, LedgerMark: mark, Proof: answer.Proof}, nil
+	page = &JournalPage{Journals: journals, LedgerMark: mark, Proof: answer.Proof}
+	return page, uint64(len(journals)) == count, nil
 }
 
 func numbers(journals []LedgerJournal) []uint64 {
@@ -228,6 +254,14 @@ func (c *Client) LedgerJournals(
 			if limit > 1 && tooLarge(err) {
 				limit /= 2
 				continue
+			}
+			if errors.Is(err, PurgedJournal) && !errors.Is(err, ErrUntrusted) && next > from {
+				// Those that are kept further on are read by their numbers.
+				info, failed := c.DescribeLedger(ctx, ledger, nil)
+				if failed == nil && info.Purged > next {
+					next = info.Purged
+					continue
+				}
 			}
 			if err != nil {
 				yield(LedgerJournal{}, err)
@@ -269,7 +303,7 @@ func (c *Client) Lineage(
 			subject.Newest = &wanted
 		}
 		err = c.believe(ctx, k, answer.Proof, subject, func(v *verify.Verified) error {
-			if v.Lineage.Count != lineage.Count || v.Header.Stamp() != lineage.ReadAt {
+			if v.Lineage.Count != lineage.Count || v.Lineage.Gone != lineage.Gone || v.Header.Stamp() != lineage.ReadAt {
 				return errDisagree
 			}
 			if err := checkJournals(lineage.Journals, v.Lineage.Journals, read); err != nil {
@@ -296,7 +330,10 @@ func lineageOf(answer *v1.GetLineageResponse, newest uint32, read JournalRead) (
 	if newest == 0 {
 		wanted = math.MaxUint64
 	}
-	if uint64(len(journals)) != min(answer.Count, wanted) {
+	// Of the oldest ones a purge may have kept any.
+	most := min(answer.Count, wanted)
+	least := answer.Count - max(answer.Count-most, min(answer.Gone, answer.Count))
+	if count := uint64(len(journals)); count < least || count > most {
 		return nil, errors.New("more or fewer journals than were asked for")
 	}
 	for i := range journals {
@@ -304,5 +341,7 @@ func lineageOf(answer *v1.GetLineageResponse, newest uint32, read JournalRead) (
 			return nil, errors.New("journals that do not descend")
 		}
 	}
-	return &Lineage{Journals: journals, Count: answer.Count, ReadAt: stampOf(answer.ReadAt), Proof: answer.Proof}, nil
+	return &Lineage{
+		Journals: journals, Count: answer.Count, Gone: answer.Gone, ReadAt: stampOf(answer.ReadAt), Proof: answer.Proof,
+	}, nil
 }

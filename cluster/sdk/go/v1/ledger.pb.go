@@ -4503,9 +4503,11 @@ type DescribeLedgerResponse struct {
 	// Journals below this number may have been swept by a purge.
 	Purged uint64 `protobuf:"varint,4,opt,name=purged,proto3" json:"purged,omitempty"`
 	// The payload of journal 0: name, policy, first members.
-	Founding      []byte `protobuf:"bytes,5,opt,name=founding,proto3" json:"founding,omitempty"`
-	ReadAt        *Stamp `protobuf:"bytes,6,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
-	Proof         []byte `protobuf:"bytes,7,opt,name=proof,proto3" json:"proof,omitempty"`
+	Founding []byte `protobuf:"bytes,5,opt,name=founding,proto3" json:"founding,omitempty"`
+	ReadAt   *Stamp `protobuf:"bytes,6,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	Proof    []byte `protobuf:"bytes,7,opt,name=proof,proto3" json:"proof,omitempty"`
+	// Whether a purge has closed the ledger: it takes orders, and nothing else.
+	Closed        bool `protobuf:"varint,8,opt,name=closed,proto3" json:"closed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4587,6 +4589,13 @@ func (x *DescribeLedgerResponse) GetProof() []byte {
 		return x.Proof
 	}
 	return nil
+}
+
+func (x *DescribeLedgerResponse) GetClosed() bool {
+	if x != nil {
+		return x.Closed
+	}
+	return false
 }
 
 type ListMembersRequest struct {
@@ -5272,6 +5281,181 @@ func (x *GetLedgerHashesResponse) GetProof() []byte {
 	return nil
 }
 
+type GetLedgerRecordsRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Ledger *LedgerName            `protobuf:"bytes,1,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	// 1 to 4,096 reserved keys of the ledger.
+	Keys          [][]byte     `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	Read          *ReadOptions `protobuf:"bytes,3,opt,name=read,proto3" json:"read,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLedgerRecordsRequest) Reset() {
+	*x = GetLedgerRecordsRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[80]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLedgerRecordsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLedgerRecordsRequest) ProtoMessage() {}
+
+func (x *GetLedgerRecordsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[80]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLedgerRecordsRequest.ProtoReflect.Descriptor instead.
+func (*GetLedgerRecordsRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{80}
+}
+
+func (x *GetLedgerRecordsRequest) GetLedger() *LedgerName {
+	if x != nil {
+		return x.Ledger
+	}
+	return nil
+}
+
+func (x *GetLedgerRecordsRequest) GetKeys() [][]byte {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *GetLedgerRecordsRequest) GetRead() *ReadOptions {
+	if x != nil {
+		return x.Read
+	}
+	return nil
+}
+
+type LedgerRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Not set if there is no such record.
+	Value         []byte `protobuf:"bytes,2,opt,name=value,proto3,oneof" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LedgerRecord) Reset() {
+	*x = LedgerRecord{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[81]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LedgerRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LedgerRecord) ProtoMessage() {}
+
+func (x *LedgerRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[81]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LedgerRecord.ProtoReflect.Descriptor instead.
+func (*LedgerRecord) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{81}
+}
+
+func (x *LedgerRecord) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *LedgerRecord) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+type GetLedgerRecordsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In ascending order of their keys, each key once.
+	Records       []*LedgerRecord `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
+	ReadAt        *Stamp          `protobuf:"bytes,2,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	Proof         []byte          `protobuf:"bytes,3,opt,name=proof,proto3" json:"proof,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLedgerRecordsResponse) Reset() {
+	*x = GetLedgerRecordsResponse{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[82]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLedgerRecordsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLedgerRecordsResponse) ProtoMessage() {}
+
+func (x *GetLedgerRecordsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[82]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLedgerRecordsResponse.ProtoReflect.Descriptor instead.
+func (*GetLedgerRecordsResponse) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{82}
+}
+
+func (x *GetLedgerRecordsResponse) GetRecords() []*LedgerRecord {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+func (x *GetLedgerRecordsResponse) GetReadAt() *Stamp {
+	if x != nil {
+		return x.ReadAt
+	}
+	return nil
+}
+
+func (x *GetLedgerRecordsResponse) GetProof() []byte {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
 type VerifyJournalRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Ledger *LedgerName            `protobuf:"bytes,1,opt,name=ledger,proto3" json:"ledger,omitempty"`
@@ -5285,7 +5469,7 @@ type VerifyJournalRequest struct {
 
 func (x *VerifyJournalRequest) Reset() {
 	*x = VerifyJournalRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[80]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5297,7 +5481,7 @@ func (x *VerifyJournalRequest) String() string {
 func (*VerifyJournalRequest) ProtoMessage() {}
 
 func (x *VerifyJournalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[80]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5310,7 +5494,7 @@ func (x *VerifyJournalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyJournalRequest.ProtoReflect.Descriptor instead.
 func (*VerifyJournalRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{80}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *VerifyJournalRequest) GetLedger() *LedgerName {
@@ -5359,7 +5543,7 @@ type VerifyJournalResponse struct {
 
 func (x *VerifyJournalResponse) Reset() {
 	*x = VerifyJournalResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[81]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5371,7 +5555,7 @@ func (x *VerifyJournalResponse) String() string {
 func (*VerifyJournalResponse) ProtoMessage() {}
 
 func (x *VerifyJournalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[81]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5384,7 +5568,7 @@ func (x *VerifyJournalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyJournalResponse.ProtoReflect.Descriptor instead.
 func (*VerifyJournalResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{81}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *VerifyJournalResponse) GetValid() bool {
@@ -5433,7 +5617,7 @@ type ErasureStatusRequest struct {
 
 func (x *ErasureStatusRequest) Reset() {
 	*x = ErasureStatusRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[82]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5445,7 +5629,7 @@ func (x *ErasureStatusRequest) String() string {
 func (*ErasureStatusRequest) ProtoMessage() {}
 
 func (x *ErasureStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[82]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5458,7 +5642,7 @@ func (x *ErasureStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErasureStatusRequest.ProtoReflect.Descriptor instead.
 func (*ErasureStatusRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{82}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ErasureStatusRequest) GetLedger() *LedgerName {
@@ -5489,7 +5673,7 @@ type ErasureStatusResponse struct {
 
 func (x *ErasureStatusResponse) Reset() {
 	*x = ErasureStatusResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[83]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5501,7 +5685,7 @@ func (x *ErasureStatusResponse) String() string {
 func (*ErasureStatusResponse) ProtoMessage() {}
 
 func (x *ErasureStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[83]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5514,7 +5698,7 @@ func (x *ErasureStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErasureStatusResponse.ProtoReflect.Descriptor instead.
 func (*ErasureStatusResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{83}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ErasureStatusResponse) GetOrdered() *Stamp {
@@ -5552,7 +5736,7 @@ type ReplicaErasure struct {
 
 func (x *ReplicaErasure) Reset() {
 	*x = ReplicaErasure{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[84]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5564,7 +5748,7 @@ func (x *ReplicaErasure) String() string {
 func (*ReplicaErasure) ProtoMessage() {}
 
 func (x *ReplicaErasure) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[84]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5577,7 +5761,7 @@ func (x *ReplicaErasure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaErasure.ProtoReflect.Descriptor instead.
 func (*ReplicaErasure) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{84}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *ReplicaErasure) GetGroup() string {
@@ -5623,7 +5807,7 @@ type GetLineageRequest struct {
 
 func (x *GetLineageRequest) Reset() {
 	*x = GetLineageRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[85]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5635,7 +5819,7 @@ func (x *GetLineageRequest) String() string {
 func (*GetLineageRequest) ProtoMessage() {}
 
 func (x *GetLineageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[85]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5648,7 +5832,7 @@ func (x *GetLineageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLineageRequest.ProtoReflect.Descriptor instead.
 func (*GetLineageRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{85}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *GetLineageRequest) GetLedger() *LedgerName {
@@ -5702,14 +5886,17 @@ type GetLineageResponse struct {
 	ReadAt *Stamp `protobuf:"bytes,3,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
 	Proof  []byte `protobuf:"bytes,4,opt,name=proof,proto3" json:"proof,omitempty"`
 	// As in GetJournalsResponse.
-	MarksProof    []byte `protobuf:"bytes,5,opt,name=marks_proof,json=marksProof,proto3" json:"marks_proof,omitempty"`
+	MarksProof []byte `protobuf:"bytes,5,opt,name=marks_proof,json=marksProof,proto3" json:"marks_proof,omitempty"`
+	// Number of the oldest journals with the clue that a purge has swept. Those of them that it has
+	// kept are among the journals.
+	Gone          uint64 `protobuf:"varint,6,opt,name=gone,proto3" json:"gone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetLineageResponse) Reset() {
 	*x = GetLineageResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[86]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5721,7 +5908,7 @@ func (x *GetLineageResponse) String() string {
 func (*GetLineageResponse) ProtoMessage() {}
 
 func (x *GetLineageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[86]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5734,7 +5921,7 @@ func (x *GetLineageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLineageResponse.ProtoReflect.Descriptor instead.
 func (*GetLineageResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{86}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *GetLineageResponse) GetJournals() []*LedgerJournal {
@@ -5770,6 +5957,13 @@ func (x *GetLineageResponse) GetMarksProof() []byte {
 		return x.MarksProof
 	}
 	return nil
+}
+
+func (x *GetLineageResponse) GetGone() uint64 {
+	if x != nil {
+		return x.Gone
+	}
+	return 0
 }
 
 var File_coppice_v1_ledger_proto protoreflect.FileDescriptor
@@ -6102,7 +6296,7 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\fR\x02id\"t\n" +
 	"\x15DescribeLedgerRequest\x12.\n" +
 	"\x06ledger\x18\x01 \x01(\v2\x16.coppice.v1.LedgerNameR\x06ledger\x12+\n" +
-	"\x04read\x18\x02 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"\xc6\x01\n" +
+	"\x04read\x18\x02 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"\xde\x01\n" +
 	"\x16DescribeLedgerResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x12\n" +
@@ -6110,7 +6304,8 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\x06purged\x18\x04 \x01(\x04R\x06purged\x12\x1a\n" +
 	"\bfounding\x18\x05 \x01(\fR\bfounding\x12*\n" +
 	"\aread_at\x18\x06 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
-	"\x05proof\x18\a \x01(\fR\x05proof\"\x87\x01\n" +
+	"\x05proof\x18\a \x01(\fR\x05proof\x12\x16\n" +
+	"\x06closed\x18\b \x01(\bR\x06closed\"\x87\x01\n" +
 	"\x12ListMembersRequest\x12.\n" +
 	"\x06ledger\x18\x01 \x01(\v2\x16.coppice.v1.LedgerNameR\x06ledger\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\rR\x05limit\x12+\n" +
@@ -6168,7 +6363,19 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\x06blocks\x18\x03 \x01(\fR\x06blocks\x12\x12\n" +
 	"\x04rest\x18\x04 \x01(\fR\x04rest\x12*\n" +
 	"\aread_at\x18\x05 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
-	"\x05proof\x18\x06 \x01(\fR\x05proof\"\xb0\x01\n" +
+	"\x05proof\x18\x06 \x01(\fR\x05proof\"\x8a\x01\n" +
+	"\x17GetLedgerRecordsRequest\x12.\n" +
+	"\x06ledger\x18\x01 \x01(\v2\x16.coppice.v1.LedgerNameR\x06ledger\x12\x12\n" +
+	"\x04keys\x18\x02 \x03(\fR\x04keys\x12+\n" +
+	"\x04read\x18\x03 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"E\n" +
+	"\fLedgerRecord\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x19\n" +
+	"\x05value\x18\x02 \x01(\fH\x00R\x05value\x88\x01\x01B\b\n" +
+	"\x06_value\"\x90\x01\n" +
+	"\x18GetLedgerRecordsResponse\x122\n" +
+	"\arecords\x18\x01 \x03(\v2\x18.coppice.v1.LedgerRecordR\arecords\x12*\n" +
+	"\aread_at\x18\x02 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
+	"\x05proof\x18\x03 \x01(\fR\x05proof\"\xb0\x01\n" +
 	"\x14VerifyJournalRequest\x12.\n" +
 	"\x06ledger\x18\x01 \x01(\v2\x16.coppice.v1.LedgerNameR\x06ledger\x12\x10\n" +
 	"\x03jsn\x18\x02 \x01(\x04R\x03jsn\x12\x1d\n" +
@@ -6202,14 +6409,15 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\x06newest\x18\x03 \x01(\rR\x06newest\x12!\n" +
 	"\fwant_payload\x18\x04 \x01(\bR\vwantPayload\x12!\n" +
 	"\fwant_request\x18\x05 \x01(\bR\vwantRequest\x12+\n" +
-	"\x04read\x18\x06 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"\xc4\x01\n" +
+	"\x04read\x18\x06 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\"\xd8\x01\n" +
 	"\x12GetLineageResponse\x125\n" +
 	"\bjournals\x18\x01 \x03(\v2\x19.coppice.v1.LedgerJournalR\bjournals\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x04R\x05count\x12*\n" +
 	"\aread_at\x18\x03 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
 	"\x05proof\x18\x04 \x01(\fR\x05proof\x12\x1f\n" +
 	"\vmarks_proof\x18\x05 \x01(\fR\n" +
-	"marksProof2\x81\x15\n" +
+	"marksProof\x12\x12\n" +
+	"\x04gone\x18\x06 \x01(\x04R\x04gone2\xe0\x15\n" +
 	"\x06Ledger\x12?\n" +
 	"\x06Commit\x12\x19.coppice.v1.CommitRequest\x1a\x1a.coppice.v1.CommitResponse\x12U\n" +
 	"\fCommitStream\x12\x1f.coppice.v1.CommitStreamRequest\x1a .coppice.v1.CommitStreamResponse(\x010\x01\x12<\n" +
@@ -6248,7 +6456,8 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\x0fGetLedgerHashes\x12\".coppice.v1.GetLedgerHashesRequest\x1a#.coppice.v1.GetLedgerHashesResponse\x12K\n" +
 	"\n" +
 	"GetLineage\x12\x1d.coppice.v1.GetLineageRequest\x1a\x1e.coppice.v1.GetLineageResponse\x12T\n" +
-	"\rVerifyJournal\x12 .coppice.v1.VerifyJournalRequest\x1a!.coppice.v1.VerifyJournalResponse\x12T\n" +
+	"\rVerifyJournal\x12 .coppice.v1.VerifyJournalRequest\x1a!.coppice.v1.VerifyJournalResponse\x12]\n" +
+	"\x10GetLedgerRecords\x12#.coppice.v1.GetLedgerRecordsRequest\x1a$.coppice.v1.GetLedgerRecordsResponse\x12T\n" +
 	"\rErasureStatus\x12 .coppice.v1.ErasureStatusRequest\x1a!.coppice.v1.ErasureStatusResponseB\x1eZ\x1ccoppice.dev/sdk/v1;coppicev1b\x06proto3"
 
 var (
@@ -6263,95 +6472,98 @@ func file_coppice_v1_ledger_proto_rawDescGZIP() []byte {
 	return file_coppice_v1_ledger_proto_rawDescData
 }
 
-var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 87)
+var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 90)
 var file_coppice_v1_ledger_proto_goTypes = []any{
-	(*Stamp)(nil),                   // 0: coppice.v1.Stamp
-	(*Operation)(nil),               // 1: coppice.v1.Operation
-	(*Precondition)(nil),            // 2: coppice.v1.Precondition
-	(*Batch)(nil),                   // 3: coppice.v1.Batch
-	(*CommitRequest)(nil),           // 4: coppice.v1.CommitRequest
-	(*CommitResponse)(nil),          // 5: coppice.v1.CommitResponse
-	(*CommitStreamRequest)(nil),     // 6: coppice.v1.CommitStreamRequest
-	(*CommitStreamResponse)(nil),    // 7: coppice.v1.CommitStreamResponse
-	(*StageRequest)(nil),            // 8: coppice.v1.StageRequest
-	(*StageResponse)(nil),           // 9: coppice.v1.StageResponse
-	(*FinalizeRequest)(nil),         // 10: coppice.v1.FinalizeRequest
-	(*DiscardRequest)(nil),          // 11: coppice.v1.DiscardRequest
-	(*DiscardResponse)(nil),         // 12: coppice.v1.DiscardResponse
-	(*OpenSessionRequest)(nil),      // 13: coppice.v1.OpenSessionRequest
-	(*OpenSessionResponse)(nil),     // 14: coppice.v1.OpenSessionResponse
-	(*ReadOptions)(nil),             // 15: coppice.v1.ReadOptions
-	(*Record)(nil),                  // 16: coppice.v1.Record
-	(*GetRequest)(nil),              // 17: coppice.v1.GetRequest
-	(*GetResponse)(nil),             // 18: coppice.v1.GetResponse
-	(*BatchGetRequest)(nil),         // 19: coppice.v1.BatchGetRequest
-	(*BatchGetResponse)(nil),        // 20: coppice.v1.BatchGetResponse
-	(*RangeRequest)(nil),            // 21: coppice.v1.RangeRequest
-	(*RangeResponse)(nil),           // 22: coppice.v1.RangeResponse
-	(*RangeEnd)(nil),                // 23: coppice.v1.RangeEnd
-	(*HistoryRequest)(nil),          // 24: coppice.v1.HistoryRequest
-	(*HistoryResponse)(nil),         // 25: coppice.v1.HistoryResponse
-	(*DiffRequest)(nil),             // 26: coppice.v1.DiffRequest
-	(*DiffResponse)(nil),            // 27: coppice.v1.DiffResponse
-	(*Difference)(nil),              // 28: coppice.v1.Difference
-	(*HeadRequest)(nil),             // 29: coppice.v1.HeadRequest
-	(*HeadResponse)(nil),            // 30: coppice.v1.HeadResponse
-	(*GetHeaderRequest)(nil),        // 31: coppice.v1.GetHeaderRequest
-	(*GetHeaderResponse)(nil),       // 32: coppice.v1.GetHeaderResponse
-	(*WatchHeadsRequest)(nil),       // 33: coppice.v1.WatchHeadsRequest
-	(*WatchHeadsResponse)(nil),      // 34: coppice.v1.WatchHeadsResponse
-	(*GetCheckpointRequest)(nil),    // 35: coppice.v1.GetCheckpointRequest
-	(*GetCheckpointResponse)(nil),   // 36: coppice.v1.GetCheckpointResponse
-	(*TimeRequest)(nil),             // 37: coppice.v1.TimeRequest
-	(*TimeResponse)(nil),            // 38: coppice.v1.TimeResponse
-	(*PruneRequest)(nil),            // 39: coppice.v1.PruneRequest
-	(*RollbackRequest)(nil),         // 40: coppice.v1.RollbackRequest
-	(*RotateKeyRequest)(nil),        // 41: coppice.v1.RotateKeyRequest
-	(*AnchorRequest)(nil),           // 42: coppice.v1.AnchorRequest
-	(*AnchorResponse)(nil),          // 43: coppice.v1.AnchorResponse
-	(*GetIntervalRequest)(nil),      // 44: coppice.v1.GetIntervalRequest
-	(*GetIntervalResponse)(nil),     // 45: coppice.v1.GetIntervalResponse
-	(*AdminResponse)(nil),           // 46: coppice.v1.AdminResponse
-	(*VersionPin)(nil),              // 47: coppice.v1.VersionPin
-	(*PinRequest)(nil),              // 48: coppice.v1.PinRequest
-	(*PinResponse)(nil),             // 49: coppice.v1.PinResponse
-	(*UnpinRequest)(nil),            // 50: coppice.v1.UnpinRequest
-	(*UnpinResponse)(nil),           // 51: coppice.v1.UnpinResponse
-	(*ListPinsRequest)(nil),         // 52: coppice.v1.ListPinsRequest
-	(*ListPinsResponse)(nil),        // 53: coppice.v1.ListPinsResponse
-	(*JournalRequest)(nil),          // 54: coppice.v1.JournalRequest
-	(*JournalResponse)(nil),         // 55: coppice.v1.JournalResponse
-	(*TransferLeaderRequest)(nil),   // 56: coppice.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil),  // 57: coppice.v1.TransferLeaderResponse
-	(*StatusRequest)(nil),           // 58: coppice.v1.StatusRequest
-	(*StatusResponse)(nil),          // 59: coppice.v1.StatusResponse
-	(*CoordinatorStatus)(nil),       // 60: coppice.v1.CoordinatorStatus
-	(*GroupStatus)(nil),             // 61: coppice.v1.GroupStatus
-	(*ReplicaStatus)(nil),           // 62: coppice.v1.ReplicaStatus
-	(*AppendRequest)(nil),           // 63: coppice.v1.AppendRequest
-	(*LedgerItem)(nil),              // 64: coppice.v1.LedgerItem
-	(*AppendResponse)(nil),          // 65: coppice.v1.AppendResponse
-	(*LedgerName)(nil),              // 66: coppice.v1.LedgerName
-	(*ListLedgersRequest)(nil),      // 67: coppice.v1.ListLedgersRequest
-	(*ListLedgersResponse)(nil),     // 68: coppice.v1.ListLedgersResponse
-	(*DescribeLedgerRequest)(nil),   // 69: coppice.v1.DescribeLedgerRequest
-	(*DescribeLedgerResponse)(nil),  // 70: coppice.v1.DescribeLedgerResponse
-	(*ListMembersRequest)(nil),      // 71: coppice.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),     // 72: coppice.v1.ListMembersResponse
-	(*GetMemberRequest)(nil),        // 73: coppice.v1.GetMemberRequest
-	(*GetMemberResponse)(nil),       // 74: coppice.v1.GetMemberResponse
-	(*GetJournalsRequest)(nil),      // 75: coppice.v1.GetJournalsRequest
-	(*GetJournalsResponse)(nil),     // 76: coppice.v1.GetJournalsResponse
-	(*LedgerJournal)(nil),           // 77: coppice.v1.LedgerJournal
-	(*GetLedgerHashesRequest)(nil),  // 78: coppice.v1.GetLedgerHashesRequest
-	(*GetLedgerHashesResponse)(nil), // 79: coppice.v1.GetLedgerHashesResponse
-	(*VerifyJournalRequest)(nil),    // 80: coppice.v1.VerifyJournalRequest
-	(*VerifyJournalResponse)(nil),   // 81: coppice.v1.VerifyJournalResponse
-	(*ErasureStatusRequest)(nil),    // 82: coppice.v1.ErasureStatusRequest
-	(*ErasureStatusResponse)(nil),   // 83: coppice.v1.ErasureStatusResponse
-	(*ReplicaErasure)(nil),          // 84: coppice.v1.ReplicaErasure
-	(*GetLineageRequest)(nil),       // 85: coppice.v1.GetLineageRequest
-	(*GetLineageResponse)(nil),      // 86: coppice.v1.GetLineageResponse
+	(*Stamp)(nil),                    // 0: coppice.v1.Stamp
+	(*Operation)(nil),                // 1: coppice.v1.Operation
+	(*Precondition)(nil),             // 2: coppice.v1.Precondition
+	(*Batch)(nil),                    // 3: coppice.v1.Batch
+	(*CommitRequest)(nil),            // 4: coppice.v1.CommitRequest
+	(*CommitResponse)(nil),           // 5: coppice.v1.CommitResponse
+	(*CommitStreamRequest)(nil),      // 6: coppice.v1.CommitStreamRequest
+	(*CommitStreamResponse)(nil),     // 7: coppice.v1.CommitStreamResponse
+	(*StageRequest)(nil),             // 8: coppice.v1.StageRequest
+	(*StageResponse)(nil),            // 9: coppice.v1.StageResponse
+	(*FinalizeRequest)(nil),          // 10: coppice.v1.FinalizeRequest
+	(*DiscardRequest)(nil),           // 11: coppice.v1.DiscardRequest
+	(*DiscardResponse)(nil),          // 12: coppice.v1.DiscardResponse
+	(*OpenSessionRequest)(nil),       // 13: coppice.v1.OpenSessionRequest
+	(*OpenSessionResponse)(nil),      // 14: coppice.v1.OpenSessionResponse
+	(*ReadOptions)(nil),              // 15: coppice.v1.ReadOptions
+	(*Record)(nil),                   // 16: coppice.v1.Record
+	(*GetRequest)(nil),               // 17: coppice.v1.GetRequest
+	(*GetResponse)(nil),              // 18: coppice.v1.GetResponse
+	(*BatchGetRequest)(nil),          // 19: coppice.v1.BatchGetRequest
+	(*BatchGetResponse)(nil),         // 20: coppice.v1.BatchGetResponse
+	(*RangeRequest)(nil),             // 21: coppice.v1.RangeRequest
+	(*RangeResponse)(nil),            // 22: coppice.v1.RangeResponse
+	(*RangeEnd)(nil),                 // 23: coppice.v1.RangeEnd
+	(*HistoryRequest)(nil),           // 24: coppice.v1.HistoryRequest
+	(*HistoryResponse)(nil),          // 25: coppice.v1.HistoryResponse
+	(*DiffRequest)(nil),              // 26: coppice.v1.DiffRequest
+	(*DiffResponse)(nil),             // 27: coppice.v1.DiffResponse
+	(*Difference)(nil),               // 28: coppice.v1.Difference
+	(*HeadRequest)(nil),              // 29: coppice.v1.HeadRequest
+	(*HeadResponse)(nil),             // 30: coppice.v1.HeadResponse
+	(*GetHeaderRequest)(nil),         // 31: coppice.v1.GetHeaderRequest
+	(*GetHeaderResponse)(nil),        // 32: coppice.v1.GetHeaderResponse
+	(*WatchHeadsRequest)(nil),        // 33: coppice.v1.WatchHeadsRequest
+	(*WatchHeadsResponse)(nil),       // 34: coppice.v1.WatchHeadsResponse
+	(*GetCheckpointRequest)(nil),     // 35: coppice.v1.GetCheckpointRequest
+	(*GetCheckpointResponse)(nil),    // 36: coppice.v1.GetCheckpointResponse
+	(*TimeRequest)(nil),              // 37: coppice.v1.TimeRequest
+	(*TimeResponse)(nil),             // 38: coppice.v1.TimeResponse
+	(*PruneRequest)(nil),             // 39: coppice.v1.PruneRequest
+	(*RollbackRequest)(nil),          // 40: coppice.v1.RollbackRequest
+	(*RotateKeyRequest)(nil),         // 41: coppice.v1.RotateKeyRequest
+	(*AnchorRequest)(nil),            // 42: coppice.v1.AnchorRequest
+	(*AnchorResponse)(nil),           // 43: coppice.v1.AnchorResponse
+	(*GetIntervalRequest)(nil),       // 44: coppice.v1.GetIntervalRequest
+	(*GetIntervalResponse)(nil),      // 45: coppice.v1.GetIntervalResponse
+	(*AdminResponse)(nil),            // 46: coppice.v1.AdminResponse
+	(*VersionPin)(nil),               // 47: coppice.v1.VersionPin
+	(*PinRequest)(nil),               // 48: coppice.v1.PinRequest
+	(*PinResponse)(nil),              // 49: coppice.v1.PinResponse
+	(*UnpinRequest)(nil),             // 50: coppice.v1.UnpinRequest
+	(*UnpinResponse)(nil),            // 51: coppice.v1.UnpinResponse
+	(*ListPinsRequest)(nil),          // 52: coppice.v1.ListPinsRequest
+	(*ListPinsResponse)(nil),         // 53: coppice.v1.ListPinsResponse
+	(*JournalRequest)(nil),           // 54: coppice.v1.JournalRequest
+	(*JournalResponse)(nil),          // 55: coppice.v1.JournalResponse
+	(*TransferLeaderRequest)(nil),    // 56: coppice.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil),   // 57: coppice.v1.TransferLeaderResponse
+	(*StatusRequest)(nil),            // 58: coppice.v1.StatusRequest
+	(*StatusResponse)(nil),           // 59: coppice.v1.StatusResponse
+	(*CoordinatorStatus)(nil),        // 60: coppice.v1.CoordinatorStatus
+	(*GroupStatus)(nil),              // 61: coppice.v1.GroupStatus
+	(*ReplicaStatus)(nil),            // 62: coppice.v1.ReplicaStatus
+	(*AppendRequest)(nil),            // 63: coppice.v1.AppendRequest
+	(*LedgerItem)(nil),               // 64: coppice.v1.LedgerItem
+	(*AppendResponse)(nil),           // 65: coppice.v1.AppendResponse
+	(*LedgerName)(nil),               // 66: coppice.v1.LedgerName
+	(*ListLedgersRequest)(nil),       // 67: coppice.v1.ListLedgersRequest
+	(*ListLedgersResponse)(nil),      // 68: coppice.v1.ListLedgersResponse
+	(*DescribeLedgerRequest)(nil),    // 69: coppice.v1.DescribeLedgerRequest
+	(*DescribeLedgerResponse)(nil),   // 70: coppice.v1.DescribeLedgerResponse
+	(*ListMembersRequest)(nil),       // 71: coppice.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),      // 72: coppice.v1.ListMembersResponse
+	(*GetMemberRequest)(nil),         // 73: coppice.v1.GetMemberRequest
+	(*GetMemberResponse)(nil),        // 74: coppice.v1.GetMemberResponse
+	(*GetJournalsRequest)(nil),       // 75: coppice.v1.GetJournalsRequest
+	(*GetJournalsResponse)(nil),      // 76: coppice.v1.GetJournalsResponse
+	(*LedgerJournal)(nil),            // 77: coppice.v1.LedgerJournal
+	(*GetLedgerHashesRequest)(nil),   // 78: coppice.v1.GetLedgerHashesRequest
+	(*GetLedgerHashesResponse)(nil),  // 79: coppice.v1.GetLedgerHashesResponse
+	(*GetLedgerRecordsRequest)(nil),  // 80: coppice.v1.GetLedgerRecordsRequest
+	(*LedgerRecord)(nil),             // 81: coppice.v1.LedgerRecord
+	(*GetLedgerRecordsResponse)(nil), // 82: coppice.v1.GetLedgerRecordsResponse
+	(*VerifyJournalRequest)(nil),     // 83: coppice.v1.VerifyJournalRequest
+	(*VerifyJournalResponse)(nil),    // 84: coppice.v1.VerifyJournalResponse
+	(*ErasureStatusRequest)(nil),     // 85: coppice.v1.ErasureStatusRequest
+	(*ErasureStatusResponse)(nil),    // 86: coppice.v1.ErasureStatusResponse
+	(*ReplicaErasure)(nil),           // 87: coppice.v1.ReplicaErasure
+	(*GetLineageRequest)(nil),        // 88: coppice.v1.GetLineageRequest
+	(*GetLineageResponse)(nil),       // 89: coppice.v1.GetLineageResponse
 }
 var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	0,   // 0: coppice.v1.Precondition.last_changed:type_name -> coppice.v1.Stamp
@@ -6415,95 +6627,101 @@ var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	66,  // 58: coppice.v1.GetLedgerHashesRequest.ledger:type_name -> coppice.v1.LedgerName
 	15,  // 59: coppice.v1.GetLedgerHashesRequest.read:type_name -> coppice.v1.ReadOptions
 	0,   // 60: coppice.v1.GetLedgerHashesResponse.read_at:type_name -> coppice.v1.Stamp
-	66,  // 61: coppice.v1.VerifyJournalRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 62: coppice.v1.VerifyJournalRequest.read:type_name -> coppice.v1.ReadOptions
-	0,   // 63: coppice.v1.VerifyJournalResponse.read_at:type_name -> coppice.v1.Stamp
-	66,  // 64: coppice.v1.ErasureStatusRequest.ledger:type_name -> coppice.v1.LedgerName
-	0,   // 65: coppice.v1.ErasureStatusResponse.ordered:type_name -> coppice.v1.Stamp
-	84,  // 66: coppice.v1.ErasureStatusResponse.replicas:type_name -> coppice.v1.ReplicaErasure
-	66,  // 67: coppice.v1.GetLineageRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 68: coppice.v1.GetLineageRequest.read:type_name -> coppice.v1.ReadOptions
-	77,  // 69: coppice.v1.GetLineageResponse.journals:type_name -> coppice.v1.LedgerJournal
-	0,   // 70: coppice.v1.GetLineageResponse.read_at:type_name -> coppice.v1.Stamp
-	4,   // 71: coppice.v1.Ledger.Commit:input_type -> coppice.v1.CommitRequest
-	6,   // 72: coppice.v1.Ledger.CommitStream:input_type -> coppice.v1.CommitStreamRequest
-	8,   // 73: coppice.v1.Ledger.Stage:input_type -> coppice.v1.StageRequest
-	10,  // 74: coppice.v1.Ledger.Finalize:input_type -> coppice.v1.FinalizeRequest
-	11,  // 75: coppice.v1.Ledger.Discard:input_type -> coppice.v1.DiscardRequest
-	13,  // 76: coppice.v1.Ledger.OpenSession:input_type -> coppice.v1.OpenSessionRequest
-	17,  // 77: coppice.v1.Ledger.Get:input_type -> coppice.v1.GetRequest
-	19,  // 78: coppice.v1.Ledger.BatchGet:input_type -> coppice.v1.BatchGetRequest
-	21,  // 79: coppice.v1.Ledger.Range:input_type -> coppice.v1.RangeRequest
-	24,  // 80: coppice.v1.Ledger.History:input_type -> coppice.v1.HistoryRequest
-	26,  // 81: coppice.v1.Ledger.Diff:input_type -> coppice.v1.DiffRequest
-	29,  // 82: coppice.v1.Ledger.Head:input_type -> coppice.v1.HeadRequest
-	31,  // 83: coppice.v1.Ledger.GetHeader:input_type -> coppice.v1.GetHeaderRequest
-	33,  // 84: coppice.v1.Ledger.WatchHeads:input_type -> coppice.v1.WatchHeadsRequest
-	35,  // 85: coppice.v1.Ledger.GetCheckpoint:input_type -> coppice.v1.GetCheckpointRequest
-	37,  // 86: coppice.v1.Ledger.Time:input_type -> coppice.v1.TimeRequest
-	39,  // 87: coppice.v1.Ledger.Prune:input_type -> coppice.v1.PruneRequest
-	40,  // 88: coppice.v1.Ledger.Rollback:input_type -> coppice.v1.RollbackRequest
-	41,  // 89: coppice.v1.Ledger.RotateKey:input_type -> coppice.v1.RotateKeyRequest
-	42,  // 90: coppice.v1.Ledger.Anchor:input_type -> coppice.v1.AnchorRequest
-	44,  // 91: coppice.v1.Ledger.GetInterval:input_type -> coppice.v1.GetIntervalRequest
-	48,  // 92: coppice.v1.Ledger.Pin:input_type -> coppice.v1.PinRequest
-	50,  // 93: coppice.v1.Ledger.Unpin:input_type -> coppice.v1.UnpinRequest
-	52,  // 94: coppice.v1.Ledger.ListPins:input_type -> coppice.v1.ListPinsRequest
-	58,  // 95: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
-	56,  // 96: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
-	54,  // 97: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
-	63,  // 98: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
-	67,  // 99: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
-	69,  // 100: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
-	71,  // 101: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
-	73,  // 102: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
-	75,  // 103: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
-	78,  // 104: coppice.v1.Ledger.GetLedgerHashes:input_type -> coppice.v1.GetLedgerHashesRequest
-	85,  // 105: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
-	80,  // 106: coppice.v1.Ledger.VerifyJournal:input_type -> coppice.v1.VerifyJournalRequest
-	82,  // 107: coppice.v1.Ledger.ErasureStatus:input_type -> coppice.v1.ErasureStatusRequest
-	5,   // 108: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
-	7,   // 109: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
-	9,   // 110: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
-	5,   // 111: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
-	12,  // 112: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
-	14,  // 113: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
-	18,  // 114: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
-	20,  // 115: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
-	22,  // 116: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
-	25,  // 117: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
-	27,  // 118: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
-	30,  // 119: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
-	32,  // 120: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
-	34,  // 121: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
-	36,  // 122: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
-	38,  // 123: coppice.v1.Ledger.Time:output_type -> coppice.v1.TimeResponse
-	46,  // 124: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
-	46,  // 125: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
-	46,  // 126: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
-	43,  // 127: coppice.v1.Ledger.Anchor:output_type -> coppice.v1.AnchorResponse
-	45,  // 128: coppice.v1.Ledger.GetInterval:output_type -> coppice.v1.GetIntervalResponse
-	49,  // 129: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
-	51,  // 130: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
-	53,  // 131: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
-	59,  // 132: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
-	57,  // 133: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
-	55,  // 134: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
-	65,  // 135: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
-	68,  // 136: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
-	70,  // 137: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
-	72,  // 138: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
-	74,  // 139: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
-	76,  // 140: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
-	79,  // 141: coppice.v1.Ledger.GetLedgerHashes:output_type -> coppice.v1.GetLedgerHashesResponse
-	86,  // 142: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
-	81,  // 143: coppice.v1.Ledger.VerifyJournal:output_type -> coppice.v1.VerifyJournalResponse
-	83,  // 144: coppice.v1.Ledger.ErasureStatus:output_type -> coppice.v1.ErasureStatusResponse
-	108, // [108:145] is the sub-list for method output_type
-	71,  // [71:108] is the sub-list for method input_type
-	71,  // [71:71] is the sub-list for extension type_name
-	71,  // [71:71] is the sub-list for extension extendee
-	0,   // [0:71] is the sub-list for field type_name
+	66,  // 61: coppice.v1.GetLedgerRecordsRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 62: coppice.v1.GetLedgerRecordsRequest.read:type_name -> coppice.v1.ReadOptions
+	81,  // 63: coppice.v1.GetLedgerRecordsResponse.records:type_name -> coppice.v1.LedgerRecord
+	0,   // 64: coppice.v1.GetLedgerRecordsResponse.read_at:type_name -> coppice.v1.Stamp
+	66,  // 65: coppice.v1.VerifyJournalRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 66: coppice.v1.VerifyJournalRequest.read:type_name -> coppice.v1.ReadOptions
+	0,   // 67: coppice.v1.VerifyJournalResponse.read_at:type_name -> coppice.v1.Stamp
+	66,  // 68: coppice.v1.ErasureStatusRequest.ledger:type_name -> coppice.v1.LedgerName
+	0,   // 69: coppice.v1.ErasureStatusResponse.ordered:type_name -> coppice.v1.Stamp
+	87,  // 70: coppice.v1.ErasureStatusResponse.replicas:type_name -> coppice.v1.ReplicaErasure
+	66,  // 71: coppice.v1.GetLineageRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 72: coppice.v1.GetLineageRequest.read:type_name -> coppice.v1.ReadOptions
+	77,  // 73: coppice.v1.GetLineageResponse.journals:type_name -> coppice.v1.LedgerJournal
+	0,   // 74: coppice.v1.GetLineageResponse.read_at:type_name -> coppice.v1.Stamp
+	4,   // 75: coppice.v1.Ledger.Commit:input_type -> coppice.v1.CommitRequest
+	6,   // 76: coppice.v1.Ledger.CommitStream:input_type -> coppice.v1.CommitStreamRequest
+	8,   // 77: coppice.v1.Ledger.Stage:input_type -> coppice.v1.StageRequest
+	10,  // 78: coppice.v1.Ledger.Finalize:input_type -> coppice.v1.FinalizeRequest
+	11,  // 79: coppice.v1.Ledger.Discard:input_type -> coppice.v1.DiscardRequest
+	13,  // 80: coppice.v1.Ledger.OpenSession:input_type -> coppice.v1.OpenSessionRequest
+	17,  // 81: coppice.v1.Ledger.Get:input_type -> coppice.v1.GetRequest
+	19,  // 82: coppice.v1.Ledger.BatchGet:input_type -> coppice.v1.BatchGetRequest
+	21,  // 83: coppice.v1.Ledger.Range:input_type -> coppice.v1.RangeRequest
+	24,  // 84: coppice.v1.Ledger.History:input_type -> coppice.v1.HistoryRequest
+	26,  // 85: coppice.v1.Ledger.Diff:input_type -> coppice.v1.DiffRequest
+	29,  // 86: coppice.v1.Ledger.Head:input_type -> coppice.v1.HeadRequest
+	31,  // 87: coppice.v1.Ledger.GetHeader:input_type -> coppice.v1.GetHeaderRequest
+	33,  // 88: coppice.v1.Ledger.WatchHeads:input_type -> coppice.v1.WatchHeadsRequest
+	35,  // 89: coppice.v1.Ledger.GetCheckpoint:input_type -> coppice.v1.GetCheckpointRequest
+	37,  // 90: coppice.v1.Ledger.Time:input_type -> coppice.v1.TimeRequest
+	39,  // 91: coppice.v1.Ledger.Prune:input_type -> coppice.v1.PruneRequest
+	40,  // 92: coppice.v1.Ledger.Rollback:input_type -> coppice.v1.RollbackRequest
+	41,  // 93: coppice.v1.Ledger.RotateKey:input_type -> coppice.v1.RotateKeyRequest
+	42,  // 94: coppice.v1.Ledger.Anchor:input_type -> coppice.v1.AnchorRequest
+	44,  // 95: coppice.v1.Ledger.GetInterval:input_type -> coppice.v1.GetIntervalRequest
+	48,  // 96: coppice.v1.Ledger.Pin:input_type -> coppice.v1.PinRequest
+	50,  // 97: coppice.v1.Ledger.Unpin:input_type -> coppice.v1.UnpinRequest
+	52,  // 98: coppice.v1.Ledger.ListPins:input_type -> coppice.v1.ListPinsRequest
+	58,  // 99: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
+	56,  // 100: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
+	54,  // 101: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
+	63,  // 102: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
+	67,  // 103: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
+	69,  // 104: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
+	71,  // 105: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
+	73,  // 106: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
+	75,  // 107: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
+	78,  // 108: coppice.v1.Ledger.GetLedgerHashes:input_type -> coppice.v1.GetLedgerHashesRequest
+	88,  // 109: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
+	83,  // 110: coppice.v1.Ledger.VerifyJournal:input_type -> coppice.v1.VerifyJournalRequest
+	80,  // 111: coppice.v1.Ledger.GetLedgerRecords:input_type -> coppice.v1.GetLedgerRecordsRequest
+	85,  // 112: coppice.v1.Ledger.ErasureStatus:input_type -> coppice.v1.ErasureStatusRequest
+	5,   // 113: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
+	7,   // 114: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
+	9,   // 115: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
+	5,   // 116: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
+	12,  // 117: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
+	14,  // 118: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
+	18,  // 119: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
+	20,  // 120: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
+	22,  // 121: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
+	25,  // 122: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
+	27,  // 123: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
+	30,  // 124: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
+	32,  // 125: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
+	34,  // 126: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
+	36,  // 127: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
+	38,  // 128: coppice.v1.Ledger.Time:output_type -> coppice.v1.TimeResponse
+	46,  // 129: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
+	46,  // 130: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
+	46,  // 131: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
+	43,  // 132: coppice.v1.Ledger.Anchor:output_type -> coppice.v1.AnchorResponse
+	45,  // 133: coppice.v1.Ledger.GetInterval:output_type -> coppice.v1.GetIntervalResponse
+	49,  // 134: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
+	51,  // 135: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
+	53,  // 136: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
+	59,  // 137: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
+	57,  // 138: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
+	55,  // 139: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
+	65,  // 140: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
+	68,  // 141: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
+	70,  // 142: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
+	72,  // 143: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
+	74,  // 144: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
+	76,  // 145: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
+	79,  // 146: coppice.v1.Ledger.GetLedgerHashes:output_type -> coppice.v1.GetLedgerHashesResponse
+	89,  // 147: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
+	84,  // 148: coppice.v1.Ledger.VerifyJournal:output_type -> coppice.v1.VerifyJournalResponse
+	82,  // 149: coppice.v1.Ledger.GetLedgerRecords:output_type -> coppice.v1.GetLedgerRecordsResponse
+	86,  // 150: coppice.v1.Ledger.ErasureStatus:output_type -> coppice.v1.ErasureStatusResponse
+	113, // [113:151] is the sub-list for method output_type
+	75,  // [75:113] is the sub-list for method input_type
+	75,  // [75:75] is the sub-list for extension type_name
+	75,  // [75:75] is the sub-list for extension extendee
+	0,   // [0:75] is the sub-list for field type_name
 }
 
 func init() { file_coppice_v1_ledger_proto_init() }
@@ -6540,14 +6758,15 @@ func file_coppice_v1_ledger_proto_init() {
 		(*LedgerName_Id)(nil),
 	}
 	file_coppice_v1_ledger_proto_msgTypes[77].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[80].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[81].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[83].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coppice_v1_ledger_proto_rawDesc), len(file_coppice_v1_ledger_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   87,
+			NumMessages:   90,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,43 +25,44 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Ledger_Commit_FullMethodName          = "/coppice.v1.Ledger/Commit"
-	Ledger_CommitStream_FullMethodName    = "/coppice.v1.Ledger/CommitStream"
-	Ledger_Stage_FullMethodName           = "/coppice.v1.Ledger/Stage"
-	Ledger_Finalize_FullMethodName        = "/coppice.v1.Ledger/Finalize"
-	Ledger_Discard_FullMethodName         = "/coppice.v1.Ledger/Discard"
-	Ledger_OpenSession_FullMethodName     = "/coppice.v1.Ledger/OpenSession"
-	Ledger_Get_FullMethodName             = "/coppice.v1.Ledger/Get"
-	Ledger_BatchGet_FullMethodName        = "/coppice.v1.Ledger/BatchGet"
-	Ledger_Range_FullMethodName           = "/coppice.v1.Ledger/Range"
-	Ledger_History_FullMethodName         = "/coppice.v1.Ledger/History"
-	Ledger_Diff_FullMethodName            = "/coppice.v1.Ledger/Diff"
-	Ledger_Head_FullMethodName            = "/coppice.v1.Ledger/Head"
-	Ledger_GetHeader_FullMethodName       = "/coppice.v1.Ledger/GetHeader"
-	Ledger_WatchHeads_FullMethodName      = "/coppice.v1.Ledger/WatchHeads"
-	Ledger_GetCheckpoint_FullMethodName   = "/coppice.v1.Ledger/GetCheckpoint"
-	Ledger_Time_FullMethodName            = "/coppice.v1.Ledger/Time"
-	Ledger_Prune_FullMethodName           = "/coppice.v1.Ledger/Prune"
-	Ledger_Rollback_FullMethodName        = "/coppice.v1.Ledger/Rollback"
-	Ledger_RotateKey_FullMethodName       = "/coppice.v1.Ledger/RotateKey"
-	Ledger_Anchor_FullMethodName          = "/coppice.v1.Ledger/Anchor"
-	Ledger_GetInterval_FullMethodName     = "/coppice.v1.Ledger/GetInterval"
-	Ledger_Pin_FullMethodName             = "/coppice.v1.Ledger/Pin"
-	Ledger_Unpin_FullMethodName           = "/coppice.v1.Ledger/Unpin"
-	Ledger_ListPins_FullMethodName        = "/coppice.v1.Ledger/ListPins"
-	Ledger_Status_FullMethodName          = "/coppice.v1.Ledger/Status"
-	Ledger_TransferLeader_FullMethodName  = "/coppice.v1.Ledger/TransferLeader"
-	Ledger_Journal_FullMethodName         = "/coppice.v1.Ledger/Journal"
-	Ledger_Append_FullMethodName          = "/coppice.v1.Ledger/Append"
-	Ledger_ListLedgers_FullMethodName     = "/coppice.v1.Ledger/ListLedgers"
-	Ledger_DescribeLedger_FullMethodName  = "/coppice.v1.Ledger/DescribeLedger"
-	Ledger_ListMembers_FullMethodName     = "/coppice.v1.Ledger/ListMembers"
-	Ledger_GetMember_FullMethodName       = "/coppice.v1.Ledger/GetMember"
-	Ledger_GetJournals_FullMethodName     = "/coppice.v1.Ledger/GetJournals"
-	Ledger_GetLedgerHashes_FullMethodName = "/coppice.v1.Ledger/GetLedgerHashes"
-	Ledger_GetLineage_FullMethodName      = "/coppice.v1.Ledger/GetLineage"
-	Ledger_VerifyJournal_FullMethodName   = "/coppice.v1.Ledger/VerifyJournal"
-	Ledger_ErasureStatus_FullMethodName   = "/coppice.v1.Ledger/ErasureStatus"
+	Ledger_Commit_FullMethodName           = "/coppice.v1.Ledger/Commit"
+	Ledger_CommitStream_FullMethodName     = "/coppice.v1.Ledger/CommitStream"
+	Ledger_Stage_FullMethodName            = "/coppice.v1.Ledger/Stage"
+	Ledger_Finalize_FullMethodName         = "/coppice.v1.Ledger/Finalize"
+	Ledger_Discard_FullMethodName          = "/coppice.v1.Ledger/Discard"
+	Ledger_OpenSession_FullMethodName      = "/coppice.v1.Ledger/OpenSession"
+	Ledger_Get_FullMethodName              = "/coppice.v1.Ledger/Get"
+	Ledger_BatchGet_FullMethodName         = "/coppice.v1.Ledger/BatchGet"
+	Ledger_Range_FullMethodName            = "/coppice.v1.Ledger/Range"
+	Ledger_History_FullMethodName          = "/coppice.v1.Ledger/History"
+	Ledger_Diff_FullMethodName             = "/coppice.v1.Ledger/Diff"
+	Ledger_Head_FullMethodName             = "/coppice.v1.Ledger/Head"
+	Ledger_GetHeader_FullMethodName        = "/coppice.v1.Ledger/GetHeader"
+	Ledger_WatchHeads_FullMethodName       = "/coppice.v1.Ledger/WatchHeads"
+	Ledger_GetCheckpoint_FullMethodName    = "/coppice.v1.Ledger/GetCheckpoint"
+	Ledger_Time_FullMethodName             = "/coppice.v1.Ledger/Time"
+	Ledger_Prune_FullMethodName            = "/coppice.v1.Ledger/Prune"
+	Ledger_Rollback_FullMethodName         = "/coppice.v1.Ledger/Rollback"
+	Ledger_RotateKey_FullMethodName        = "/coppice.v1.Ledger/RotateKey"
+	Ledger_Anchor_FullMethodName           = "/coppice.v1.Ledger/Anchor"
+	Ledger_GetInterval_FullMethodName      = "/coppice.v1.Ledger/GetInterval"
+	Ledger_Pin_FullMethodName              = "/coppice.v1.Ledger/Pin"
+	Ledger_Unpin_FullMethodName            = "/coppice.v1.Ledger/Unpin"
+	Ledger_ListPins_FullMethodName         = "/coppice.v1.Ledger/ListPins"
+	Ledger_Status_FullMethodName           = "/coppice.v1.Ledger/Status"
+	Ledger_TransferLeader_FullMethodName   = "/coppice.v1.Ledger/TransferLeader"
+	Ledger_Journal_FullMethodName          = "/coppice.v1.Ledger/Journal"
+	Ledger_Append_FullMethodName           = "/coppice.v1.Ledger/Append"
+	Ledger_ListLedgers_FullMethodName      = "/coppice.v1.Ledger/ListLedgers"
+	Ledger_DescribeLedger_FullMethodName   = "/coppice.v1.Ledger/DescribeLedger"
+	Ledger_ListMembers_FullMethodName      = "/coppice.v1.Ledger/ListMembers"
+	Ledger_GetMember_FullMethodName        = "/coppice.v1.Ledger/GetMember"
+	Ledger_GetJournals_FullMethodName      = "/coppice.v1.Ledger/GetJournals"
+	Ledger_GetLedgerHashes_FullMethodName  = "/coppice.v1.Ledger/GetLedgerHashes"
+	Ledger_GetLineage_FullMethodName       = "/coppice.v1.Ledger/GetLineage"
+	Ledger_VerifyJournal_FullMethodName    = "/coppice.v1.Ledger/VerifyJournal"
+	Ledger_GetLedgerRecords_FullMethodName = "/coppice.v1.Ledger/GetLedgerRecords"
+	Ledger_ErasureStatus_FullMethodName    = "/coppice.v1.Ledger/ErasureStatus"
 )
 
 // LedgerClient is the client API for Ledger service.
@@ -143,6 +144,9 @@ type LedgerClient interface {
 	// The coordinator's own verdict on a journal, for callers that trust it. Others ask GetJournals for
 	// a proof.
 	VerifyJournal(ctx context.Context, in *VerifyJournalRequest, opts ...grpc.CallOption) (*VerifyJournalResponse, error)
+	// Reads records of a ledger by their reserved keys (docs/verification.md section 18), but for
+	// envelopes. Auditors and those who sign a purge verify by them who must have signed what.
+	GetLedgerRecords(ctx context.Context, in *GetLedgerRecordsRequest, opts ...grpc.CallOption) (*GetLedgerRecordsResponse, error)
 	// On which replicas' disks the content that an order occulted is gone.
 	ErasureStatus(ctx context.Context, in *ErasureStatusRequest, opts ...grpc.CallOption) (*ErasureStatusResponse, error)
 }
@@ -581,6 +585,16 @@ func (c *ledgerClient) VerifyJournal(ctx context.Context, in *VerifyJournalReque
 	return out, nil
 }
 
+func (c *ledgerClient) GetLedgerRecords(ctx context.Context, in *GetLedgerRecordsRequest, opts ...grpc.CallOption) (*GetLedgerRecordsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetLedgerRecordsResponse)
+	err := c.cc.Invoke(ctx, Ledger_GetLedgerRecords_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *ledgerClient) ErasureStatus(ctx context.Context, in *ErasureStatusRequest, opts ...grpc.CallOption) (*ErasureStatusResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ErasureStatusResponse)
@@ -670,6 +684,9 @@ type LedgerServer interface {
 	// The coordinator's own verdict on a journal, for callers that trust it. Others ask GetJournals for
 	// a proof.
 	VerifyJournal(context.Context, *VerifyJournalRequest) (*VerifyJournalResponse, error)
+	// Reads records of a ledger by their reserved keys (docs/verification.md section 18), but for
+	// envelopes. Auditors and those who sign a purge verify by them who must have signed what.
+	GetLedgerRecords(context.Context, *GetLedgerRecordsRequest) (*GetLedgerRecordsResponse, error)
 	// On which replicas' disks the content that an order occulted is gone.
 	ErasureStatus(context.Context, *ErasureStatusRequest) (*ErasureStatusResponse, error)
 	mustEmbedUnimplementedLedgerServer()
@@ -789,6 +806,9 @@ func (UnimplementedLedgerServer) GetLineage(context.Context, *GetLineageRequest)
 }
 func (UnimplementedLedgerServer) VerifyJournal(context.Context, *VerifyJournalRequest) (*VerifyJournalResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method VerifyJournal not implemented")
+}
+func (UnimplementedLedgerServer) GetLedgerRecords(context.Context, *GetLedgerRecordsRequest) (*GetLedgerRecordsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetLedgerRecords not implemented")
 }
 func (UnimplementedLedgerServer) ErasureStatus(context.Context, *ErasureStatusRequest) (*ErasureStatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ErasureStatus not implemented")
@@ -1402,6 +1422,24 @@ func _Ledger_VerifyJournal_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Ledger_GetLedgerRecords_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetLedgerRecordsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LedgerServer).GetLedgerRecords(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Ledger_GetLedgerRecords_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LedgerServer).GetLedgerRecords(ctx, req.(*GetLedgerRecordsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Ledger_ErasureStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ErasureStatusRequest)
 	if err := dec(in); err != nil {
@@ -1538,6 +1576,10 @@ var Ledger_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "VerifyJournal",
 			Handler:    _Ledger_VerifyJournal_Handler,
+		},
+		{
+			MethodName: "GetLedgerRecords",
+			Handler:    _Ledger_GetLedgerRecords_Handler,
 		},
 		{
 			MethodName: "ErasureStatus",

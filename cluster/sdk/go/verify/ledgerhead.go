@@ -5,9 +5,11 @@ import "slices"
 // ledgerHead has the size of a ledger and the edge of its list: by levels, the hashes in no full
 // tile.
 type ledgerHead struct {
-	purged uint64
-	size   uint64
-	edge   [][]Digest
+	closed  bool
+	purged  uint64
+	authors uint64
+	size    uint64
+	edge    [][]Digest
 }
 
 const tileHashes = 16
@@ -19,6 +21,8 @@ type LedgerState struct {
 	Root Digest
 	// Purged is the number below which journals may have been swept by a purge.
 	Purged uint64
+	// Closed tells whether a purge has closed the ledger: it takes orders, and nothing else.
+	Closed bool
 }
 
 // DecodeLedgerState reads the record of a ledger's head.
@@ -27,7 +31,7 @@ func DecodeLedgerState(encoded []byte) (LedgerState, error) {
 	if err != nil {
 		return LedgerState{}, err
 	}
-	return LedgerState{Size: head.size, Root: head.root(), Purged: head.purged}, nil
+	return LedgerState{Size: head.size, Root: head.root(), Purged: head.purged, Closed: head.closed}, nil
 }
 
 func decodeHead(encoded []byte) (*ledgerHead, error) {
@@ -35,7 +39,7 @@ func decodeHead(encoded []byte) (*ledgerHead, error) {
 	if r.u8() != 1 {
 		r.fail("a head of another format")
 	}
-	h := &ledgerHead{purged: r.u64(), size: r.u64()}
+	h := &ledgerHead{closed: r.flag(), purged: r.u64(), authors: r.u64(), size: r.u64()}
 	for left := h.size; left > 0 && r.err == nil; left /= tileHashes {
 		level := make([]Digest, left%tileHashes)
 		for i := range level {
@@ -49,7 +53,9 @@ func decodeHead(encoded []byte) (*ledgerHead, error) {
 func (h *ledgerHead) encode() []byte {
 	w := writer{}
 	w.u8(1)
+	w.flag(h.closed)
 	w.u64(h.purged)
+	w.u64(h.authors)
 	w.u64(h.size)
 	for _, level := range h.edge {
 		for _, hash := range level {
@@ -100,4 +106,27 @@ func (h *ledgerHead) root() Digest {
 		return emptyRoot
 	}
 	return *right
+}
+
+// before gives the head's list as it was with fewer journals. The function gives full tiles. It is
+// nil if a tile is missing.
+func (h *ledgerHead) before(size uint64, tile func(level uint8, index uint64) []byte) *ledgerHead {
+	past := &ledgerHead{size: size}
+	for level := 0; size>>(4*level) > 0; level++ {
+		index, count := size>>(4*(level+1)), size>>(4*level)%tileHashes
+		var hashes []Digest
+		if h.size>>(4*(level+1)) == index {
+			hashes = h.edge[level]
+		} else {
+			full := tile(uint8(level), index)
+			for ; len(full) >= len(Digest{}); full = full[len(Digest{}):] {
+				hashes = append(hashes, Digest(full))
+			}
+		}
+		if uint64(len(hashes)) < count {
+			return nil
+		}
+		past.edge = append(past.edge, hashes[:count])
+	}
+	return past
 }

@@ -28,10 +28,13 @@ type Journals struct {
 // Lineage is the claim of a lineage: these were the newest journals with the clue, newest first.
 // All of them are shown if After is 0.
 type Lineage struct {
-	Ledger   LedgerID
-	Clue     Digest
-	Count    uint64
-	After    uint64
+	Ledger LedgerID
+	Clue   Digest
+	Count  uint64
+	After  uint64
+	// Gone is how many of the oldest journals a purge has swept; those of them that it has kept are
+	// among the journals.
+	Gone     uint64
 	Journals []ProvenJournal
 }
 
@@ -187,11 +190,13 @@ func (p *proofFile) checkLineage(header *Header, query *Query) (*Lineage, error)
 	if err != nil {
 		return nil, err
 	}
-	count, err := checkCells(part, query.Records, check.leaves, from)
+	clue, err := checkCells(part, query.Records, check.leaves, from)
 	if err != nil {
 		return nil, under(StepLineage, err)
 	}
-	return &Lineage{Ledger: part.ledger, Clue: part.clue, Count: count, After: from, Journals: journals}, nil
+	return &Lineage{
+		Ledger: part.ledger, Clue: part.clue, Count: clue.count, After: from, Gone: clue.gone, Journals: journals,
+	}, nil
 }
 
 // lineageRange gives the ordinal above which the range of a lineage has all cells.
@@ -213,6 +218,9 @@ type clueRecord struct {
 	count   uint64
 	lastJSN uint64
 	chain   Digest
+	// gone counts the oldest journals, which a purge has swept or kept.
+	gone      uint64
+	chainGone Digest
 }
 
 func decodeClue(encoded []byte) (c clueRecord, err error) {
@@ -220,7 +228,10 @@ func decodeClue(encoded []byte) (c clueRecord, err error) {
 	if r.u8() != 1 {
 		r.fail("the record of a clue has another format")
 	}
-	c = clueRecord{count: r.u64(), lastJSN: r.u64(), chain: r.digest()}
+	c = clueRecord{count: r.u64(), lastJSN: r.u64(), chain: r.digest(), gone: r.u64(), chainGone: r.digest()}
+	if c.gone > c.count || c.gone == 0 && c.chainGone != (Digest{}) {
+		r.fail("the record of a clue has others that are gone than it can have")
+	}
 	return c, r.end()
 }
 
@@ -230,14 +241,15 @@ func (c *clueRecord) encode() []byte {
 	w.u64(c.count)
 	w.u64(c.lastJSN)
 	w.digest(c.chain)
+	w.u64(c.gone)
+	w.digest(c.chainGone)
 	return w
 }
 
 // cell says that a journal has a clue.
 type cell struct {
-	jsn    uint64
-	leaf   Digest
-	before *Digest
+	jsn  uint64
+	leaf Digest
 }
 
 func decodeCell(encoded []byte) (c cell, err error) {
@@ -246,10 +258,6 @@ func decodeCell(encoded []byte) (c cell, err error) {
 		r.fail("a cell has another format")
 	}
 	c = cell{jsn: r.u64(), leaf: r.digest()}
-	if r.flag() {
-		before := r.digest()
-		c.before = &before
-	}
 	return c, r.end()
 }
 
@@ -258,10 +266,6 @@ func (c *cell) encode() []byte {
 	w.u8(1)
 	w.u64(c.jsn)
 	w.digest(c.leaf)
-	w.flag(c.before != nil)
-	if c.before != nil {
-		w.digest(*c.before)
-	}
 	return w
 }
 
@@ -273,65 +277,69 @@ func chained(before Digest, jsn uint64, leaf Digest) Digest {
 	return hashOf(tagChain, w)
 }
 
-// checkCells compares the records and leaves of a lineage, and gives the count of the clue.
-func checkCells(part *lineagePart, records []Record, leaves []*Leaf, from uint64) (uint64, error) {
+// checkCells compares the records and leaves of a lineage, and gives the record of the clue.
+func checkCells(part *lineagePart, records []Record, leaves []*Leaf, from uint64) (clueRecord, error) {
 	if len(records) == 0 {
 		if len(leaves) > 0 || from != 0 {
-			return 0, errors.New("journals of a clue that no journal has")
+			return clueRecord{}, errors.New("journals of a clue that no journal has")
 		}
-		return 0, nil
+		return clueRecord{}, nil
 	}
 	low := part.ledger.clueKey(part.clue)
 	if !bytes.Equal(records[0].Key, low) {
-		return 0, errors.New("the first record is not the clue's")
+		return clueRecord{}, errors.New("the first record is not the clue's")
 	}
 	clue, err := decodeClue(records[0].Value)
 	if err != nil {
-		return 0, err
+		return clueRecord{}, err
 	}
 	cells := records[1:]
-	if clue.count < from || uint64(len(cells)) != clue.count-from || len(leaves) != len(cells) {
-		return 0, errors.New("there are not as many cells and journals as the clue counts")
+	// Above those that are gone no cell is missing. Further below lie those of kept journals.
+	floor := max(from, clue.gone)
+	if clue.count < from || uint64(len(cells)) < clue.count-floor || len(leaves) != len(cells) {
+		return clueRecord{}, errors.New("there are not as many cells and journals as the clue counts")
 	}
-	chain, known := Digest{}, from == 0
+	whole := int(clue.count - floor)
+	if whole > 0 && leaves[0].JSN != clue.lastJSN {
+		return clueRecord{}, errors.New("the newest journal is not the clue's last")
+	}
+	chain := clue.chainGone
 	for i := len(cells) - 1; i >= 0; i-- {
-		ordinal := clue.count - uint64(i)
-		if !bytes.Equal(cells[i].Key, part.ledger.cellKey(part.clue, ordinal)) {
-			return 0, errors.New("a record is not the cell of its ordinal")
+		ordinal := ordinalOf(leaves[i], part.clue)
+		follows := ordinal == clue.count-uint64(i)
+		if i >= whole {
+			follows = ordinal > from && ordinal <= floor &&
+				(i == whole || ordinal < ordinalOf(leaves[i-1], part.clue))
+		}
+		if !follows || !bytes.Equal(cells[i].Key, part.ledger.cellKey(part.clue, ordinal)) {
+			return clueRecord{}, errors.New("a record is not the cell of its ordinal")
 		}
 		at, err := decodeCell(cells[i].Value)
 		if err != nil {
-			return 0, err
+			return clueRecord{}, err
 		}
-		if at.before != nil {
-			if known && *at.before != chain {
-				return 0, errors.New("the chain of a cell is not that of the cells below")
-			}
-			chain, known = *at.before, true
+		if at.jsn != leaves[i].JSN || at.leaf != LeafHash(part.journals[i].leaf) {
+			return clueRecord{}, errors.New("a cell is not that of its journal")
 		}
-		leaf := leaves[i]
-		if at.jsn != leaf.JSN || at.leaf != LeafHash(part.journals[i].leaf) || !names(leaf, part.clue, ordinal) {
-			return 0, errors.New("a cell is not that of its journal")
+		if i > 0 && leaves[i-1].JSN <= leaves[i].JSN {
+			return clueRecord{}, errors.New("the numbers of a lineage do not descend")
 		}
-		if i > 0 && leaves[i-1].JSN <= leaf.JSN {
-			return 0, errors.New("the numbers of a lineage do not descend")
+		if i < whole {
+			chain = chained(chain, at.jsn, at.leaf)
 		}
-		chain = chained(chain, at.jsn, at.leaf)
 	}
-	if len(leaves) > 0 && leaves[0].JSN != clue.lastJSN {
-		return 0, errors.New("the newest journal is not the clue's last")
+	if from <= clue.gone && chain != clue.chain {
+		return clueRecord{}, errors.New("the chain is not the clue's")
 	}
-	if known && chain != clue.chain {
-		return 0, errors.New("the chain is not the clue's")
-	}
-	return clue.count, nil
+	return clue, nil
 }
 
-func names(leaf *Leaf, clue Digest, ordinal uint64) bool {
+// ordinalOf is the ordinal of a journal among those with a clue, or 0 if it does not name the clue.
+func ordinalOf(leaf *Leaf, clue Digest) uint64 {
 	for _, own := range leaf.Clues {
-		if own == (LeafClue{Clue: clue, Ordinal: ordinal}) {
-			return true
+		if own.Clue == clue {
+			return own.Ordinal
 		}
 	}
-	return false
+	return 0
 }

@@ -25,6 +25,7 @@ const (
 	RefusedForm      Refusal = "form"
 	RefusedEpoch     Refusal = "epoch"
 	RefusedLedger    Refusal = "ledger"
+	RefusedClosed    Refusal = "closed"
 	RefusedName      Refusal = "name"
 	RefusedMember    Refusal = "member"
 	RefusedSignature Refusal = "signature"
@@ -37,7 +38,7 @@ const (
 	RefusedOrder     Refusal = "order"
 )
 
-// Record of a ledger, as an append or a head puts it.
+// PutRecord is a record of a ledger, as an append or a head puts it. Without a value it is deleted.
 type PutRecord struct {
 	Key   []byte
 	Value []byte
@@ -67,7 +68,11 @@ type Round struct {
 	// ground gives the records of the version before, or nil.
 	ground func(key []byte) []byte
 	// seen tells whether the root log had a root at a size. If it is nil, every root is believed.
-	seen    func(size uint64, root Digest) bool
+	seen func(size uint64, root Digest) bool
+	// now is the time of the version, and times gives those of the versions before, by their numbers.
+	// Times are timestamps of headers, in milliseconds.
+	now     uint64
+	times   func(version uint64) (uint64, bool)
 	puts    map[string][]byte
 	ledgers map[LedgerID]*roundLedger
 }
@@ -78,8 +83,16 @@ type Round struct {
 func NewRound(cluster ClusterID, stamp Stamp, ground func(key []byte) []byte, seen func(uint64, Digest) bool) *Round {
 	return &Round{
 		cluster: cluster, stamp: stamp, ground: ground, seen: seen,
-		puts: make(map[string][]byte), ledgers: make(map[LedgerID]*roundLedger),
+		times: func(uint64) (uint64, bool) { return 0, false },
+		puts:  make(map[string][]byte), ledgers: make(map[LedgerID]*roundLedger),
 	}
+}
+
+// At sets the time of the version, and the times of the versions before, which orders to purge
+// depend on. They are the timestamps of headers, in milliseconds, by the versions' numbers.
+func (r *Round) At(now uint64, times func(version uint64) (uint64, bool)) *Round {
+	r.now, r.times = now, times
+	return r
 }
 
 // roundLedger is a ledger within a round.
@@ -90,6 +103,8 @@ type roundLedger struct {
 	tiles   []PutRecord
 	members map[MemberID]*Member
 	changed map[MemberID]bool
+	// occulted are the journals that were occulted in this version.
+	occulted map[uint64]bool
 }
 
 func (r *Round) get(key []byte) []byte {
@@ -119,7 +134,7 @@ func (r *Round) ledger(id LedgerID) (*roundLedger, error) {
 func newRoundLedger(head *ledgerHead) *roundLedger {
 	return &roundLedger{
 		head: head, before: head.size,
-		members: make(map[MemberID]*Member), changed: make(map[MemberID]bool),
+		members: make(map[MemberID]*Member), changed: make(map[MemberID]bool), occulted: make(map[uint64]bool),
 	}
 }
 
@@ -150,6 +165,8 @@ type parsedRequest struct {
 	founding  *Founding
 	changes   []MemberChange
 	order     *Order
+	// effect is what a judged order does.
+	effect *orderEffect
 }
 
 type parsedItem struct {
@@ -249,6 +266,9 @@ func (r *Round) Append(request Request) (*Appended, error) {
 	if ledger == nil {
 		return nil, RefusedLedger
 	}
+	if ledger.head.closed && p.order == nil {
+		return nil, RefusedClosed
+	}
 	key, err := r.judge(p, ledger)
 	if err != nil {
 		return nil, err
@@ -259,7 +279,7 @@ func (r *Round) Append(request Request) (*Appended, error) {
 		return nil, err
 	}
 	if p.order != nil {
-		if err := r.judgeOrder(p, ledger); err != nil {
+		if p.effect, err = r.judgeOrder(p, ledger); err != nil {
 			return nil, err
 		}
 	}
@@ -323,7 +343,9 @@ func (p *parsedRequest) checkAgent(agent *Agency, size uint64) error {
 // checkRoles takes rule 4, by the state before the request.
 func (r *Round) checkRoles(p *parsedRequest, ledger *roundLedger, author *Member) error {
 	if p.order != nil {
-		if author.Roles&(RoleOwner|RoleRegulator) == 0 {
+		o := p.order
+		owners := o.Purge != nil || o.Sweep != nil
+		if owners && author.Roles&RoleOwner == 0 || o.Targets != nil && author.Roles&(RoleOwner|RoleRegulator) == 0 {
 			return RefusedRole
 		}
 		return nil

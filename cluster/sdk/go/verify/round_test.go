@@ -9,6 +9,7 @@ import (
 
 type storedRound struct {
 	Stamp    Stamp
+	NowMS    uint64 `json:"now_ms"`
 	Requests []struct {
 		Note      string
 		Signed    hexBytes
@@ -22,23 +23,25 @@ type storedRound struct {
 			Ledger     hexBytes
 			FirstJSN   uint64 `json:"first_jsn"`
 			LeavesRoot Digest `json:"leaves_root"`
-			Operations [][2]hexBytes
+			Operations [][2]*hexBytes
 		}
 	}
 	Heads []struct {
 		Ledger       hexBytes
 		Before, Size uint64
 		Root         Digest
-		Operations   [][2]hexBytes
+		Operations   [][2]*hexBytes
 	}
 }
 
-func sameRecordsAs(got []PutRecord, stored [][2]hexBytes) bool {
+func sameRecordsAs(got []PutRecord, stored [][2]*hexBytes) bool {
 	if len(got) != len(stored) {
 		return false
 	}
 	for i := range got {
-		if !bytes.Equal(got[i].Key, stored[i][0]) || !bytes.Equal(got[i].Value, stored[i][1]) {
+		deletes := stored[i][1] == nil
+		if !bytes.Equal(got[i].Key, *stored[i][0]) || deletes != (got[i].Value == nil) ||
+			!deletes && !bytes.Equal(got[i].Value, *stored[i][1]) {
 			return false
 		}
 	}
@@ -53,10 +56,14 @@ func TestRequestsAreJudgedAsTheVectorsSay(t *testing.T) {
 			Rounds  []storedRound
 		}
 		vectors(t, name, &all)
-		state := map[string][]byte{}
+		state, times := map[string][]byte{}, map[uint64]uint64{}
 		ground := func(key []byte) []byte { return state[string(key)] }
 		for _, stored := range all.Rounds {
 			round := NewRound(ClusterID(all.Cluster), stored.Stamp, ground, nil)
+			round.At(stored.NowMS, func(version uint64) (uint64, bool) {
+				time, known := times[version]
+				return time, known
+			})
 			var puts []PutRecord
 			for i, request := range stored.Requests {
 				sent := Request{Signed: request.Signed, Signature: [64]byte(request.Signature)}
@@ -98,11 +105,13 @@ func TestRequestsAreJudgedAsTheVectorsSay(t *testing.T) {
 			for _, put := range puts {
 				state[string(put.Key)] = put.Value
 			}
+			times[stored.Stamp.Version] = stored.NowMS
 		}
 	}
 	for _, word := range []Refusal{
 		RefusedForm, RefusedEpoch, RefusedLedger, RefusedName, RefusedMember, RefusedSignature, RefusedRole, RefusedLane,
 		RefusedSize, RefusedCount, RefusedChange, RefusedApproval, RefusedOrder,
+		RefusedClosed,
 	} {
 		if refused[string(word)] == 0 {
 			t.Errorf("nothing is refused by %s", word)

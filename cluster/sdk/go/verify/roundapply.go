@@ -50,6 +50,9 @@ func (r *Round) applied(p *parsedRequest, ledger *roundLedger, key PublicKey, ke
 		r.puts[string(key)] = value
 	}
 	clues := make(map[Digest]*clueRecord)
+	if p.effect != nil {
+		clues = p.effect.clues
+	}
 	var leaves []Digest
 	for i, item := range p.items {
 		leaf, err := r.leaf(p, i, ledger.head.size, key, clues)
@@ -80,9 +83,21 @@ func (r *Round) applied(p *parsedRequest, ledger *roundLedger, key PublicKey, ke
 	for _, k := range keys {
 		put(p.id.publicKeyKey(k.key), k.member[:])
 	}
-	if p.order != nil {
-		for _, target := range p.order.Targets {
-			put(p.id.MarkKey(target.JSN), encodeMark(result.FirstJSN))
+	author, err := r.member(p.id, ledger, p.Member)
+	if err != nil {
+		return nil, err
+	}
+	if author.Journals == nil {
+		ledger.head.authors++
+		put(p.id.authorKey(ledger.head.authors), encodeAuthor(p.Member, result.FirstJSN))
+	}
+	if p.effect != nil {
+		ledger.head.closed, ledger.head.purged = p.effect.closed, p.effect.purged
+		for _, jsn := range p.effect.occulted {
+			ledger.occulted[jsn] = true
+		}
+		for _, record := range p.effect.records {
+			put(record.Key, record.Value)
 		}
 	}
 	result.LeavesRoot = MerkleRoot(leaves)

@@ -105,11 +105,11 @@ func (c *changer) take(change *MemberChange) error {
 
 func (c *changer) join(change *MemberChange) error {
 	if change.Kind == ChangeJoin {
-		occult, err := c.round.occult(c.request.id)
+		founding, err := c.round.founding(c.request.id)
 		if err != nil {
 			return err
 		}
-		if occult == 2 {
+		if founding.Policy.Occult == 2 {
 			return RefusedChange
 		}
 	}

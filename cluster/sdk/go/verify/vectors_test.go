@@ -330,7 +330,7 @@ func ledgerClaim(v *Verified) object {
 	if l := v.Lineage; l != nil {
 		return object{
 			"kind": "lineage", "version": pairOf(v.Header.Stamp()), "ledger": l.Ledger.String(), "clue": l.Clue.String(),
-			"count": l.Count, "after": l.After, "journals": journals(l.Journals),
+			"count": l.Count, "after": l.After, "gone": l.Gone, "journals": journals(l.Journals),
 		}
 	}
 	var known any

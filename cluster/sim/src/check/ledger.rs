@@ -13,7 +13,7 @@ use coppice_verify::{
     hash::{self, RecordBody},
     header::{Body, Header},
     journal::{AppendEntry, BatchEntry, Entry, HeadEntry, decode_operations},
-    ledgers::{Closed, Round},
+    ledgers::{Checked, Closed, Leaf, Round, leaf_key},
     merkle,
     replay::Forest,
     shard_map::{Shard, ShardMap, StateLeaf, state_root},
@@ -183,6 +183,8 @@ fn epochs_of(raw: &Raw) -> Epochs {
 struct Model {
     forests: BTreeMap<ShardId, (Forest, Version)>,
     records: Records,
+    /// The timestamps of the versions' headers, in milliseconds.
+    times: BTreeMap<Version, u64>,
 }
 
 type Operations = Vec<(Vec<u8>, RecordBody)>;
@@ -196,7 +198,7 @@ impl Ledger {
         let sent = Sent::new(&history, &shape.map);
         let new = || (Forest::new(&shape.params), Version(0));
         let forests = shape.map.shards().iter().map(|shard| (shard.id, new())).collect();
-        let mut model = Model { forests, records: Records::new() };
+        let mut model = Model { forests, records: Records::new(), times: BTreeMap::new() };
         let mut models = BTreeMap::from([(Stamp::default(), model.clone())]);
         let mut ledger = Self { events: Vec::new(), states: BTreeMap::new(), leaves: Vec::new() };
         let (mut epochs, mut boundary, mut chain) = (Epochs::new(), Version(0), Chain::default());
@@ -304,7 +306,8 @@ impl Model {
     ) -> Result<Vec<(u32, BatchId)>, Finding> {
         let mut touched: BTreeMap<ShardId, (Operations, Merges)> = BTreeMap::new();
         let mut batches = Vec::new();
-        let (appended, closed) = self.rejudge(header.stamp, journal, sent)?;
+        self.times.insert(header.stamp.version, header.timestamp_ms);
+        let (appended, closed) = self.rejudge((header.stamp, header.timestamp_ms), journal, sent)?;
         let (mut appended, mut closed) = (appended.into_iter(), closed.into_iter());
         let alone = journal.iter().filter(|entry| matches!(entry, Entry::Batch(_))).count() == 1;
         for (index, entry) in journal.iter().enumerate() {
@@ -359,16 +362,16 @@ impl Model {
     }
 
     /// Judges the requests of a version again, each as it was sent, and derives their entries.
-    fn rejudge(&self, stamp: Stamp, journal: &[Entry], sent: &Sent<'_>) -> Result<Rejudged, Finding> {
+    fn rejudge(&self, (stamp, now_ms): (Stamp, u64), journal: &[Entry], sent: &Sent<'_>) -> Result<Rejudged, Finding> {
         let value = |key: &[u8]| self.records.get(key).map(|(value, _)| value.clone());
-        let mut round = Round::new(&value, stamp);
+        let mut round = Round::new(&value, stamp, now_ms);
         let mut appended = Vec::new();
         for entry in journal {
             let Entry::Append(entry) = entry else { continue };
             let request = sent.history.requests.get(&hash::sha256(&entry.signed));
             let request = request.ok_or_else(|| format!("appends: {stamp} has a request that nobody sent"))?;
             let done = round
-                .append(request)
+                .append(&self.with_facts(request))
                 .map_err(|refusal| format!("appends: {stamp} applies a request that is to be refused: {refusal}"))?;
             let entry = AppendEntry {
                 ledger: done.ledger,
@@ -392,6 +395,21 @@ impl Model {
             (entry, closed.operations)
         };
         Ok((appended, round.close().into_iter().map(head).collect()))
+    }
+
+    /// A request with the leaves and times that it depends on, as a coordinator adds them.
+    fn with_facts(&self, request: &Checked) -> Checked {
+        let mut request = request.clone();
+        let leaf = |jsn| self.records.get(&leaf_key(request.ledger, jsn)[..]);
+        let leaf = |jsn| leaf(jsn).and_then(|(value, _)| Leaf::decode(value).ok());
+        let swept = request.sweeps().map(|(from, to)| (from..to).filter_map(leaf).collect());
+        let versions: Vec<Version> =
+            request.timed_by().into_iter().filter_map(leaf).map(|leaf| leaf.stamp.version).collect();
+        swept.into_iter().for_each(|leaves| request.take_swept(leaves));
+        for version in versions {
+            self.times.get(&version).into_iter().for_each(|time_ms| request.take_time(version, *time_ms));
+        }
+        request
     }
 
     /// Takes over the operations of a part of a ledger.

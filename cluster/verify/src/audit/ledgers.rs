@@ -14,14 +14,14 @@ use alloc::{
     vec::Vec,
 };
 
-use coppice_types::{Bytes, Change, ClusterId, Digest, LedgerId, MemberId, Operation, ShardId, Stamp};
+use coppice_types::{Bytes, Change, ClusterId, Digest, LedgerId, MemberId, Operation, ShardId, Stamp, Version};
 
 use crate::{
     hash::{RecordBody, member_id, operation_list_hash},
     journal::{AppendEntry, Entry, HeadEntry},
     ledgers::{
-        Checked, Closed, Content, DATA, Leaf, Member, MemberChange, Round, envelope_key, is_judged_by, leaf_key,
-        member_key,
+        Checked, Closed, Content, DATA, Edge, Ground, Head, Leaf, Member, MemberChange, Round, envelope_key, head_key,
+        is_judged_by, leaf_key, member_key,
     },
     shard_map::ShardMap,
 };
@@ -33,7 +33,7 @@ pub struct Told {
     pub leaves: Vec<Leaf>,
     /// The envelope, if the append is one journal that holds no data.
     pub envelope: Option<Vec<u8>>,
-    /// The leaves of the journals that it occults, if it is an order.
+    /// The leaves that judge it, if it is an order: those of [`crate::ledgers::Action::judged_by`].
     pub targets: Vec<Leaf>,
 }
 
@@ -52,15 +52,27 @@ pub struct LedgerAuditor {
     cluster: ClusterId,
     ledger: LedgerId,
     map: ShardMap,
-    /// The records that requests are judged by.
-    records: BTreeMap<Vec<u8>, Bytes>,
-    /// Hashes of the leaves.
+    /// The records that requests are judged by; `None` for one that is not there.
+    records: BTreeMap<Vec<u8>, Option<Bytes>>,
+    /// The version behind which the audit begins, if that is not before the founding. Records that
+    /// have not changed since are told.
+    since: Option<Version>,
+    /// Number of the journals at the beginning.
+    first: u64,
+    edge: Edge,
+    /// Hashes of the leaves since then.
     leaves: Vec<Digest>,
     occulted: BTreeSet<u64>,
 }
 
-/// The root of the log at a size; `None` if the log never had it.
-pub type Seen<'s> = &'s dyn Fn(u64) -> Option<Digest>;
+/// The root log, as far as requests depend on it.
+#[derive(Clone, Copy)]
+pub struct LogSeen<'s> {
+    /// Its root at a size; `None` if it never had it.
+    pub root: &'s dyn Fn(u64) -> Option<Digest>,
+    /// The timestamp of a version's header, in milliseconds.
+    pub time: &'s dyn Fn(Version) -> Option<u64>,
+}
 
 fn finding(jsn: Option<u64>, what: impl Into<String>) -> Finding {
     Finding { jsn, what: what.into() }
@@ -70,26 +82,81 @@ impl LedgerAuditor {
     /// The auditor of a ledger that is not founded yet.
     #[must_use]
     pub fn new(cluster: ClusterId, ledger: LedgerId, map: ShardMap) -> Self {
-        let (records, leaves, occulted) = Default::default();
-        Self { cluster, ledger, map, records, leaves, occulted }
+        let (records, since, first, edge, leaves, occulted) = Default::default();
+        Self { cluster, ledger, map, records, since, first, edge, leaves, occulted }
+    }
+
+    /// The auditor of a ledger that begins behind a version, where the ledger had this head. The
+    /// caller has verified it, and verifies what [`Self::lacks`] names.
+    #[must_use]
+    pub fn behind(self, version: Version, head: &Head) -> Self {
+        let key = head_key(self.ledger);
+        let mut begun = Self { since: Some(version), first: head.edge.size(), edge: head.edge.clone(), ..self };
+        begun.believe(key, Some(head.encode().into()));
+        begun
+    }
+
+    /// The version behind which the audit begins; `None` if that is before the founding.
+    #[must_use]
+    pub fn since(&self) -> Option<Version> {
+        self.since
+    }
+
+    /// Number of the journals at the beginning.
+    #[must_use]
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The records that judge an append, and that must be read, with a proof, in the version behind
+    /// which the audit begins.
+    ///
+    /// # Errors
+    /// If the append was not put together from what was told.
+    pub fn lacks(&self, append: &AppendEntry, told: &Told) -> Result<Vec<Vec<u8>>, Finding> {
+        if self.since.is_none() {
+            return Ok(Vec::new());
+        }
+        let mut checked = self.unsigned(append, told)?;
+        let old = |jsn: &u64| *jsn < self.first;
+        if let Some((from, to)) = checked.sweeps() {
+            let known = |jsn| self.records.get(&leaf_key(self.ledger, jsn)).cloned().flatten();
+            let leaves = (from..to).filter_map(|jsn| known(jsn).and_then(|leaf| Leaf::decode(&leaf).ok()));
+            checked.take_swept(leaves.collect());
+        }
+        let swept = checked.sweeps().into_iter().flat_map(|(from, to)| from..to).filter(old);
+        let judged = swept.chain(checked.timed_by().into_iter().filter(old));
+        let keys = checked.reads().into_iter().chain(judged.map(|jsn| leaf_key(self.ledger, jsn)));
+        let news: BTreeSet<Vec<u8>> = told
+            .targets
+            .iter()
+            .filter(|leaf| leaf.jsn >= self.first)
+            .map(|leaf| leaf_key(self.ledger, leaf.jsn))
+            .collect();
+        Ok(keys.filter(|key| !self.records.contains_key(key) && !news.contains(key)).collect())
+    }
+
+    /// Takes a record of the version behind which the audit begins, which the caller has verified.
+    pub fn believe(&mut self, key: Vec<u8>, value: Option<Bytes>) {
+        self.records.insert(key, value);
     }
 
     /// Number of journals so far.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.leaves.len() as u64
+        self.edge.size()
     }
 
     /// Root of the ledger's list.
     #[must_use]
     pub fn root(&self) -> Digest {
-        crate::merkle::mth(&self.leaves)
+        self.edge.root()
     }
 
-    /// Hash of a journal's leaf.
+    /// Hash of a journal's leaf; `None` if it is none that was taken.
     #[must_use]
     pub fn leaf(&self, jsn: u64) -> Option<&Digest> {
-        self.leaves.get(usize::try_from(jsn).ok()?)
+        self.leaves.get(usize::try_from(jsn.checked_sub(self.first)?).ok()?)
     }
 
     /// The journals that orders have occulted.
@@ -112,7 +179,7 @@ impl LedgerAuditor {
     ///
     /// # Errors
     /// The first rule that is broken. The auditor must not be used then.
-    pub fn take(&mut self, stamp: Stamp, entries: &[Entry], told: &[Told], seen: Seen<'_>) -> Result<(), Finding> {
+    pub fn take(&mut self, stamp: Stamp, entries: &[Entry], told: &[Told], log: LogSeen<'_>) -> Result<(), Finding> {
         let appends: Vec<&AppendEntry> = self.appends(entries).collect();
         let heads: Vec<&HeadEntry> = entries
             .iter()
@@ -128,18 +195,20 @@ impl LedgerAuditor {
             return Err(finding(None, "other appends than those of its journal"));
         }
         let targets = self.targets(told)?;
-        let ground = |key: &[u8]| self.records.get(key).or_else(|| targets.get(key)).cloned();
-        let mut round = Round::new(&ground, stamp);
+        let ground = |key: &[u8]| self.records.get(key).cloned().flatten().or_else(|| targets.get(key).cloned());
+        let now_ms = (log.time)(stamp.version).ok_or(finding(None, "a version without a header"))?;
+        let mut round = Round::new(&ground, stamp, now_ms);
         let (mut derived, mut leaves, mut occulted) = (Vec::new(), Vec::new(), Vec::new());
         let mut new_keys = BTreeMap::new();
         for (append, told) in appends.iter().zip(told) {
             let jsn = Some(append.first_jsn);
             let mut checked = self.checked(append, told)?;
             let named = (checked.signed.seen_size, checked.signed.seen_root);
-            if seen(named.0) != Some(named.1) {
+            if (log.root)(named.0) != Some(named.1) {
                 return Err(finding(jsn, "its author had seen another log"));
             }
             self.verify_approvals(&mut checked, &mut new_keys);
+            self.add_facts(&mut checked, &ground, log);
             let appended = round.append(&checked).map_err(|refusal| finding(jsn, refusal.to_string()))?;
             if appended.ledger != self.ledger {
                 return Err(finding(jsn, "it founds another ledger"));
@@ -158,7 +227,7 @@ impl LedgerAuditor {
                 return Err(finding(jsn, "its records are not those that follow from what was signed"));
             }
             if let Content::Order(ordered) = &checked.content {
-                occulted.extend(ordered.order.targets.iter().map(|target| target.jsn));
+                occulted.extend(ordered.order.targets().iter().map(|target| target.jsn));
             }
             leaves.extend(appended.leaves.iter().map(Leaf::hash));
             derived.extend(appended.operations);
@@ -170,12 +239,13 @@ impl LedgerAuditor {
         self.check_head(closed, head)?;
         derived.extend(closed.operations.iter().cloned());
         for Operation { key, change } in derived {
-            if let Change::Put(value) = change
-                && is_judged_by(&key)
-            {
-                self.records.insert(key.to_vec(), value);
+            match change {
+                Change::Put(value) if is_judged_by(&key) => drop(self.records.insert(key.to_vec(), Some(value))),
+                Change::Put(_) => {}
+                Change::Delete => drop(self.records.insert(key.to_vec(), None)),
             }
         }
+        leaves.iter().for_each(|leaf| self.edge.push(*leaf, &mut Vec::new()));
         self.leaves.extend(leaves);
         self.occulted.extend(occulted);
         Ok(())
@@ -184,7 +254,7 @@ impl LedgerAuditor {
     /// The leaves of the journals that orders name, by their keys.
     fn targets(&self, told: &[Told]) -> Result<BTreeMap<Vec<u8>, Bytes>, Finding> {
         let mut targets = BTreeMap::new();
-        for leaf in told.iter().flat_map(|told| &told.targets) {
+        for leaf in told.iter().flat_map(|told| &told.targets).filter(|leaf| leaf.jsn >= self.first) {
             if self.leaf(leaf.jsn) != Some(&leaf.hash()) {
                 return Err(finding(Some(leaf.jsn), "its leaf is not the one that was appended"));
             }
@@ -193,12 +263,29 @@ impl LedgerAuditor {
         Ok(targets)
     }
 
+    /// Gives an order the leaves and times that it depends on.
+    fn add_facts(&self, checked: &mut Checked, ground: Ground<'_>, log: LogSeen<'_>) {
+        let leaf = |jsn| ground(&leaf_key(self.ledger, jsn)).and_then(|leaf| Leaf::decode(&leaf).ok());
+        if let Some((from, to)) = checked.sweeps() {
+            checked.take_swept((from..to).filter_map(leaf).collect());
+        }
+        for leaf in checked.timed_by().into_iter().filter_map(leaf) {
+            let version = leaf.stamp.version;
+            (log.time)(version).into_iter().for_each(|time_ms| checked.take_time(version, time_ms));
+        }
+    }
+
+    /// Puts the request of an append together.
+    fn unsigned(&self, append: &AppendEntry, told: &Told) -> Result<Checked, Finding> {
+        let signed = (append.signed.clone(), append.signature);
+        let checked = Checked::of_leaves(self.cluster, signed, &told.leaves, told.envelope.as_deref());
+        checked.map_err(|error| finding(Some(append.first_jsn), format!("its request: {error}")))
+    }
+
     /// Puts the request of an append together, and verifies its signature.
     fn checked(&self, append: &AppendEntry, told: &Told) -> Result<Checked, Finding> {
         let jsn = Some(append.first_jsn);
-        let signed = (append.signed.clone(), append.signature);
-        let checked = Checked::of_leaves(self.cluster, signed, &told.leaves, told.envelope.as_deref());
-        let mut checked = checked.map_err(|error| finding(jsn, format!("its request: {error}")))?;
+        let mut checked = self.unsigned(append, told)?;
         let key = told.leaves.first().map(|leaf| leaf.key);
         if checked.content == Content::Data && told.leaves.iter().any(|leaf| leaf.kind != DATA) {
             return Err(finding(jsn, "its journals are of another kind than its request"));
@@ -225,7 +312,7 @@ impl LedgerAuditor {
             Content::Data | Content::Order(_) => {}
         }
         checked.verify_approvals(|member| {
-            let record = self.records.get(&member_key(self.ledger, member));
+            let record = self.records.get(&member_key(self.ledger, member)).and_then(Option::as_ref);
             let known = record.and_then(|record| Member::decode(record).ok()).map(|member| member.keys);
             let known = known.into_iter().flatten().map(|span| span.key);
             known.chain(new_keys.get(&member).into_iter().flatten().copied()).collect()

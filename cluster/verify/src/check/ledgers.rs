@@ -119,49 +119,52 @@ pub(super) fn check_lineage(log: &Log, proof: &LineageProof<'_>) -> Result<Linea
     let place = Place { log, ledger, header: &header };
     let parts: Vec<&JournalPart<'_>> = proof.journals.iter().collect();
     let journals = place.journals(place.leaves(&parts)?, &parts)?;
-    let count = check_cells(ledger, &clue, after, &records, &journals)?;
-    Ok(LineageClaim { header, ledger, clue, count, after, journals })
+    let (count, gone) = check_cells(ledger, &clue, after, &records, &journals)?;
+    Ok(LineageClaim { header, ledger, clue, count, after, gone, journals })
 }
 
 /// Checks that the records and journals are all those of a clue above the ordinal `after`. Returns
-/// the number of all journals with the clue.
+/// the number of all journals with the clue, and of those that a purge has swept or kept.
 fn check_cells(
     ledger: LedgerId,
     clue: &Digest,
     after: u64,
     records: &[Record<'_>],
     journals: &[Journal],
-) -> Result<u64, Failure> {
+) -> Result<(u64, u64), Failure> {
     let shape = |holds, rule| ensure(holds, Step::Lineage, rule);
     let Some((first, records)) = records.split_first() else {
         shape(journals.is_empty() && after == 0, "journals of a clue that has none")?;
-        return Ok(0);
+        return Ok((0, 0));
     };
     shape(*first.key == *clue_key(ledger, clue), "the clue's record is missing")?;
     let record = Clue::decode(value(first)?).map_err(fail(Step::Lineage))?;
     let cell = |record: &Record<'_>| Cell::decode(value(record)?).map_err(fail(Step::Lineage));
     let cells = records.iter().map(cell).collect::<Result<Vec<_>, Failure>>()?;
-    let shown = record.count.checked_sub(after).filter(|shown| *shown == cells.len() as u64);
-    shape(shown.is_some() && journals.len() == cells.len(), "another number of cells or journals")?;
+    shape(after <= record.count && journals.len() == cells.len(), "another number of cells or journals")?;
+    // Above those that are gone no cell is missing; further below lie those of kept journals.
+    let floor = after.max(record.gone);
+    let whole = usize::try_from(record.count - floor).unwrap_or(usize::MAX);
+    shape(cells.len() >= whole, "another number of cells or journals")?;
+    let mut above = record.count + 1;
     for (at, (cell, Journal { leaf, .. })) in cells.iter().zip(journals).enumerate() {
-        let ordinal = record.count - at as u64;
-        shape(*records[at].key == *cell_key(ledger, clue, ordinal), "a cell of another ordinal")?;
+        let named = leaf.clues.iter().find(|own| own.clue == *clue);
+        let named = named.ok_or(Failure::rule(Step::Lineage, "a leaf that does not name the clue"))?.ordinal;
+        let follows = if at < whole { named + 1 == above } else { named < above.min(floor + 1) && named > after };
+        shape(follows, "a leaf that names the clue at another ordinal")?;
+        shape(*records[at].key == *cell_key(ledger, clue, named), "a cell of another ordinal")?;
         shape((leaf.jsn, leaf.hash()) == (cell.jsn, cell.leaf), "a leaf of another cell")?;
-        let named = leaf.clues.iter().any(|own| (own.clue, own.ordinal) == (*clue, ordinal));
-        shape(named, "a leaf that does not name the clue at its ordinal")?;
+        above = named;
     }
     let ordered = cells.is_sorted_by(|a, b| a.jsn > b.jsn);
-    shape(ordered && cells.first().is_none_or(|cell| cell.jsn == record.last_jsn), "cells out of order")?;
-    let mut chain = (after == 0).then(Digest::default);
-    for cell in cells.iter().rev() {
-        if let Some(before) = cell.chain_before {
-            shape(chain.is_none_or(|chain| chain == before), "another chain before a cell than the cells below give")?;
-            chain = Some(before);
-        }
-        chain = chain.map(|chain| clue_chain(&chain, cell.jsn, &cell.leaf));
+    let last = whole == 0 || cells[0].jsn == record.last_jsn;
+    shape(ordered && last, "cells out of order")?;
+    if after <= record.gone {
+        let over = |chain, cell: &Cell| clue_chain(&chain, cell.jsn, &cell.leaf);
+        let chain = cells[..whole].iter().rev().fold(record.chain_gone, over);
+        shape(chain == record.chain, "another chain than the clue's")?;
     }
-    shape(chain.is_none_or(|chain| chain == record.chain), "another chain than the clue's")?;
-    Ok(record.count)
+    Ok((record.count, record.gone))
 }
 
 fn value<'r>(record: &'r Record<'_>) -> Result<&'r [u8], Failure> {

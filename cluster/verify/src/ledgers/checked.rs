@@ -2,16 +2,20 @@
 //!
 //! Hashing and signatures cost far more than the rest, so this part runs beside the sequencer.
 
-use alloc::vec::Vec;
+use alloc::{collections::BTreeMap, vec::Vec};
 
-use coppice_types::{Bytes, ClusterId, Digest, LedgerId, MemberId, codec::Error};
+use coppice_types::{Bytes, ClusterId, Digest, LedgerId, MemberId, Version, codec::Error};
 
 use super::{
     envelope::Envelope,
     leaf::Leaf,
+    list::tiles_at,
     members::{Founding, MemberChange, key_consent},
-    order::{Approval, Ordered},
-    places::{clue_key, founding_key, head_key, key_key, leaf_key, mark_key, member_key, name_key},
+    order::{Action, Approval, Ordered, PurgeOrder},
+    places::{
+        author_key, clue_key, founding_key, head_key, key_key, leaf_key, mark_key, member_key, name_key, purge_key,
+        retained_key, retains_key, tile_key,
+    },
     request::{DATA, FOUNDING, Item, MEMBERS, ORDER, Request, Signed, is_signed},
 };
 use crate::{
@@ -72,6 +76,10 @@ pub struct Checked {
     agreed: Vec<bool>,
     /// For each approval of an order, the key under which it was verified.
     approved: Vec<Option<[u8; 32]>>,
+    /// The leaves of the journals that an order sweeps.
+    swept: Vec<Leaf>,
+    /// The timestamps of the headers that an order depends on, in milliseconds, by version.
+    times: BTreeMap<Version, u64>,
 }
 
 impl Request {
@@ -161,7 +169,8 @@ impl Checked {
         };
         let hash = sha256(&bytes);
         let (verified, agreed, approved) = Default::default();
-        Ok(Self { signed, bytes, hash, signature, ledger, items, content, verified, agreed, approved })
+        let (swept, times) = Default::default();
+        Ok(Self { signed, bytes, hash, signature, ledger, items, content, verified, agreed, approved, swept, times })
     }
 }
 
@@ -258,6 +267,54 @@ impl Checked {
         self.verified.as_ref()
     }
 
+    /// The journals that an order sweeps: the first one, and the one behind the last. Their leaves
+    /// must be given by [`Checked::take_swept`].
+    #[must_use]
+    pub fn sweeps(&self) -> Option<(u64, u64)> {
+        match &self.content {
+            Content::Order(Ordered { order, .. }) => match order.action {
+                Action::Sweep { from, to, .. } => Some((from, to)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Takes the leaves of the journals that an order sweeps. A leaf never changes, so they hold
+    /// wherever the order is applied.
+    pub fn take_swept(&mut self, leaves: Vec<Leaf>) {
+        self.swept = leaves;
+    }
+
+    /// The leaves of the journals that an order sweeps.
+    #[must_use]
+    pub fn swept(&self) -> &[Leaf] {
+        &self.swept
+    }
+
+    /// The journals for whose versions an order depends on the header's timestamp, which
+    /// [`Checked::take_time`] must give.
+    #[must_use]
+    pub fn timed_by(&self) -> Vec<u64> {
+        match &self.content {
+            Content::Order(Ordered { order, .. }) => match &order.action {
+                Action::Sweep { purge, .. } => Vec::from([*purge]),
+                Action::Purge(purge) => purge.absent.iter().map(|absent| absent.revocation).collect(),
+                _ => Vec::new(),
+            },
+            _ => Vec::new(),
+        }
+    }
+
+    /// Takes the timestamp of the header of a version, in milliseconds.
+    pub fn take_time(&mut self, version: Version, time_ms: u64) {
+        self.times.insert(version, time_ms);
+    }
+
+    pub(super) fn time_of(&self, version: Version) -> Option<u64> {
+        self.times.get(&version).copied()
+    }
+
     /// The keys of all records that [`super::Round::append`] reads.
     #[must_use]
     pub fn reads(&self) -> Vec<Vec<u8>> {
@@ -281,12 +338,43 @@ impl Checked {
             Content::Order(Ordered { order, approvals }) => {
                 keys.push(founding_key(self.ledger));
                 keys.extend(approvals.iter().map(|approval| member_key(self.ledger, approval.member)));
-                let of = |jsn: u64| [leaf_key(self.ledger, jsn), mark_key(self.ledger, jsn)];
-                keys.extend(order.targets.iter().flat_map(|target| of(target.jsn)));
+                self.reads_of_order(&order.action, &mut keys);
             }
         }
         keys.sort_unstable();
         keys.dedup();
         keys
+    }
+
+    /// The keys of the records that judge what an order does.
+    fn reads_of_order(&self, action: &Action, keys: &mut Vec<Vec<u8>>) {
+        let ledger = self.ledger;
+        let of = |jsn: u64| [leaf_key(ledger, jsn), retained_key(ledger, jsn)];
+        if !matches!(action, Action::Occult(_)) {
+            keys.push(purge_key(ledger));
+        }
+        match action {
+            Action::Occult(targets) => {
+                keys.extend(targets.iter().flat_map(|target| of(target.jsn)));
+                keys.extend(targets.iter().map(|target| mark_key(ledger, target.jsn)));
+            }
+            Action::Purge(PurgeOrder { before, size, authors, absent, .. }) => {
+                keys.push(leaf_key(ledger, *before));
+                keys.extend(tiles_at(*size).map(|(level, index)| tile_key(ledger, level, index)));
+                keys.extend((1..=u64::from(*authors) + 1).map(|number| author_key(ledger, number)));
+                keys.extend(absent.iter().map(|absent| member_key(ledger, absent.member)));
+                keys.extend(absent.iter().map(|absent| leaf_key(ledger, absent.revocation)));
+            }
+            Action::Retain { journals, .. } => {
+                keys.extend(journals.iter().flat_map(|jsn| of(*jsn)));
+                keys.push(retains_key(ledger, self.signed.member));
+            }
+            Action::Recall { .. } => {}
+            Action::Sweep { from, to, .. } => {
+                keys.extend((*from..*to).map(|jsn| retained_key(ledger, jsn)));
+                let clues = self.swept.iter().flat_map(|leaf| &leaf.clues);
+                keys.extend(clues.map(|clue| clue_key(ledger, &clue.clue)));
+            }
+        }
     }
 }

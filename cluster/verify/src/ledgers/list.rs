@@ -44,6 +44,12 @@ fn digit(size: u64, level: usize) -> usize {
     (size >> (4 * level)) as usize & (TILE_WIDTH - 1)
 }
 
+/// Level and index of the tile, full or not, at the right edge of each level of a list.
+pub fn tiles_at(size: u64) -> impl Iterator<Item = (u8, u64)> {
+    let levels = (u64::BITS - size.leading_zeros()).div_ceil(4) as u8;
+    (0..levels).map(move |level| (level, size.checked_shr(4 * (u32::from(level) + 1)).unwrap_or(0)))
+}
+
 impl Edge {
     /// Number of leaves in the list.
     #[must_use]
@@ -86,6 +92,23 @@ impl Edge {
             right = (!row.is_empty()).then(|| mth(&row));
         }
         right.unwrap_or_else(empty_root)
+    }
+
+    /// The edge that the list had with `size` leaves, of which it has at least as many now. `tile`
+    /// gives the hashes of a tile that is full now, by level and index. `None` if one is missing.
+    #[must_use]
+    pub fn before(&self, size: u64, tile: impl Fn(u8, u64) -> Option<Vec<u8>>) -> Option<Self> {
+        let mut levels = Vec::new();
+        for (level, index) in tiles_at(size) {
+            let hashes = if self.size.checked_shr(4 * (u32::from(level) + 1)).unwrap_or(0) == index {
+                self.levels.get(usize::from(level))?.clone()
+            } else {
+                let bytes = tile(level, index)?;
+                bytes.chunks_exact(32).map(|hash| Digest(hash.try_into().expect("32 bytes"))).collect()
+            };
+            levels.push(hashes.get(..digit(size, level.into()))?.to_vec());
+        }
+        Some(Self { size, levels })
     }
 
     /// The hashes at a level, from left to right.
@@ -143,6 +166,15 @@ mod tests {
         assert_eq!(tiles.iter().filter(|tile| tile.level == 0).count(), 4500 / 16);
         assert_eq!(tiles.iter().filter(|tile| tile.level == 1).count(), 4500 / 256);
         assert_eq!(tiles.iter().filter(|tile| tile.level == 2).count(), 4500 / 4096);
+        let full = |level: u8, index: u64| {
+            let of = |tile: &&Tile| (tile.level, tile.index) == (level, index);
+            tiles.iter().find(of).map(|tile| tile.hashes.clone())
+        };
+        for size in [0, 1, 15, 16, 17, 255, 256, 300, 4095, 4096, 4111, 4400, 4499, 4500] {
+            let before = edge.before(size, full).expect("all tiles are there");
+            assert_eq!((before.size(), before.root()), (size, mth(&leaves[..size as usize])));
+        }
+        assert_eq!(edge.before(300, |_, _| None), None);
         for tile in tiles {
             let below = 1 << (4 * tile.level);
             let first = tile.index as usize * below * TILE_WIDTH;

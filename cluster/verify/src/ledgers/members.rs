@@ -12,6 +12,7 @@ use coppice_types::{
 
 use super::{
     envelope::CLUE_BYTES_MAX,
+    order::Action,
     request::{LANES, read_agent, write_agent},
 };
 use crate::{hash::member_id, header::part::read_text};
@@ -472,10 +473,19 @@ impl Member {
         Self { name, roles, agency, keys, lanes: Vec::new(), journals: None, disputed_from: None }
     }
 
-    /// Whether the member may send orders.
-    #[must_use]
-    pub fn may_order(&self) -> bool {
+    /// Whether the member is an owner or a regulator.
+    pub(super) fn may_order(&self) -> bool {
         self.roles.has(Roles::OWNER) || self.roles.has(Roles::REGULATOR)
+    }
+
+    /// The role that the member lacks to send an order; `None` if it may send it.
+    #[must_use]
+    pub fn lacks_for(&self, action: &Action) -> Option<&'static str> {
+        match action {
+            Action::Occult(_) => (!self.may_order()).then_some("an owner or a regulator"),
+            Action::Purge(_) | Action::Sweep { .. } => (!self.roles.has(Roles::OWNER)).then_some("an owner"),
+            Action::Retain { .. } | Action::Recall { .. } => None,
+        }
     }
 
     /// The key that may sign a journal of this number; `None` if there is none.

@@ -23,8 +23,12 @@ const MARK: u8 = 3;
 const TILE: u8 = 4;
 const CLUE: u8 = 5;
 const MEMBER: u8 = 6;
+const PURGE: u8 = 7;
 const FOUNDING: u8 = 8;
 const KEY: u8 = 9;
+const RETAINED: u8 = 10;
+const RETAINS: u8 = 11;
+const AUTHOR: u8 = 12;
 
 /// Key of the record that names a ledger's id.
 #[must_use]
@@ -51,14 +55,14 @@ fn unit(jsn: u64) -> [u8; 8] {
     (jsn / UNIT_JOURNALS).to_be_bytes()
 }
 
-/// Whether requests are judged by the record of a reserved key, whatever was appended: that of a
-/// name, head, founding, clue, member, key or mark. Orders are judged by leaves, too.
+/// Whether requests are judged by the record of a reserved key, whatever was appended: all but
+/// leaves, envelopes and cells. Orders are judged by leaves, too.
 #[must_use]
 pub fn is_judged_by(key: &[u8]) -> bool {
     let of_name = key.starts_with(&[0, 0]);
     of_name
         || match key.get(KIND_AT) {
-            Some(&(HEAD | MARK | MEMBER | FOUNDING | KEY)) => true,
+            Some(&(HEAD | MARK | TILE | MEMBER | PURGE | FOUNDING | KEY | RETAINED | RETAINS | AUTHOR)) => true,
             Some(&CLUE) => key.len() == KIND_AT + 1 + size_of::<Digest>(),
             _ => false,
         }
@@ -154,6 +158,36 @@ pub fn founding_key(ledger: LedgerId) -> Vec<u8> {
     key(ledger, &[], FOUNDING, &[])
 }
 
+/// Key of the record of the newest purge.
+#[must_use]
+pub fn purge_key(ledger: LedgerId) -> Vec<u8> {
+    key(ledger, &[], PURGE, &[])
+}
+
+/// Key of the record of a journal that a member keeps from purges.
+#[must_use]
+pub fn retained_key(ledger: LedgerId, jsn: u64) -> Vec<u8> {
+    key(ledger, &[], RETAINED, &[&jsn.to_be_bytes()])
+}
+
+/// Key of the record of what a member keeps from its newest purge.
+#[must_use]
+pub fn retains_key(ledger: LedgerId, member: MemberId) -> Vec<u8> {
+    key(ledger, &[], RETAINS, &[member.as_bytes()])
+}
+
+/// Key of the record of an author. Authors are numbered from 1 on, by their first journals.
+#[must_use]
+pub fn author_key(ledger: LedgerId, number: u64) -> Vec<u8> {
+    key(ledger, &[], AUTHOR, &[&number.to_be_bytes()])
+}
+
+/// Whether this is the key of a record of a ledger that is no envelope.
+#[must_use]
+pub fn is_record_of(ledger: LedgerId, key: &[u8]) -> bool {
+    key.len() > KIND_AT && key[0] == 0 && key[1] != 0 && key[2..KIND_AT] == ledger.0 && key[KIND_AT] != ENVELOPE
+}
+
 /// Key of the record that says whose key this is. It stays when the key ends, so no key has two
 /// members.
 #[must_use]
@@ -172,6 +206,7 @@ mod tests {
     fn all(ledger: LedgerId) -> Vec<Vec<u8>> {
         let clue = sha256(b"clue");
         let mut keys = Vec::from([head_key(ledger), founding_key(ledger), member_key(ledger, MemberId([3; 16]))]);
+        keys.extend([purge_key(ledger), retains_key(ledger, MemberId([3; 16]))]);
         keys.extend((0..3).flat_map(|at| {
             let jsn = at * 300;
             [
@@ -179,6 +214,8 @@ mod tests {
                 envelope_key(ledger, jsn),
                 mark_key(ledger, jsn),
                 tile_key(ledger, 1, at),
+                retained_key(ledger, jsn),
+                author_key(ledger, at),
                 cell_key(ledger, &clue, at),
             ]
         }));
@@ -218,13 +255,20 @@ mod tests {
         let clue = sha256(b"clue");
         let (member, key) = (member_key(COMPACT, MemberId([3; 16])), key_key(COMPACT, &[7; 32]));
         let (founding, mark) = (founding_key(COMPACT), mark_key(SPREAD, 1));
-        for key in [name_key("grain"), head_key(COMPACT), member, key, clue_key(SPREAD, &clue), founding, mark] {
-            assert!(is_judged_by(&key), "{key:?}");
+        let (purge, retained) = (purge_key(COMPACT), retained_key(SPREAD, 1));
+        let (retains, author) = (retains_key(COMPACT, MemberId([3; 16])), author_key(COMPACT, 1));
+        let clue_of = clue_key(SPREAD, &clue);
+        let judging = [head_key(COMPACT), member, key, clue_of, founding, mark, purge, retained, retains, author];
+        for key in judging.iter().chain([&name_key("grain"), &tile_key(COMPACT, 0, 0)]) {
+            assert!(is_judged_by(key), "{key:?}");
         }
         let cell = cell_key(SPREAD, &clue, 1);
-        for key in [leaf_key(COMPACT, 1), envelope_key(COMPACT, 1), tile_key(COMPACT, 0, 0), cell] {
+        for key in [leaf_key(COMPACT, 1), envelope_key(COMPACT, 1), cell] {
             assert!(!is_judged_by(&key), "{key:?}");
+            assert_eq!(is_record_of(COMPACT, &key), key == leaf_key(COMPACT, 1), "{key:?}");
         }
+        assert!(judging.iter().all(|key| is_record_of(COMPACT, key) != is_record_of(SPREAD, key)));
+        assert!(!is_record_of(COMPACT, &name_key("grain")));
     }
 
     #[test]

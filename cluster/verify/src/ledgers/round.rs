@@ -4,11 +4,9 @@
 //! The same function runs where versions are formed and where they are audited. A refused request
 //! changes nothing.
 
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    string::String,
-    vec::Vec,
-};
+mod orders;
+
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use core::fmt;
 
 use coppice_types::{Bytes, Change, Digest, LedgerId, MemberId, Operation, Stamp};
@@ -18,13 +16,12 @@ use super::{
     leaf::{Leaf, LeafClue},
     list::Tile,
     members::{Agency, Founding, LaneEnd, Member, MemberChange, Policy, Roles},
-    order::{Mark, Ordered, Target},
     places::{
-        cell_key, clue_key, envelope_key, founding_key, head_key, key_key, leaf_key, mark_key, member_key, name_key,
+        author_key, cell_key, clue_key, envelope_key, founding_key, head_key, key_key, leaf_key, member_key, name_key,
         tile_key,
     },
-    records::{Cell, Clue, Head},
-    request::{Condition, DATA},
+    records::{AuthorOf, Cell, Clue, Head},
+    request::Condition,
 };
 use crate::{
     hash::{clue_chain, member_id},
@@ -37,6 +34,8 @@ use crate::{
 pub enum Refusal {
     /// There is no such ledger.
     NoLedger,
+    /// The ledger takes orders, and nothing else.
+    Closed,
     /// A ledger of this name exists.
     NameTaken,
     /// The ledger has no such member, or the agent is not the member's.
@@ -67,6 +66,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoLedger => f.write_str("there is no such ledger"),
+            Self::Closed => f.write_str("the ledger is closed: it takes nothing but orders"),
             Self::NameTaken => f.write_str("a ledger of this name exists"),
             Self::NotAMember => f.write_str("the ledger has no such member or agent"),
             Self::Signature => f.write_str("the signature is not of the key in force of the signer"),
@@ -95,7 +95,7 @@ pub struct Appended {
     pub leaves: Vec<Leaf>,
     /// List root of the leaf hashes.
     pub leaves_root: Digest,
-    /// The puts that follow from it, in order. For an auditor, envelopes are empty.
+    /// The puts and deletes that follow from it, in order. For an auditor, envelopes are empty.
     pub operations: Vec<Operation>,
 }
 
@@ -121,9 +121,10 @@ pub type Ground<'g> = &'g dyn Fn(&[u8]) -> Option<Bytes>;
 pub struct Round<'g> {
     ground: Ground<'g>,
     stamp: Stamp,
+    now_ms: u64,
     ledgers: BTreeMap<LedgerId, Open>,
-    /// Names of ledgers that are founded in this version.
-    names: BTreeMap<String, LedgerId>,
+    /// Names of ledgers that this version gives (true) or frees.
+    names: BTreeMap<String, bool>,
 }
 
 impl fmt::Debug for Round<'_> {
@@ -142,8 +143,8 @@ struct Open {
     members: BTreeMap<MemberId, Member>,
     clues: BTreeMap<Digest, Clue>,
     keys: BTreeMap<[u8; 32], MemberId>,
-    /// The journals that are occulted.
-    marks: BTreeSet<u64>,
+    /// Other records that orders and new authors have changed; `None` for those that are deleted.
+    changed: BTreeMap<Bytes, Option<Bytes>>,
     /// The policy, if the ledger is founded in this version.
     policy: Option<Policy>,
 }
@@ -153,10 +154,10 @@ fn put(key: Vec<u8>, value: impl Into<Bytes>) -> Operation {
 }
 
 impl<'g> Round<'g> {
-    /// The ledgers' part of the version `stamp`.
+    /// The ledgers' part of the version `stamp`. Its header's timestamp is `now_ms`, or later.
     #[must_use]
-    pub fn new(ground: Ground<'g>, stamp: Stamp) -> Self {
-        Self { ground, stamp, ledgers: BTreeMap::new(), names: BTreeMap::new() }
+    pub fn new(ground: Ground<'g>, stamp: Stamp, now_ms: u64) -> Self {
+        Self { ground, stamp, now_ms, ledgers: BTreeMap::new(), names: BTreeMap::new() }
     }
 
     /// Judges a request, and applies it unless it is refused.
@@ -167,7 +168,10 @@ impl<'g> Round<'g> {
         let mut draft = self.draft(request)?;
         draft.note_request(request);
         if let Content::Founding(founding) = &request.content {
-            self.names.insert(founding.name.clone(), request.ledger);
+            self.names.insert(founding.name.clone(), true);
+        }
+        if let Some(name) = draft.freed.take() {
+            self.names.insert(name, false);
         }
         let open = self.ledgers.entry(request.ledger).or_insert_with(|| Open::new(draft.head.clone()));
         Ok(open.apply(request, draft, self.stamp))
@@ -185,11 +189,13 @@ impl<'g> Round<'g> {
         if request.signed.epoch != self.stamp.epoch {
             return Err(Refusal::Epoch);
         }
-        let view = View { ground: self.ground, ledger: request.ledger, open: self.ledgers.get(&request.ledger) };
+        let open = self.ledgers.get(&request.ledger);
+        let Self { ground, stamp, now_ms, .. } = *self;
+        let view = View { ground, ledger: request.ledger, open, stamp, now_ms };
         let mut draft = match &request.content {
             Content::Founding(founding) => {
-                let known = self.names.contains_key(&founding.name);
-                let taken = known || (self.ground)(&name_key(&founding.name)).is_some();
+                let known = self.names.get(&founding.name).copied();
+                let taken = known.unwrap_or_else(|| ground(&name_key(&founding.name)).is_some());
                 // A request can't found its ledger again after the ledger's name was deleted.
                 if taken || view.head()?.is_some() {
                     return Err(Refusal::NameTaken);
@@ -204,14 +210,13 @@ impl<'g> Round<'g> {
                 }
                 draft
             }
-            Content::Order(ordered) => {
-                let draft = view.judge(request)?;
-                view.order(request, ordered, &draft)?;
-                draft
-            }
+            Content::Order(_) => view.judge(request)?,
         };
         draft.clues = view.clues(request)?;
         draft.head = view.head()?.unwrap_or_default();
+        if let Content::Order(ordered) = &request.content {
+            view.order(request, ordered, &mut draft)?;
+        }
         Ok(draft)
     }
 
@@ -222,24 +227,36 @@ impl<'g> Round<'g> {
     }
 }
 
-/// The members and keys that a request changes, its clues, and the head that it finds.
+/// What a request changes, but for its journals.
 #[derive(Debug, Default)]
 struct Draft {
     members: BTreeMap<MemberId, Member>,
     keys: BTreeMap<[u8; 32], MemberId>,
+    /// The records of its clues.
     clues: BTreeMap<Digest, Clue>,
+    /// The head that it finds, with what an order changes in it.
     head: Head,
+    /// The author's number, if it had no journal before.
+    author: Option<(u64, AuthorOf)>,
+    /// What an order does to other records.
+    effect: Vec<Operation>,
+    /// The name that an order frees.
+    freed: Option<String>,
 }
 
 impl Draft {
     /// Takes over the request's number in its lane, and its journals.
     fn note_request(&mut self, request: &Checked) {
-        let (signed, first) = (&request.signed, self.head.edge.size());
+        let (signed, first_jsn) = (&request.signed, self.head.edge.size());
         if let Some(signer) = self.members.get_mut(&signed.signer()) {
-            signer.set_lane(LaneEnd { lane: signed.lane, number: signed.number, first_jsn: first });
+            signer.set_lane(LaneEnd { lane: signed.lane, number: signed.number, first_jsn });
         }
         if let Some(member) = self.members.get_mut(&signed.member) {
-            member.count(first, u64::from(signed.items));
+            if member.journals.is_none() {
+                self.head.authors += 1;
+                self.author = Some((self.head.authors, AuthorOf { member: signed.member, first_jsn }));
+            }
+            member.count(first_jsn, u64::from(signed.items));
         }
     }
 }
@@ -279,6 +296,8 @@ struct View<'v> {
     ground: Ground<'v>,
     ledger: LedgerId,
     open: Option<&'v Open>,
+    stamp: Stamp,
+    now_ms: u64,
 }
 
 impl View<'_> {
@@ -287,7 +306,16 @@ impl View<'_> {
         key: &[u8],
         decode: impl Fn(&[u8]) -> Result<T, coppice_types::codec::Error>,
     ) -> Result<Option<T>, Refusal> {
-        (self.ground)(key).map(|value| decode(&value).map_err(|_| Refusal::Damaged)).transpose()
+        let value = match self.changed(key) {
+            Some(changed) => changed.clone(),
+            None => (self.ground)(key),
+        };
+        value.map(|value| decode(&value).map_err(|_| Refusal::Damaged)).transpose()
+    }
+
+    /// What this version has made of a record so far; `None` if it has not changed it.
+    fn changed(&self, key: &[u8]) -> Option<&Option<Bytes>> {
+        self.open.and_then(|open| open.changed.get(key))
     }
 
     fn head(&self) -> Result<Option<Head>, Refusal> {
@@ -321,9 +349,10 @@ impl View<'_> {
         here || (self.ground)(&key_key(self.ledger, key)).is_some()
     }
 
-    /// The clues that a request needs.
+    /// The clues that a request needs: those of its journals, and of those that it sweeps.
     fn clues(&self, request: &Checked) -> Result<BTreeMap<Digest, Clue>, Refusal> {
-        let clues = request.items.iter().flat_map(|item| &item.clues);
+        let swept = request.swept().iter().flat_map(|leaf| &leaf.clues).map(|clue| &clue.clue);
+        let clues = request.items.iter().flat_map(|item| &item.clues).chain(swept);
         clues.map(|clue| Ok((*clue, self.clue(clue)?))).collect()
     }
 
@@ -331,6 +360,10 @@ impl View<'_> {
     fn judge(&self, request: &Checked) -> Result<Draft, Refusal> {
         let signed = &request.signed;
         let size = self.size()?;
+        let orders = matches!(request.content, Content::Order(_));
+        if !orders && self.head()?.is_some_and(|head| head.is_closed) {
+            return Err(Refusal::Closed);
+        }
         let member = self.member(signed.member)?.filter(|member| member.agency.is_none());
         let member = member.ok_or(Refusal::NotAMember)?;
         let mut draft = Draft::default();
@@ -350,8 +383,10 @@ impl View<'_> {
             Content::Members(changes) => {
                 changes.iter().try_for_each(|change| self.judge_role(signed.member, &member, change))?;
             }
-            Content::Order(_) if member.may_order() => {}
-            Content::Order(_) => return Err(Refusal::Role("an owner or a regulator")),
+            Content::Order(ordered) => {
+                let lacking = member.lacks_for(&ordered.order.action);
+                lacking.map_or(Ok(()), |role| Err(Refusal::Role(role)))?;
+            }
             _ if member.roles.has(Roles::WRITER) => {}
             _ => return Err(Refusal::Role("a writer")),
         }
@@ -405,58 +440,6 @@ impl View<'_> {
         let agent = matches!(change, MemberChange::Agent { .. });
         let wanted = if agent { "a writer" } else { "an owner, or the member itself" };
         if may { Ok(()) } else { Err(Refusal::Role(wanted)) }
-    }
-
-    fn policy(&self) -> Result<Policy, Refusal> {
-        if let Some(policy) = self.open.and_then(|open| open.policy.clone()) {
-            return Ok(policy);
-        }
-        let founding = self.read(&founding_key(self.ledger), Founding::decode)?;
-        founding.map(|founding| founding.policy).ok_or(Refusal::Damaged)
-    }
-
-    /// Judges an order: who has signed it, and whether each of its journals can be occulted.
-    fn order(&self, request: &Checked, ordered: &Ordered, draft: &Draft) -> Result<(), Refusal> {
-        let Ordered { order, approvals } = ordered;
-        let (size, policy) = (self.size()?, self.policy()?);
-        let mut roles = draft.members.get(&request.signed.member).map(|author| author.roles).unwrap_or_default();
-        for (at, approval) in approvals.iter().enumerate() {
-            let member = self.member(approval.member)?.filter(|member| member.agency.is_none());
-            let member = member.ok_or(Refusal::Incomplete("a member that it names"))?;
-            if member.key_at(size).is_none() || member.key_at(size) != request.approved(at) {
-                return Err(Refusal::Incomplete("the key in force of a member that it names"));
-            }
-            roles = roles.and(member.roles);
-        }
-        let missing =
-            [("an owner", roles.has(Roles::OWNER)), ("a regulator", policy.occult != 1 || roles.has(Roles::REGULATOR))];
-        if policy.occult == 0 {
-            return Err(Refusal::Order("the ledger's policy lets nobody occult"));
-        }
-        if let Some((who, _)) = missing.iter().find(|(_, holds)| !holds) {
-            return Err(Refusal::Incomplete(who));
-        }
-        if size > order.until {
-            return Err(Refusal::Order("the ledger has more journals than the order allows"));
-        }
-        order.targets.iter().try_for_each(|target| self.target(target))
-    }
-
-    /// Judges whether a journal can be occulted: it is older than the version, holds data, and is
-    /// not occulted yet.
-    fn target(&self, target: &Target) -> Result<(), Refusal> {
-        let marked = self.open.is_some_and(|open| open.marks.contains(&target.jsn))
-            || self.read(&mark_key(self.ledger, target.jsn), Mark::decode)?.is_some();
-        if marked {
-            return Err(Refusal::Order("a journal of the order is occulted already"));
-        }
-        // A journal of this very version is not there yet.
-        let leaf = self.read(&leaf_key(self.ledger, target.jsn), Leaf::decode)?;
-        let leaf = leaf.ok_or(Refusal::Order("the ledger had no journal of such a number before"))?;
-        if leaf.hash() != target.leaf {
-            return Err(Refusal::Order("a journal of the order has another leaf"));
-        }
-        if leaf.kind == DATA { Ok(()) } else { Err(Refusal::Order("only journals with data are occulted")) }
     }
 
     /// Judges whether one change of members is possible, and applies it to the draft.
@@ -535,8 +518,8 @@ fn changed(
 impl Open {
     fn new(head: Head) -> Self {
         let size_before = head.edge.size();
-        let (members, clues, keys, marks) = Default::default();
-        Self { size_before, head, tiles: Vec::new(), members, clues, keys, marks, policy: None }
+        let (members, clues, keys, changed) = Default::default();
+        Self { size_before, head, tiles: Vec::new(), members, clues, keys, changed, policy: None }
     }
 
     /// Applies a request that was judged.
@@ -545,6 +528,8 @@ impl Open {
         let first_jsn = self.head.edge.size();
         let touched: Vec<Digest> = draft.clues.keys().copied().collect();
         self.clues.extend(draft.clues);
+        let Head { is_closed, purged, authors, .. } = draft.head;
+        self.head = Head { is_closed, purged, authors, edge: core::mem::take(&mut self.head.edge) };
         let (mut leaves, mut hashes, mut operations) = (Vec::new(), Vec::new(), Vec::new());
         for index in 0..request.items.len() {
             let (leaf, hash) = self.leaf(request, index, stamp, &mut operations);
@@ -559,11 +544,16 @@ impl Open {
         }
         let owner = |(key, member): (&[u8; 32], &MemberId)| put(key_key(ledger, key), Vec::from(member.0));
         operations.extend(draft.keys.iter().map(owner));
-        if let Content::Order(Ordered { order, .. }) = &request.content {
-            let mark = Bytes::from(Mark { order: first_jsn }.encode());
-            operations.extend(order.targets.iter().map(|target| put(mark_key(ledger, target.jsn), mark.clone())));
-            self.marks.extend(order.targets.iter().map(|target| target.jsn));
-        }
+        let effect_at = operations.len();
+        operations.extend(draft.author.map(|(number, author)| put(author_key(ledger, number), author.encode())));
+        operations.extend(draft.effect);
+        self.changed.extend(operations[effect_at..].iter().map(|Operation { key, change }| {
+            let value = match change {
+                Change::Put(value) => Some(value.clone()),
+                Change::Delete => None,
+            };
+            (key.clone(), value)
+        }));
         self.members.extend(draft.members);
         self.keys.extend(draft.keys);
         Appended { ledger, first_jsn, leaves, leaves_root: mth(&hashes), operations }
@@ -604,8 +594,9 @@ impl Open {
         operations.push(put(envelope_key(ledger, jsn), item.envelope.clone().unwrap_or_default()));
         for LeafClue { clue, ordinal } in &leaf.clues {
             let known = self.clues.get_mut(clue).expect("its clues were read");
-            *known = Clue { count: *ordinal, last_jsn: jsn, chain: clue_chain(&known.chain, jsn, &hash) };
-            let cell = Cell { jsn, leaf: hash, chain_before: None };
+            let chain = clue_chain(&known.chain, jsn, &hash);
+            *known = Clue { count: *ordinal, last_jsn: jsn, chain, ..*known };
+            let cell = Cell { jsn, leaf: hash };
             operations.push(put(cell_key(ledger, clue, *ordinal), cell.encode()));
         }
         self.head.edge.push(hash, &mut self.tiles);

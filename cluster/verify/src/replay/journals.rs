@@ -6,10 +6,10 @@ use coppice_types::{Bytes, Digest, LedgerId, Operation, Stamp};
 
 use super::ledger::Ledger;
 use crate::{
-    hash::sha256,
+    hash::{ledger_leaf_hash, sha256},
     journal::{AppendEntry, Entry, HeadEntry},
     ledgers::{
-        Appended, Checked, Clue, Head, Leaf, Refusal, Round, cell_key, clue_key, envelope_key, head_key, leaf_key,
+        Appended, Cell, Checked, Clue, Head, Leaf, Refusal, Round, cell_key, clue_key, envelope_key, head_key, leaf_key,
     },
     merkle,
     proof::{JournalPart, JournalsProof, KnownPart, LineageProof, Proof, ProofFile, RequestPart},
@@ -33,8 +33,8 @@ impl Ledger {
     pub fn append_requests(&mut self, requests: &[Checked]) -> (Stamp, Vec<Result<Appended, Refusal>>) {
         let (before, stamp) = (self.epochs.stamp_of(self.head().version), self.next_stamp());
         let ground = |key: &[u8]| self.value(before, key).map(Bytes::copy_from_slice);
-        let mut round = Round::new(&ground, stamp);
-        let answers: Vec<_> = requests.iter().map(|request| round.append(request)).collect();
+        let mut round = Round::new(&ground, stamp, self.next_time_ms());
+        let answers: Vec<_> = requests.iter().map(|request| round.append(&self.with_facts(before, request))).collect();
         let closed = round.close();
         if closed.is_empty() {
             return (before, answers);
@@ -61,7 +61,23 @@ impl Ledger {
             operations.extend(&head.operations);
         }
         let stamp = self.write(journal, &operations).expect("merges apply");
+        for appended in answers.iter().flatten() {
+            self.leaf_hashes.entry(appended.ledger).or_default().extend(appended.leaves.iter().map(Leaf::hash));
+        }
         (stamp, answers)
+    }
+
+    /// A request with the leaves and times that it depends on, as a coordinator adds them.
+    #[must_use]
+    pub fn with_facts(&self, stamp: Stamp, request: &Checked) -> Checked {
+        let mut request = request.clone();
+        let leaf = |jsn| self.value(stamp, &leaf_key(request.ledger, jsn)).map(Leaf::decode);
+        let leaf = |jsn| leaf(jsn).map(|leaf| leaf.expect("the model wrote it"));
+        let swept = request.sweeps().map(|(from, to)| (from..to).filter_map(leaf).collect());
+        let stamps: Vec<Stamp> = request.timed_by().into_iter().filter_map(leaf).map(|leaf| leaf.stamp).collect();
+        swept.into_iter().for_each(|leaves| request.take_swept(leaves));
+        stamps.iter().for_each(|at| request.take_time(at.version, self.versions[at].header.timestamp_ms));
+        request
     }
 
     /// Number of journals of a ledger in a version.
@@ -98,7 +114,12 @@ impl Ledger {
         let index = entries.iter().position(is_head).expect("the version appended to the ledger");
         let hashes: Vec<Digest> = entries.iter().map(Entry::hash).collect();
         let size = self.size_of(stamp, ledger);
-        let leaves: Vec<Digest> = (0..size).map(|jsn| self.leaf(stamp, ledger, jsn).hash()).collect();
+        // What a purge has swept is in no state any more.
+        let hash = |jsn: u64| match self.value(stamp, &leaf_key(ledger, jsn)) {
+            Some(leaf) => ledger_leaf_hash(leaf),
+            None => self.leaf_hashes[&ledger][jsn as usize],
+        };
+        let leaves: Vec<Digest> = (0..size).map(hash).collect();
         let known = known.map(|known| KnownPart {
             size: known,
             root: merkle::mth(&leaves[..known as usize]),
@@ -141,12 +162,9 @@ impl Ledger {
         let high = cell_key(ledger, &clue, after);
         let query = self.prove_range(stamp, &clue_key(ledger, &clue), Some(&high), true);
         let Proof::Query(query) = query.proof else { unreachable!("a range is a query") };
-        let names = |leaf: &Leaf, ordinal| leaf.clues.iter().any(|own| (own.clue, own.ordinal) == (clue, ordinal));
-        let number = |ordinal| {
-            let all = 0..self.size_of(stamp, ledger);
-            all.rev().find(|jsn| names(&self.leaf(stamp, ledger, *jsn), ordinal)).expect("each cell has a leaf")
-        };
-        let numbers = (after + 1..=record.count).rev().map(number);
+        let cell = |ordinal| self.value(stamp, &cell_key(ledger, &clue, ordinal)).map(Cell::decode);
+        let numbers =
+            (after + 1..=record.count).rev().filter_map(cell).map(|cell| cell.expect("the model wrote it").jsn);
         let journals = numbers.map(|jsn| self.journal_part(stamp, ledger, jsn, shown)).collect();
         let proof = LineageProof { query, ledger, clue, journals };
         ProofFile { cluster: self.cluster, proof: Proof::Lineage(proof) }

@@ -4,7 +4,7 @@
 use alloc::{borrow::Cow, collections::BTreeMap, string::String, vec::Vec};
 
 use coppice_types::{
-    Change, ClusterId, Digest, Epoch, Operation, Params, SessionId, ShardId, Stamp, Version as Number,
+    Change, ClusterId, Digest, Epoch, LedgerId, Operation, Params, SessionId, ShardId, Stamp, Version as Number,
 };
 
 use super::forest::{Error, Forest};
@@ -70,6 +70,8 @@ pub struct Ledger {
     pub versions: BTreeMap<Stamp, Version>,
     /// Every value that was ever put, by its hash.
     pub values: BTreeMap<Digest, Vec<u8>>,
+    /// Hashes of the leaves of each ledger of members, also of those that a purge has swept.
+    pub leaf_hashes: BTreeMap<LedgerId, Vec<Digest>>,
 }
 
 impl Ledger {
@@ -101,6 +103,7 @@ impl Ledger {
             epochs,
             versions: BTreeMap::from([(Stamp::default(), version)]),
             values: BTreeMap::new(),
+            leaf_hashes: BTreeMap::new(),
         }
     }
 
@@ -133,6 +136,12 @@ impl Ledger {
         let journal = batches.iter().map(|batch| self.journal_entry(batch)).collect();
         let operations: Vec<&Operation> = batches.iter().flat_map(|batch| &batch.operations).collect();
         self.write(journal, &operations)
+    }
+
+    /// The timestamp of the next header, in milliseconds.
+    #[must_use]
+    pub fn next_time_ms(&self) -> u64 {
+        self.newest().timestamp_ms + 1000
     }
 
     /// The stamp of the next version.
@@ -252,7 +261,7 @@ impl Ledger {
         Header {
             sequence: before.sequence.next(),
             stamp,
-            timestamp_ms: before.timestamp_ms + 1000,
+            timestamp_ms: self.next_time_ms(),
             state_root,
             journal_root: journal::journal_root(journal),
             journal_leaves: journal.len() as u32,

@@ -110,6 +110,8 @@ pub struct World {
     /// The rounds so far.
     pub rounds: Vec<(Stamp, Vec<Sent>)>,
     pub answers: Vec<Vec<Answer>>,
+    /// The timestamps of the rounds' headers.
+    pub times: Vec<u64>,
     pub compact: LedgerId,
     pub spread: LedgerId,
 }
@@ -117,9 +119,15 @@ pub struct World {
 impl World {
     /// Both ledgers, with some journals of each kind.
     pub fn new() -> Self {
-        let (rounds, answers) = (Vec::new(), Vec::new());
-        let mut world =
-            Self { cluster: empty(), rounds, answers, compact: LedgerId::default(), spread: LedgerId::default() };
+        let (rounds, answers, times) = (Vec::new(), Vec::new(), Vec::new());
+        let mut world = Self {
+            cluster: empty(),
+            rounds,
+            answers,
+            times,
+            compact: LedgerId::default(),
+            spread: LedgerId::default(),
+        };
         world.round(vec![(founds("grain", false), Some(0)), (founds("grain", true), Some(0))]);
         world.round(vec![(founds("oats", true), Some(0))]);
         let ids = [0, 1].map(|at| match &world.answers[at][0] {
@@ -206,6 +214,7 @@ impl World {
         let checked: Vec<Option<Checked>> = requests.iter().map(admitted).collect();
         let sound: Vec<Checked> = checked.iter().flatten().cloned().collect();
         let would_be = self.cluster.next_stamp();
+        self.times.push(self.cluster.next_time_ms());
         let (stamp, answers) = self.cluster.append_requests(&sound);
         let mut answers = answers.into_iter();
         self.answers.push(checked.iter().map(|it| it.as_ref().and_then(|_| answers.next())).collect());

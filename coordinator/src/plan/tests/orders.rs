@@ -6,8 +6,8 @@ use coppice_types::{Change, ClusterId, Digest, Epoch, LedgerId, Operation, Param
 use coppice_verify::{
     hash::member_id,
     ledgers::{
-        Checked, DATA, Envelope, FOUNDING, Founding, Grant, Item, Leaf, ORDER, Order, Ordered, Policy, Roles, Signed,
-        Target, leaf_key,
+        Action, Checked, DATA, Envelope, FOUNDING, Founding, Grant, Item, Leaf, ORDER, Order, Ordered, Policy, Roles,
+        Signed, Target, leaf_key,
     },
     note::SignerKey,
 };
@@ -100,7 +100,7 @@ fn an_order_is_refused_if_a_shard_has_no_room_for_what_it_erases() {
         })
         .collect();
     let order = |lane, targets: &[Target]| {
-        let order = Order { until: 99, targets: targets.to_vec() };
+        let order = Order { until: 99, action: Action::Occult(targets.to_vec()) };
         let payload = Ordered { order, approvals: Vec::new() }.encode();
         routed(request(ledger, (lane, 1), ORDER, payload))
     };

@@ -20,7 +20,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
-use super::{Found, Payloads, Sight, decoded};
+use super::{Found, Payloads, Sight, decoded, swept_refusal};
 use crate::{
     groups::wire,
     plan::Refusal,
@@ -131,7 +131,15 @@ impl Reads {
             let message = format!("known_size is {known}, the ledger has {size} journals");
             return Err(Refusal::invalid(message).into());
         }
-        let jsns: Vec<u64> = (from..size.min(from.saturating_add(u64::from(request.limit)))).collect();
+        let end = size.min(from.saturating_add(u64::from(request.limit)));
+        // The answer ends before the first journal that is swept.
+        let at = (&located, found.head.purged);
+        let (purged, swept) = self.swept(at, found.id, from..end, deadline).await?;
+        let end = swept.first().copied().unwrap_or(end);
+        if from == end {
+            return Err(swept_refusal(from, purged).into());
+        }
+        let jsns: Vec<u64> = (from..end).collect();
         let wanted = Wanted { payload: request.want_payload, request: request.want_request };
         let _room = self.room_for(jsns.len(), &located.view.genesis.params, deadline).await?;
         let shown = self.shown(&located, found.id, &jsns, (wanted, payloads), deadline).await?;
@@ -236,7 +244,7 @@ impl Reads {
     }
 
     /// Reads leaves, by the number of the journal.
-    async fn leaves(
+    pub(super) async fn leaves(
         &self,
         located: &Located,
         ledger: LedgerId,
@@ -395,27 +403,31 @@ impl Reads {
         sight: &Sight,
         deadline: Instant,
     ) -> Result<(LedgerId, v1::GetLineageResponse), Status> {
-        let Found { id, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
+        let Found { id, head, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
         let payloads = self.sight_of(id, sight, deadline).await?;
         let clue = clue_hash(id, &request.clue);
         let record = self.record(&located, clue_key(id, &clue), deadline).await?;
-        let count = match record {
-            Some(record) => decoded(Clue::decode(&record.value))?.count,
-            None => 0,
+        let Clue { count, gone, .. } = match record {
+            Some(record) => decoded(Clue::decode(&record.value))?,
+            None => Clue::default(),
         };
         let newest = if request.newest == 0 { count } else { count.min(u64::from(request.newest)) };
-        if newest > LINEAGE_MAX {
+        let below = count - newest;
+        // What a purge has swept is not there, but for what was kept.
+        let whole = count - below.max(gone);
+        if whole > LINEAGE_MAX {
             let message = format!("the clue has {count} journals: ask for the newest {LINEAGE_MAX} at most");
             return Err(Refusal::new(Reason::LimitExceeded, message).into());
         }
-        let below = count - newest;
         let params = &located.view.genesis.params;
         let wanted = Wanted { payload: request.want_payload, request: request.want_request };
         let want_proof = request.read.is_some_and(|read| read.want_proof);
         // The answer holds its room to the end, with that of its proof.
-        let keys = if want_proof { usize::MAX } else { usize::try_from(newest).unwrap_or(usize::MAX) };
+        let keys = if want_proof { usize::MAX } else { usize::try_from(whole).unwrap_or(usize::MAX) };
         let _room = self.room_for(keys, params, deadline).await?;
-        let jsns = self.cells(&located, (id, &clue), below..count, deadline).await?;
+        let mut jsns = self.cells(&located, (id, &clue), below.max(gone)..count, deadline).await?;
+        jsns.append(&mut self.cells_kept(&located, (id, &clue), below..gone, LINEAGE_MAX - whole).await?);
+        self.check_swept((&located, head.purged), id, &jsns, deadline).await?;
         let shown = self.shown(&located, id, &jsns, (wanted, payloads), deadline).await?;
         let proof = if want_proof {
             let parts = self.parts(&located, id, &shown, wanted, deadline).await?;
@@ -430,6 +442,7 @@ impl Reads {
         let answer = v1::GetLineageResponse {
             journals: shown.iter().map(Shown::out).collect(),
             count,
+            gone,
             read_at: Some(convert::to_stamp(located.stamp)),
             proof,
             marks_proof: Bytes::new(),
@@ -453,5 +466,34 @@ impl Reads {
         }
         // Younger cells have smaller keys.
         records.into_values().map(|record| Ok(decoded(Cell::decode(&record.value))?.jsn)).collect()
+    }
+
+    /// The numbers of the journals behind these ordinals of a clue that a purge has kept, newest
+    /// first.
+    async fn cells_kept(
+        &self,
+        located: &Located,
+        (ledger, clue): (LedgerId, &Digest),
+        ordinals: Range<u64>,
+        most: u64,
+    ) -> Result<Vec<u64>, Status> {
+        let mut jsns = Vec::new();
+        if ordinals.is_empty() {
+            return Ok(jsns);
+        }
+        let (low, high) = (cell_key(ledger, clue, ordinals.end), cell_key(ledger, clue, ordinals.start));
+        for index in located.leaves.overlapping(&low, Some(&high)) {
+            let mut pages = self.scan_range(located, index, (&low, Some(&high)), u32::MAX, false);
+            while let Some(page) = pages.next().await? {
+                for record in page.records {
+                    jsns.push(decoded(Cell::decode(&record.value))?.jsn);
+                    if jsns.len() as u64 > most {
+                        let message = format!("a lineage has at most {LINEAGE_MAX} journals: ask for the newest ones");
+                        return Err(Refusal::new(Reason::LimitExceeded, message).into());
+                    }
+                }
+            }
+        }
+        Ok(jsns)
     }
 }

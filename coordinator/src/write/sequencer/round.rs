@@ -199,6 +199,7 @@ impl Sequencer {
             waiting,
             &Ground {
                 stamp: tip.next_stamp(),
+                now_ms: self.resources.clock.wall_ms(),
                 below: tip.header.stamp,
                 overlay,
                 reads,

@@ -86,6 +86,7 @@ impl Sequencer {
             waiting,
             &Ground {
                 stamp,
+                now_ms: self.resources.clock.wall_ms(),
                 below: base.below,
                 overlay: &base.overlay,
                 reads: &reads,

@@ -1,14 +1,19 @@
 //! A round against a naive ledger: lists of leaves, maps of clues, and a signer for each member.
 
+mod purges;
+
 use alloc::{collections::BTreeMap, format, string::ToString, vec};
 
-use coppice_types::{ClusterId, Epoch};
+use coppice_types::{ClusterId, Epoch, Version};
 
 use super::*;
 use crate::ledgers::key_consent;
 use crate::{
     hash::{clue_hash, sha256},
-    ledgers::{Approval, DATA, Envelope, FOUNDING, Grant, Item, MEMBERS, ORDER, Order, Policy, Request, Signed},
+    ledgers::{
+        Action, Approval, DATA, Envelope, FOUNDING, Grant, Item, MEMBERS, Mark, ORDER, Order, Ordered, Policy, Request,
+        Signed, Target, mark_key,
+    },
     note::SignerKey,
 };
 
@@ -27,6 +32,9 @@ fn public(seed: u8) -> [u8; 32] {
 struct World {
     records: BTreeMap<Vec<u8>, Bytes>,
     version: u64,
+    /// The timestamp of the next version's header, and those of the versions so far.
+    now_ms: u64,
+    times: BTreeMap<Version, u64>,
     leaves: Vec<Digest>,
     ledger: LedgerId,
 }
@@ -103,13 +111,16 @@ impl World {
             assert!(reads.contains(key), "a request names all records that it reads");
             records.get(key).cloned()
         };
-        let mut round = Round::new(&ground, Stamp::new(0, self.version));
+        let mut round = Round::new(&ground, Stamp::new(0, self.version), self.now_ms);
+        self.times.insert(Version(self.version), self.now_ms);
         let answers: Vec<_> = requests.iter().map(|request| round.append(request)).collect();
         let closed = round.close();
         let operations = answers.iter().flatten().flat_map(|it| &it.operations);
         for operation in operations.chain(closed.iter().flat_map(|it| &it.operations)) {
-            let Change::Put(value) = &operation.change else { panic!("an append deletes nothing") };
-            self.records.insert(operation.key.to_vec(), value.clone());
+            match &operation.change {
+                Change::Put(value) => drop(self.records.insert(operation.key.to_vec(), value.clone())),
+                Change::Delete => assert!(self.records.remove(&operation.key[..]).is_some(), "only what is there goes"),
+            }
         }
         answers
     }
@@ -151,7 +162,7 @@ impl World {
 
     fn order_of(&self, journals: &[u64]) -> Order {
         let target = |jsn: &u64| Target { jsn: *jsn, leaf: self.leaf(*jsn).hash() };
-        Order { until: self.size(), targets: journals.iter().map(target).collect() }
+        Order { until: self.size(), action: Action::Occult(journals.iter().map(target).collect()) }
     }
 
     /// The request of an order, with the approvals of members by their keys.
@@ -165,7 +176,18 @@ impl World {
         let keys: BTreeMap<MemberId, [u8; 32]> =
             others.iter().map(|(name, seed)| (member_id(name), public(*seed))).collect();
         checked.verify_approvals(|member| keys.get(&member).copied().into_iter().collect());
+        if let Some((from, to)) = checked.sweeps() {
+            checked.take_swept((from..to).filter_map(|jsn| self.leaf_of(jsn)).collect());
+        }
+        for leaf in checked.timed_by().into_iter().filter_map(|jsn| self.leaf_of(jsn)) {
+            checked.take_time(leaf.stamp.version, self.times[&leaf.stamp.version]);
+        }
         checked
+    }
+
+    fn leaf_of(&self, jsn: u64) -> Option<Leaf> {
+        let record = self.records.get(&leaf_key(self.ledger, jsn));
+        record.map(|record| Leaf::decode(record).expect("a leaf"))
     }
 }
 
@@ -207,10 +229,10 @@ fn lists_clues_and_members_are_those_of_a_naive_ledger() {
     for (clue, journals) in &cells {
         let chain = journals.iter().fold(Digest::default(), |chain, (jsn, leaf)| clue_chain(&chain, *jsn, leaf));
         let last_jsn = journals.last().expect("one at least").0;
-        let record = Clue { count: journals.len() as u64, last_jsn, chain };
+        let record = Clue { count: journals.len() as u64, last_jsn, chain, ..Clue::default() };
         assert_eq!(Clue::decode(&world.records[&clue_key(ledger, clue)]), Ok(record));
         for (ordinal, (jsn, leaf)) in (1..).zip(journals) {
-            let cell = Cell { jsn: *jsn, leaf: *leaf, chain_before: None };
+            let cell = Cell { jsn: *jsn, leaf: *leaf };
             assert_eq!(Cell::decode(&world.records[&cell_key(ledger, clue, ordinal)]), Ok(cell));
         }
     }
@@ -399,11 +421,8 @@ fn orders_that_lack_a_signature_or_a_reason_are_refused() {
     let mut stolen = world.ordered(order(), BANK, &[COURT]);
     stolen.verify_approvals(|_| Vec::new());
     let lifted = world.ordered(Order { until: 99, ..order() }, BANK, &[("court", 2)]);
-    let with = |change: &dyn Fn(&mut Order)| {
-        let mut order = order();
-        change(&mut order);
-        world.ordered(order, BANK, &[COURT])
-    };
+    let with =
+        |targets: Vec<Target>| world.ordered(Order { action: Action::Occult(targets), ..order() }, BANK, &[COURT]);
     let target = |jsn: u64| Target { jsn, leaf: world.leaf(1).hash() };
     let cases = [
         (incomplete("a regulator"), world.ordered(order(), BANK, &[])),
@@ -414,12 +433,18 @@ fn orders_that_lack_a_signature_or_a_reason_are_refused() {
         (in_force.clone(), lifted),
         (in_force, world.ordered(order(), BANK, &[("court", 7)])),
         (Refusal::Role("an owner or a regulator"), world.ordered(order(), MILL, &[BANK, COURT])),
-        (Refusal::Order("the ledger has more journals than the order allows"), with(&|it| it.until = 2)),
-        (Refusal::Order("a journal of the order has another leaf"), with(&|it| it.targets = vec![target(2)])),
-        (Refusal::Order("the ledger had no journal of such a number before"), with(&|it| it.targets.push(target(3)))),
+        (
+            Refusal::Order("the ledger has more journals than the order allows"),
+            world.ordered(Order { until: 2, ..order() }, BANK, &[COURT]),
+        ),
+        (Refusal::Order("a journal of the order has another leaf"), with(vec![target(2)])),
+        (
+            Refusal::Order("the ledger had no journal of such a number before"),
+            with(vec![sound.targets()[0], target(3)]),
+        ),
         (
             Refusal::Order("only journals with data are occulted"),
-            with(&|it| it.targets = vec![Target { jsn: 0, leaf: world.leaf(0).hash() }]),
+            with(vec![Target { jsn: 0, leaf: world.leaf(0).hash() }]),
         ),
     ];
     for (refusal, request) in cases {

@@ -1,0 +1,277 @@
+//! The part of an audit that begins behind the newest sweep of a purge: records as they were there,
+//! and what lies before, by proofs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use coppice_proto::v1;
+use coppice_types::{Digest, MemberId, Reason, Stamp, Version};
+use coppice_verify::{
+    check::{Answer, Claim, QueryClaim, Question, Subject, verify_known},
+    journal::AppendEntry,
+    ledgers::{
+        Action, AuthorOf, Envelope, Head, Mark, Member, ORDER, Ordered, Purge, author_key, head_key, mark_key,
+        member_key, purge_key,
+    },
+    proof::ProofFile,
+};
+
+use super::{End, LedgerDifference, Progress, Replay, Told, ledger_name};
+use crate::Error;
+
+/// Records that are read at a time.
+const RECORDS_PAGE: usize = 1024;
+/// Journals that are read at a time, with their requests; fewer where they are large.
+const JOURNALS_PAGE: u32 = 64;
+
+type Records = BTreeMap<Vec<u8>, Option<Bytes>>;
+
+/// A ledger as it was where an audit of it begins.
+pub(super) struct Begun {
+    head: Head,
+    purge: Purge,
+    version: Version,
+}
+
+/// A fault that no single version has.
+fn differs(jsn: Option<u64>, what: &str) -> End {
+    End::Differs(LedgerDifference { stamp: Stamp::default(), jsn, what: what.to_owned() })
+}
+
+fn decoded<T>(
+    records: &Records,
+    key: &[u8],
+    decode: impl Fn(&[u8]) -> Result<T, coppice_types::codec::Error>,
+) -> Result<Option<T>, End> {
+    let record = records.get(key).and_then(Option::as_ref);
+    record.map(|record| decode(record)).transpose().map_err(|_| differs(None, "a record of it can't be read"))
+}
+
+impl<P: FnMut(Progress)> Replay<'_, P> {
+    /// Begins behind the newest sweep, if there was any. That version may be dropped by now: then
+    /// the audit begins with the oldest one that can be read.
+    pub(super) async fn begin_behind_sweeps(&mut self) -> Result<Option<Begun>, End> {
+        let keys = [head_key(self.ledger), purge_key(self.ledger)];
+        let now = self.records(self.book.head(), &keys).await?;
+        let head = decoded(&now, &keys[0], Head::decode)?.ok_or(Error::Malformed("head of a ledger"))?;
+        self.purged = head.purged;
+        let Some(purge) = decoded(&now, &keys[1], Purge::decode)?.filter(|_| head.purged > 0) else {
+            return Ok(None);
+        };
+        let oldest = self.client.head().await?.pruned_boundary;
+        let version = Version(purge.swept.0.max(oldest)).min(self.book.head());
+        let then = self.records(version, &keys).await?;
+        let head = decoded(&then, &keys[0], Head::decode)?.ok_or(Error::Malformed("head of a ledger"))?;
+        let purge = decoded(&then, &keys[1], Purge::decode)?.ok_or(Error::Malformed("purge of a ledger"))?;
+        let auditor = std::mem::replace(
+            &mut self.auditor,
+            coppice_verify::audit::LedgerAuditor::new(Default::default(), self.ledger, self.book.shard_map.clone()),
+        );
+        self.auditor = auditor.behind(version, &head);
+        self.to = version;
+        Ok(Some(Begun { head, purge, version }))
+    }
+
+    /// Reads records as a version has them, proven by its header.
+    async fn records(&self, version: Version, keys: &[Vec<u8>]) -> Result<Records, End> {
+        let mut records = Records::new();
+        for keys in keys.chunks(RECORDS_PAGE) {
+            records.append(&mut self.records_page(version, keys).await?);
+        }
+        Ok(records)
+    }
+
+    async fn records_page(&self, version: Version, keys: &[Vec<u8>]) -> Result<Records, End> {
+        let line = self.book.line(version);
+        let at = v1::Stamp { epoch: line.stamp.epoch.0, version: line.stamp.version.0 };
+        let request = v1::GetLedgerRecordsRequest {
+            ledger: Some(ledger_name(self.ledger)),
+            keys: keys.iter().map(|key| Bytes::copy_from_slice(key)).collect(),
+            read: Some(v1::ReadOptions { at: Some(at), want_proof: true, ..v1::ReadOptions::default() }),
+        };
+        let answer = self.client.call_get_ledger_records(request).await?;
+        let file = ProofFile::decode(&answer.proof).map_err(|_| Error::Malformed("proof"))?;
+        let question = Question::about(Subject::Keys(keys.iter().map(Vec::as_slice).collect()));
+        let verified = verify_known(&file, self.keys, None, &question).map_err(Error::from)?;
+        let Claim::Query(QueryClaim { header, answer: Answer::Keys(shown) }) = verified.claim else {
+            return Err(Error::Untrusted("the proof is of another kind").into());
+        };
+        if header.hash() != line.hash {
+            return Err(Error::Untrusted("the proof is for another version").into());
+        }
+        let mut records = Records::new();
+        for (key, record) in shown {
+            let value = match record {
+                None => None,
+                Some(record) => {
+                    let bare = Error::Untrusted("the proof leaves a value out");
+                    Some(Bytes::from(record.value.ok_or(bare)?.into_owned()))
+                }
+            };
+            records.insert(key.into_owned(), value);
+        }
+        Ok(records)
+    }
+
+    /// Reads the records that judge an append, and that have not changed since the beginning.
+    pub(super) async fn read_lacking(&mut self, append: &AppendEntry, told: &Told) -> Result<(), End> {
+        let Some(since) = self.auditor.since() else { return Ok(()) };
+        // The leaves of a sweep name the clues whose records it needs.
+        loop {
+            let lacks = self.auditor.lacks(append, told).map_err(|finding| differs(finding.jsn, &finding.what))?;
+            if lacks.is_empty() {
+                return Ok(());
+            }
+            let records = self.records(since, &lacks).await?;
+            records.into_iter().for_each(|(key, value)| self.auditor.believe(key, value));
+        }
+    }
+
+    /// Checks what lies before the beginning: the order of the purge, and the journals that are
+    /// there.
+    pub(super) async fn check_before(&mut self, begun: &Begun) -> Result<(), End> {
+        self.check_order(begun).await?;
+        let size = begun.head.edge.size();
+        let (mut from, mut limit) = (begun.head.purged, JOURNALS_PAGE);
+        while from < size {
+            let count = u32::try_from(size - from).unwrap_or(u32::MAX).min(limit);
+            match self.check_page((from, count), &begun.head).await {
+                Err(End::Failed(error)) if error.reason() == Some(Reason::LimitExceeded) && limit > 1 => limit /= 2,
+                page => from += page?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks neighbouring journals and, if that is wanted, their payloads. Returns their number.
+    async fn check_page(&mut self, (from, count): (u64, u32), head: &Head) -> Result<u64, End> {
+        let (claim, told) = self.proven((from, count), self.values, Some(head)).await?;
+        for (journal, told) in claim.journals.iter().zip(&told) {
+            let jsn = journal.leaf.jsn;
+            if journal.signed.is_none() {
+                return Err(differs(Some(jsn), "what its author signed is not shown"));
+            }
+            if !self.values {
+                continue;
+            }
+            if journal.envelope.is_some() {
+                self.payloads += 1;
+                continue;
+            }
+            let mark = mark_key(self.ledger, jsn);
+            let records = self.records(self.book.head(), std::slice::from_ref(&mark)).await?;
+            let order_is_new = told.occulted_by.is_some_and(|order| order >= self.auditor.size());
+            if decoded(&records, &mark, Mark::decode)?.is_none() && !order_is_new {
+                return Err(differs(Some(jsn), "its content is withheld: no order has occulted it"));
+            }
+        }
+        Ok(claim.journals.len() as u64)
+    }
+
+    /// Reads neighbouring journals with the requests that their authors signed, proven by the log
+    /// that is audited. With a head, the list must have grown from it.
+    async fn proven(
+        &self,
+        (from, count): (u64, u32),
+        want_payload: bool,
+        head: Option<&Head>,
+    ) -> Result<(coppice_verify::check::JournalsClaim, Vec<v1::LedgerJournal>), End> {
+        let known = head.map(|head| (head.edge.size(), head.edge.root()));
+        let request = v1::GetJournalsRequest {
+            ledger: Some(ledger_name(self.ledger)),
+            from_jsn: from,
+            limit: count,
+            want_payload,
+            want_request: true,
+            known_size: known.map_or(0, |(size, _)| size),
+            anchor_size: 0,
+            read: Some(v1::ReadOptions { want_proof: true, ..v1::ReadOptions::default() }),
+        };
+        let answer = self.client.call_get_journals(request).await?;
+        let file = ProofFile::decode(&answer.proof).map_err(|_| Error::Malformed("proof"))?;
+        let numbers = (from..from + u64::from(count)).collect();
+        let question = Question::about(Subject::Journals { ledger: self.ledger, numbers, known });
+        let verified = verify_known(&file, self.keys, None, &question).map_err(Error::from)?;
+        let Claim::Journals(claim) = verified.claim else {
+            return Err(Error::Untrusted("the proof is of another kind").into());
+        };
+        if answer.journals.len() != claim.journals.len() {
+            return Err(Error::Untrusted("the answer and its proof disagree").into());
+        }
+        Ok((claim, answer.journals))
+    }
+
+    /// Checks that all have signed the purge whose journals it took.
+    async fn check_order(&self, begun: &Begun) -> Result<(), End> {
+        let Begun { purge, version, .. } = begun;
+        let wrong = |what: &str| differs(Some(purge.order), what);
+        let (claim, _) = self.proven((purge.order, 1), true, None).await?;
+        let journal = claim.journals.first().ok_or(Error::Malformed("no journal"))?;
+        let (leaf, envelope) = (&journal.leaf, journal.envelope.as_ref());
+        let payload =
+            envelope.filter(|_| leaf.kind == ORDER && journal.signed.is_some()).map(|it: &Envelope| &it.payload);
+        let ordered = payload.and_then(|payload| Ordered::decode(payload).ok());
+        let ordered = ordered.ok_or_else(|| wrong("it should be the order of a purge"))?;
+        let Action::Purge(order) = &ordered.order.action else {
+            return Err(wrong("it should be the order of a purge"));
+        };
+        if order.before != purge.before || leaf.stamp != purge.stamp || leaf.jsn > ordered.order.until {
+            return Err(wrong("it is the order of another purge than the records say"));
+        }
+        let signers: Vec<MemberId> =
+            [leaf.member].into_iter().chain(ordered.approvals.iter().map(|approval| approval.member)).collect();
+        let members: Vec<Vec<u8>> = signers.iter().map(|id| member_key(self.ledger, *id)).collect();
+        let numbers = 1..=u64::from(order.authors) + 1;
+        let authors: Vec<Vec<u8>> = numbers.map(|number| author_key(self.ledger, number)).collect();
+        let records = self.records(*version, &[members.clone(), authors.clone()].concat()).await?;
+        let message = ordered.order.message(claim.header.cluster, self.ledger);
+        for (at, key) in members.iter().enumerate() {
+            let member = decoded(&records, key, Member::decode)?.ok_or_else(|| wrong("a signer is no member"))?;
+            let key = member.key_at(leaf.jsn);
+            let signed = match at.checked_sub(1).map(|at| &ordered.approvals[at]) {
+                None => key == Some(&leaf.key),
+                Some(approval) => key.is_some_and(|key| approval.is_signed(key, &message)),
+            };
+            if !signed {
+                return Err(wrong("a member that it names has not signed it"));
+            }
+        }
+        let absent: BTreeSet<MemberId> = order.absent.iter().map(|absent| absent.member).collect();
+        let signed = |id: &MemberId| signers.contains(id) || absent.contains(id);
+        for (at, key) in authors.iter().enumerate() {
+            let author = decoded(&records, key, AuthorOf::decode)?;
+            let is_affected = (at as u64) < u64::from(order.authors);
+            let holds = match author {
+                Some(author) if is_affected => signed(&author.member),
+                Some(author) => author.first_jsn >= order.before,
+                None => !is_affected,
+            };
+            if !holds {
+                return Err(wrong("a member whose journals it purged has not signed it"));
+            }
+        }
+        let known: (u64, Digest) = (order.size, order.root);
+        let seen = self.grown_from(known, leaf.jsn).await;
+        seen.map_err(|error| match error {
+            End::Failed(Error::Unproven(_)) => wrong("the ledger never had the root that its signers saw"),
+            error => error,
+        })
+    }
+
+    /// Checks that the list has grown from a size and root.
+    async fn grown_from(&self, known: (u64, Digest), jsn: u64) -> Result<(), End> {
+        let request = v1::GetJournalsRequest {
+            ledger: Some(ledger_name(self.ledger)),
+            from_jsn: jsn,
+            limit: 1,
+            known_size: known.0,
+            read: Some(v1::ReadOptions { want_proof: true, ..v1::ReadOptions::default() }),
+            ..v1::GetJournalsRequest::default()
+        };
+        let answer = self.client.call_get_journals(request).await?;
+        let file = ProofFile::decode(&answer.proof).map_err(|_| Error::Malformed("proof"))?;
+        let subject = Subject::Journals { ledger: self.ledger, numbers: vec![jsn], known: Some(known) };
+        verify_known(&file, self.keys, None, &Question::about(subject)).map_err(Error::from)?;
+        Ok(())
+    }
+}
