@@ -164,6 +164,7 @@ fn reason_hint(reason: Reason) -> Option<&'static str> {
         Reason::StaleView => "Compare your saved checkpoint by `coppice log check`; after a rollback, sign again.",
         Reason::LedgerChanged | Reason::ClueChanged => "Read the ledger again, and decide then.",
         Reason::NotPossible => "`coppice ledger list` and `coppice ledger members` say what there is.",
+        Reason::PurgedJournal => "`coppice ledger purge status` says which purge took it.",
         Reason::RolledBack => "`coppice log` shows the rollback, who did it and why.",
         Reason::PreconditionFailed => "Read the key or the head again, and decide then.",
         Reason::LimitExceeded => "The ledger's limits are in its genesis header: `coppice header 0 --json`.",
@@ -208,7 +209,7 @@ mod tests {
         for &reason in Reason::ALL {
             let failure = Failure::from(Error::from(status::refuse(reason, "no")));
             let expected = match reason {
-                Reason::NotFound => Code::NotFound,
+                Reason::NotFound | Reason::PurgedJournal => Code::NotFound,
                 Reason::InvalidArgument | Reason::Reserved => Code::Usage,
                 reason
                     if matches!(

@@ -197,12 +197,15 @@ fn ranges(order: &Order) -> String {
 fn effect(order: &Order) -> String {
     match &order.action {
         Action::Purge(purge) => format!(
-            "{}\n  signers have seen {}, root {}; {} have journals among them, {} of them without a key",
+            "{}\n  signers have seen {}, root {}; {} have journals among them{}",
             brief(order),
             count(purge.size, "journal"),
             purge.root,
             count(purge.authors.into(), "member"),
-            purge.absent.len(),
+            match purge.absent.len() {
+                0 => String::new(),
+                absent => format!(", {absent} of them without a key"),
+            },
         ),
         Action::Occult(_) => format!("occults {}", ranges(order)),
         _ => brief(order),
