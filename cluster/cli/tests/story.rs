@@ -348,3 +348,89 @@ fn content_that_is_occulted_is_on_no_disk_and_all_proofs_hold() {
     dev.stop();
     assert_eq!(is_on_disk(&dir, secret.as_bytes()), None);
 }
+
+/// Members purge old journals step by step as the manual has it. What is kept and what came since
+/// is proven, and the audit judges it.
+#[test]
+fn a_purge_is_signed_by_all_whose_journals_go_and_audits_hold_behind_it() {
+    let work = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str| work.path().join(name).display().to_string();
+    let dev = Dev::start(&work.path().join("ledger"), &["--ledgers", "--shards", "4"].map(str::to_owned));
+    for name in ["bank", "mill", "court"] {
+        common::run(common::coppice().args(["keygen", "--name", name, "--out", &file(&format!("{name}.key"))]))
+            .expect(0);
+    }
+    let key = |name: &str| file(&format!("{name}.key"));
+    let (vkey, mill, court) = (dev.vkey(), file("mill.vkey"), file("court.vkey"));
+    let run = |arguments: &[&str]| dev.run(&[arguments, &["--trust", &vkey]].concat());
+    let (receipt, order) = (file("receipt"), file("order.json"));
+    for (ledger, spread) in [("grain", None), ("wide", Some("--spread"))] {
+        let create = ["ledger", "create", ledger, "--owner", &key("bank"), "--regulator", &court, "--member", &mill];
+        let create = [&create[..], &["--notice", "0s", "--retain", "2"], spread.as_slice()].concat();
+        run(&create).expect(0);
+        let append = |data: &[&str]| {
+            let (key, receipt) = (key("mill"), receipt.clone());
+            let data: Vec<&str> = data.iter().flat_map(|data| ["--data", *data]).collect();
+            let append = ["ledger", "append", ledger, "--key", &key, "--clue", "lot-7", "--receipt", &receipt];
+            run(&[&append[..], &data].concat()).expect(0);
+        };
+        append(&["one", "two"]);
+        append(&["three", "four"]);
+        append(&["five"]);
+        let audit = || run(&["ledger", "audit", ledger, "--values", "--json"]).expect(0).json();
+        assert_eq!((&audit()["sound"], &audit()["since"]), (&json!(true), &json!(null)));
+
+        let within = run(&["ledger", "purge", "prepare", ledger, "--before", "9", "--out", &order]);
+        within.expect(2);
+        let told = run(&["ledger", "purge", "prepare", ledger, "--before", "5", "--out", &order, "--json"]);
+        assert_eq!(told.expect(0).json()["to_sign"], json!(["bank", "mill"]));
+        let submit = || run(&["order", "submit", &order, "--key", &key("bank"), "--json"]);
+        assert_eq!(submit().expect(3).error()["reason"], "ORDER_INCOMPLETE");
+        common::run(common::coppice().args(["order", "sign", &order, "--key", &key("mill")])).expect(0);
+        assert_eq!(submit().expect(0).json()["purge"]["before"], json!(5));
+        run(&["ledger", "purge", "recall", ledger, "--key", &key("mill")]).expect(0);
+        assert_eq!(run(&["ledger", "purge", "status", ledger, "--json"]).expect(0).json()["state"], "recalled");
+        run(&["ledger", "purge", "sweep", ledger, "--key", &key("bank")]).expect(3);
+        submit().expect(0);
+        run(&["ledger", "purge", "retain", ledger, "--jsn", "4", "--key", &key("court")]).expect(0);
+        let sweep = || run(&["ledger", "purge", "sweep", ledger, "--key", &key("bank")]);
+        sweep().expect(0);
+        sweep().expect(3);
+        assert_eq!(run(&["ledger", "purge", "status", ledger, "--json"]).expect(0).json()["state"], "swept");
+
+        // Journals 1 and 2 are gone; 3 and 4 were kept with their request.
+        let gone = run(&["ledger", "get", ledger, "2", "--json"]).expect(1).error();
+        assert_eq!(gone["reason"], "PURGED_JOURNAL");
+        assert_eq!(run(&["ledger", "get", ledger, "3"]).expect(0).stdout, "three");
+        append(&["six", "seven"]);
+        let shown = run(&["ledger", "lineage", ledger, "lot-7", "--json"]).expect(0).stdout;
+        assert_eq!(shown.lines().count(), 5, "{shown}");
+        common::run(common::coppice().args(["verify", &receipt, "--key", &vkey])).expect(0);
+        // The audit begins behind the sweep, and reads what it needs from there: old leaves, too.
+        run(&["ledger", "occult", "prepare", ledger, "--jsn", "3", "--out", &order]).expect(0);
+        common::run(common::coppice().args(["order", "sign", &order, "--key", &key("court")])).expect(0);
+        run(&["order", "submit", &order, "--key", &key("bank"), "--wait"]).expect(0);
+        let audited = audit();
+        assert_eq!((&audited["sound"], &audited["purged"]), (&json!(true), &json!(5)));
+        assert!(audited["since"].as_u64().is_some_and(|since| since > 0), "{audited}");
+        assert_eq!(audited["occulted"], json!(1));
+
+        // To close a ledger deletes it.
+        run(&["ledger", "purge", "prepare", ledger, "--close", "--out", &order]).expect(0);
+        for signer in ["mill", "court"] {
+            common::run(common::coppice().args(["order", "sign", &order, "--key", &key(signer)])).expect(0);
+        }
+        submit().expect(0);
+        let closed = run(&["ledger", "append", ledger, "--key", &key("mill"), "--data", "late", "--json"]);
+        assert_eq!(closed.expect(3).error()["reason"], "NOT_POSSIBLE");
+        let id = run(&["ledger", "show", ledger, "--json"]).expect(0).json()["id"].as_str().expect("an id").to_owned();
+        sweep().expect(0);
+        run(&["ledger", "show", ledger]).expect(1);
+        let by_id = format!("0x{id}");
+        assert_eq!(run(&["ledger", "show", &by_id, "--json"]).expect(0).json()["closed"], json!(true));
+        let audited = run(&["ledger", "audit", &by_id, "--json"]).expect(0).json();
+        assert_eq!(audited["sound"], json!(true));
+    }
+    run(&["audit"]).expect(0);
+    dev.stop();
+}

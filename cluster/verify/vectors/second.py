@@ -1998,7 +1998,7 @@ ACTIONS = [
 
 
 class Order:
-    """An order: `until`, what it does (`action` and `what`), and `approvals` (member, signature)."""
+    """An order: `until`, what it does (`action`, `what`), and `approvals` (member, signature)."""
 
     def __init__(self, payload):
         r = Reader(payload)

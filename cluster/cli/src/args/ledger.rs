@@ -95,8 +95,8 @@ pub struct PurgePrepare {
     /// Purge the journals below this number. It must be the first journal of a request.
     #[arg(long, value_name = "JSN", group = "which", value_parser = clap::value_parser!(u64).range(1..))]
     pub before: Option<u64>,
-    /// Purge all journals, close the ledger for new ones at once, and free its name in the end: this
-    /// is how a ledger is deleted.
+    /// Delete the ledger: close it for new journals at once, purge all that it has, and free its
+    /// name in the end.
     #[arg(long, group = "which")]
     pub close: bool,
     /// The order can be submitted until the ledger has this many more journals [default: 100,000;
@@ -264,8 +264,8 @@ pub struct LedgerCreate {
     /// takes.
     #[arg(long)]
     pub spread: bool,
-    /// Time between an order to purge and its first sweep, such as 30s or 168h. Members recall it in
-    /// this time, and keep journals from it.
+    /// Time between an order to purge and its first sweep, such as 30s or 168h. In this time members
+    /// recall it, and keep journals from it.
     #[arg(long, value_name = "TIME", default_value = "168h", value_parser = parse_duration)]
     pub notice: Duration,
     /// Journals that a member may keep from a purge.

@@ -49,7 +49,7 @@ type JournalPage struct {
 // Lineage has the journals with a clue, newest first.
 type Lineage struct {
 	Journals []LedgerJournal
-	// Count is the number of all journals with the clue.
+	// Count is the number of all journals with the clue, also of those that are gone.
 	Count uint64
 	// Gone is how many of the oldest journals a purge has swept. Those of them that it has kept are
 	// among the journals.
@@ -112,7 +112,8 @@ func checkJournals(told []LedgerJournal, proven []verify.ProvenJournal, read Jou
 }
 
 // JournalPage reads a count of journals from a number on: 1 to 1,024, or fewer at the end of the
-// ledger. If the list was seen before, the proof must show that it has only grown since.
+// ledger and where a purge has taken the next one. If it has taken the first one, the error is
+// PurgedJournal. If the list was seen before, the proof must show that it has only grown since.
 func (c *Client) JournalPage(
 	ctx context.Context, ledger LedgerID, from uint64, limit uint32, read JournalRead, since *LedgerMark,
 ) (*JournalPage, error) {
@@ -150,7 +151,9 @@ func (c *Client) journalPage(
 	answer, err := invoke(ctx, c, "GetJournals", safe, request, v1.LedgerClient.GetJournals)
 	if err != nil {
 		if errors.Is(err, PurgedJournal) {
-			err = errors.Join(err, c.checkPurged(ctx, ledger, from))
+			if doubt := c.checkPurged(ctx, ledger, from); doubt != nil {
+				err = doubt
+			}
 		}
 		return nil, nil, err
 	}
@@ -181,7 +184,7 @@ func (c *Client) journalPage(
 	return page, told, nil
 }
 
-// checkPurged holds that a journal which is not given can have been purged.
+// checkPurged asks the ledger's head whether a purge can have taken a journal that is not given.
 func (c *Client) checkPurged(ctx context.Context, ledger LedgerID, jsn uint64) error {
 	if c.trust == nil {
 		return nil
@@ -242,7 +245,8 @@ func tooLarge(err error) bool {
 
 // LedgerJournals gives the journals of a ledger from a number on, to its end. They come in pages,
 // and each page is proven to continue the list of the one before. If there is no journal of that
-// number yet, the error is NotFound.
+// number yet, the error is NotFound. If a purge has taken that one, it is PurgedJournal; if it has
+// taken a later one, the journals go on at LedgerInfo.Purged.
 func (c *Client) LedgerJournals(
 	ctx context.Context, ledger LedgerID, from uint64, read JournalRead,
 ) iter.Seq2[LedgerJournal, error] {
@@ -255,12 +259,15 @@ func (c *Client) LedgerJournals(
 				limit /= 2
 				continue
 			}
-			if errors.Is(err, PurgedJournal) && !errors.Is(err, ErrUntrusted) && next > from {
+			if errors.Is(err, PurgedJournal) && next > from {
 				// Those that are kept further on are read by their numbers.
 				info, failed := c.DescribeLedger(ctx, ledger, nil)
 				if failed == nil && info.Purged > next {
 					next = info.Purged
 					continue
+				}
+				if failed != nil {
+					err = failed
 				}
 			}
 			if err != nil {

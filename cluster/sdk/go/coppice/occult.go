@@ -7,7 +7,7 @@ import (
 	"coppice.dev/sdk/verify"
 )
 
-// GivenOrder is an order in a ledger. It has occulted journals.
+// GivenOrder is an order in a ledger, which has done what it says.
 type GivenOrder struct {
 	// Leaf is the leaf of the order's own journal.
 	Leaf  *verify.Leaf
@@ -145,9 +145,18 @@ func (c *Client) checkOcculted(
 	return nil
 }
 
-// Occult makes a draft of an order. The approvals are by members other than the author. The draft
-// has no other journal. Content that the order names is erased for good.
+// Occult makes a draft of an order that occults journals. Content that the order names is erased
+// for good.
 func (d *Draft) Occult(order *verify.Order) *Draft {
+	if order.Targets == nil {
+		d.err = errors.Join(d.err, errors.New("the order occults nothing"))
+	}
+	return d.Order(order)
+}
+
+// Order makes a draft of an order. The approvals are by members other than the author. The draft
+// has no other journal. What a purge sweeps is deleted for good.
+func (d *Draft) Order(order *verify.Order) *Draft {
 	payload, err := order.Encode()
 	d.err = errors.Join(d.err, err)
 	return d.add(verify.JournalOrder, payload)

@@ -176,9 +176,10 @@ func TestARecordInAnotherShardsTreesIsInNoAnswer(t *testing.T) {
 	}
 }
 
-// lineageOf makes what a file shows of a clue with journals of these numbers, oldest first.
+// lineageOf makes what a file shows of a clue with journals of these numbers, oldest first. Of those
+// that are gone, only some are kept, by their ordinals.
 func lineageOf(
-	clue Digest, from uint64, change func(*Leaf, uint64), numbers ...uint64,
+	clue Digest, from, gone uint64, kept []uint64, change func(*Leaf, uint64), numbers ...uint64,
 ) (*lineagePart, []Record, []*Leaf) {
 	part := &lineagePart{clue: clue}
 	var leaves []*Leaf
@@ -191,7 +192,10 @@ func lineageOf(
 		encoded := leaf.encode()
 		hash := LeafHash(encoded)
 		record.count, record.lastJSN, record.chain = ordinal, jsn, chained(record.chain, jsn, hash)
-		if ordinal <= from {
+		if ordinal <= gone {
+			record.gone, record.chainGone = ordinal, record.chain
+		}
+		if ordinal <= from || ordinal <= gone && !slices.Contains(kept, ordinal) {
 			continue
 		}
 		at := cell{jsn: jsn, leaf: hash}
@@ -221,10 +225,104 @@ func TestALineageIsOneChain(t *testing.T) {
 		"a leaf with another ordinal":  {0, func(l *Leaf, n uint64) { l.Clues[0].Ordinal = n + 1 }, []uint64{2, 5}, false},
 		"more left out than there are": {4, honest, []uint64{2, 5, 9}, false},
 	} {
-		part, records, leaves := lineageOf(clue, c.from, c.change, c.numbers...)
+		part, records, leaves := lineageOf(clue, c.from, 0, nil, c.change, c.numbers...)
 		count, err := checkCells(part, records, leaves, c.from)
 		if (err == nil) != c.sound || err == nil && count.count != uint64(len(c.numbers)) {
 			t.Errorf("%s: %d, %v", name, count, err)
 		}
 	}
+}
+
+func TestALineageGoesOnFromTheChainOfWhatIsGone(t *testing.T) {
+	clue, numbers := sha([]byte("clue")), []uint64{2, 5, 9, 12, 20}
+	for name, c := range map[string]struct {
+		from, gone uint64
+		kept       []uint64
+		change     func(*Leaf, uint64)
+		// lie changes the record of the clue, or the cells and what belongs to them.
+		lie   func(*clueRecord)
+		cells func(records []Record, part *lineagePart, leaves []*Leaf) ([]Record, []*Leaf)
+		sound bool
+	}{
+		"two are gone":                                  {gone: 2, sound: true},
+		"one of them is kept":                           {gone: 2, kept: []uint64{1}, sound: true},
+		"all of them are kept":                          {gone: 3, kept: []uint64{1, 2, 3}, sound: true},
+		"all are gone":                                  {gone: 5, sound: true},
+		"all are gone, and the last is kept":            {gone: 5, kept: []uint64{5}, sound: true},
+		"the newest, as many as are left":               {from: 2, gone: 2, sound: true},
+		"the newest, fewer than are left":               {from: 3, gone: 2, sound: true},
+		"the newest, and one that was kept":             {from: 1, gone: 3, kept: []uint64{1, 3}, sound: true},
+		"none of the newest":                            {from: 5, gone: 3, kept: []uint64{1}, sound: true},
+		"a kept one with another ordinal":               {gone: 2, kept: []uint64{1}, change: ordinalPlus(1, 1)},
+		"a kept one with the lowest of the rest":        {gone: 2, kept: []uint64{2}, change: ordinalPlus(2, 1)},
+		"one more is said to be gone":                   {gone: 2, lie: func(c *clueRecord) { c.gone++ }},
+		"one less is said to be gone":                   {gone: 2, lie: func(c *clueRecord) { c.gone-- }},
+		"more are gone than there were":                 {gone: 5, lie: func(c *clueRecord) { c.gone = 6 }},
+		"none is gone, but the chain says so":           {gone: 2, lie: func(c *clueRecord) { c.gone = 0 }},
+		"another chain of what is gone":                 {gone: 2, lie: func(c *clueRecord) { c.chainGone[0] ^= 1 }},
+		"another chain, and all are gone":               {gone: 5, lie: func(c *clueRecord) { c.chainGone[0] ^= 1 }},
+		"another last number":                           {gone: 2, lie: func(c *clueRecord) { c.lastJSN++ }},
+		"one is left out":                               {gone: 2, cells: without(1)},
+		"the newest is left out, and kept ones fill up": {gone: 2, kept: []uint64{1, 2}, cells: without(0)},
+		"the lowest that is not gone is left out, and a kept one fills up": {
+			gone: 2, kept: []uint64{2}, cells: without(2),
+		},
+		"a kept one twice": {gone: 2, kept: []uint64{1}, cells: doubled},
+		"one that the clue does not count": {
+			gone: 5, kept: []uint64{5}, change: ordinalPlus(5, 1),
+			cells: func(records []Record, part *lineagePart, leaves []*Leaf) ([]Record, []*Leaf) {
+				records[1].Key = part.ledger.cellKey(clue, 6)
+				return records, leaves
+			},
+		},
+	} {
+		if c.change == nil {
+			c.change = func(*Leaf, uint64) {}
+		}
+		part, records, leaves := lineageOf(clue, c.from, c.gone, c.kept, c.change, numbers...)
+		if c.lie != nil {
+			record, err := decodeClue(records[0].Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.lie(&record)
+			records[0].Value = record.encode()
+		}
+		if c.cells != nil {
+			records, leaves = c.cells(records, part, leaves)
+		}
+		record, err := checkCells(part, records, leaves, c.from)
+		if (err == nil) != c.sound || err == nil && (record.gone != c.gone || record.count != 5) {
+			t.Errorf("%s: %+v, %v", name, record, err)
+		}
+	}
+	// A cell below the range does not belong to the answer.
+	part, records, leaves := lineageOf(clue, 1, 3, []uint64{2}, func(*Leaf, uint64) {}, numbers...)
+	if _, err := checkCells(part, records, leaves, 2); err == nil {
+		t.Error("a cell below the range is taken")
+	}
+}
+
+// ordinalPlus changes the leaf of an ordinal, but not its cell.
+func ordinalPlus(of, more uint64) func(*Leaf, uint64) {
+	return func(leaf *Leaf, ordinal uint64) {
+		if ordinal == of {
+			leaf.Clues[0].Ordinal += more
+		}
+	}
+}
+
+// without leaves a journal and its cell out, counted from the newest.
+func without(at int) func([]Record, *lineagePart, []*Leaf) ([]Record, []*Leaf) {
+	return func(records []Record, part *lineagePart, leaves []*Leaf) ([]Record, []*Leaf) {
+		part.journals = slices.Delete(part.journals, at, at+1)
+		return slices.Delete(records, at+1, at+2), slices.Delete(leaves, at, at+1)
+	}
+}
+
+// doubled shows the oldest journal twice.
+func doubled(records []Record, part *lineagePart, leaves []*Leaf) ([]Record, []*Leaf) {
+	last := len(leaves) - 1
+	part.journals = append(part.journals, part.journals[last])
+	return append(records, records[last+1]), append(leaves, leaves[last])
 }

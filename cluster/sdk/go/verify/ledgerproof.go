@@ -26,7 +26,7 @@ type Journals struct {
 }
 
 // Lineage is the claim of a lineage: these were the newest journals with the clue, newest first.
-// All of them are shown if After is 0.
+// All of them are shown if After is 0, but for those that a purge has taken.
 type Lineage struct {
 	Ledger LedgerID
 	Clue   Digest

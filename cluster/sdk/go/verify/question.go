@@ -156,7 +156,8 @@ func (q AboutRequest) check(v *Verified) error {
 	return nil
 }
 
-// AboutLineage asks for the journals with a clue: for all, or for a number of the newest.
+// AboutLineage asks for the journals with a clue: for all, or for a number of the newest. Those
+// that a purge has taken count, too, and are not shown.
 type AboutLineage struct {
 	Ledger LedgerID
 	Clue   Digest
@@ -170,12 +171,13 @@ func (q AboutLineage) check(v *Verified) error {
 	case v.Lineage.Ledger != q.Ledger || v.Lineage.Clue != q.Clue:
 		return fail(StepQuestion, "the proof is for another clue")
 	}
-	wanted := v.Lineage.Count
+	// A purge may have taken some of these, but the range of the proof has all that are left.
+	after := uint64(0)
 	if q.Newest != nil {
-		wanted = min(wanted, *q.Newest)
+		after = v.Lineage.Count - min(v.Lineage.Count, *q.Newest)
 	}
-	if uint64(len(v.Lineage.Journals)) != wanted {
-		return fail(StepQuestion, "the proof shows another number of journals")
+	if v.Lineage.After != after {
+		return fail(StepQuestion, "the proof is for another number of journals")
 	}
 	return nil
 }

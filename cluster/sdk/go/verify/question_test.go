@@ -32,10 +32,13 @@ func TestAProofAnswersNoOtherQuestion(t *testing.T) {
 	standing, _, _ := fileOf(t, "proofs.json", "a standing proof")
 	journals, _, _ := fileOf(t, "ledgers.json", "compact: two journals and what was known")
 	lineage, _, _ := fileOf(t, "ledgers.json", "compact: the newest of a lineage")
+	purged, _, _ := fileOf(t, "ledgers.json", "a lineage behind a purge, with a journal that was kept")
+	late, _, _ := fileOf(t, "ledgers.json", "the newest of a lineage behind a purge")
 	ofTime, _, _ := fileOf(t, "times.json", "a tie")
 	at := ofTime.Time.TimeMS
 	version, other, epoch := keys.Header.Version, keys.Header.Version+1, keys.Header.Epoch+1
 	two, three, many := uint64(2), uint64(3), uint64(1000)
+	shown := uint64(len(purged.Lineage.Journals))
 	known, request := journals.Journals, journals.Journals.Journals[0].Leaf.Request
 	first, last := keys.Query.Keys[0].Key, keys.Query.Keys[len(keys.Query.Keys)-1].Key
 	for i, c := range []struct {
@@ -74,6 +77,11 @@ func TestAProofAnswersNoOtherQuestion(t *testing.T) {
 		{lineage, Question{Subject: AboutLineage{lineage.Lineage.Ledger, lineage.Lineage.Clue, nil}}, false},
 		{lineage, Question{Subject: AboutLineage{lineage.Lineage.Ledger, Digest{}, &two}}, false},
 		{lineage, Question{Subject: AboutJournals{}}, false},
+		{purged, Question{Subject: AboutLineage{purged.Lineage.Ledger, purged.Lineage.Clue, nil}}, true},
+		{purged, Question{Subject: AboutLineage{purged.Lineage.Ledger, purged.Lineage.Clue, &many}}, true},
+		{purged, Question{Subject: AboutLineage{purged.Lineage.Ledger, purged.Lineage.Clue, &shown}}, false},
+		{late, Question{Subject: AboutLineage{late.Lineage.Ledger, late.Lineage.Clue, &two}}, true},
+		{late, Question{Subject: AboutLineage{late.Lineage.Ledger, late.Lineage.Clue, nil}}, false},
 		{ofTime, Question{Subject: AboutTime(at)}, true},
 		{ofTime, Question{Subject: AboutTime(at + 1)}, false},
 		{keys, Question{Subject: AboutTime(at)}, false},

@@ -223,7 +223,7 @@ func (j *orderJudge) absent(a Absent) error {
 	if err != nil {
 		return err
 	}
-	if member == nil || leaf == nil || j.policy.AbsentDays == 0 {
+	if member == nil || len(member.Keys) == 0 || leaf == nil || j.policy.AbsentDays == 0 {
 		return RefusedApproval
 	}
 	until := member.Keys[len(member.Keys)-1].Until

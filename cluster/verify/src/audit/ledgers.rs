@@ -203,8 +203,7 @@ impl LedgerAuditor {
         for (append, told) in appends.iter().zip(told) {
             let jsn = Some(append.first_jsn);
             let mut checked = self.checked(append, told)?;
-            let named = (checked.signed.seen_size, checked.signed.seen_root);
-            if (log.root)(named.0) != Some(named.1) {
+            if (log.root)(checked.signed.seen_size) != Some(checked.signed.seen_root) {
                 return Err(finding(jsn, "its author had seen another log"));
             }
             self.verify_approvals(&mut checked, &mut new_keys);

@@ -169,8 +169,8 @@ pub struct LineageClaim {
     /// Number of the oldest journals with the clue that were not asked for; 0 for a complete
     /// lineage.
     pub after: u64,
-    /// Number of the oldest journals with the clue that a purge has swept. Those of them that it has
-    /// kept are among the journals.
+    /// Number of the oldest journals with the clue that a purge has swept. Those of them that it
+    /// has kept are among the journals.
     pub gone: u64,
     /// The journals, newest first.
     pub journals: Vec<Journal>,

@@ -252,7 +252,7 @@ impl Action {
         })
     }
 
-    /// The journals by whose leaves the order is judged. The last one of a purge may be yet to come.
+    /// The journals by whose leaves the order is judged. The last one of a purge may not be there.
     #[must_use]
     pub fn judged_by(&self) -> Vec<u64> {
         match self {

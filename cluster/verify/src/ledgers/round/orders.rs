@@ -1,5 +1,5 @@
-//! The rules of orders, and what they do: occulting journals, and purging them in steps (section 18,
-//! *Appending* and *Purged journals*).
+//! The rules of orders, and what they do: they occult journals, or purge them in steps (section
+//! 18, *Appending* and *Purged journals*).
 
 use alloc::vec::Vec;
 
