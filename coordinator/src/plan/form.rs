@@ -65,8 +65,8 @@ impl Overlay {
         }
     }
 
-    /// The value of a reserved key after the writes; none in it if they delete it. `None` if they do
-    /// not touch it.
+    /// The value of a reserved key after the writes; none in it if they delete it. `None` if they
+    /// do not touch it.
     #[must_use]
     pub fn value(&self, key: &[u8]) -> Option<&Option<Bytes>> {
         self.values.get(key)

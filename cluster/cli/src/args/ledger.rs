@@ -264,8 +264,8 @@ pub struct LedgerCreate {
     /// takes.
     #[arg(long)]
     pub spread: bool,
-    /// Time between an order to purge and its first sweep, such as 30s or 168h. In this time members
-    /// recall it, and keep journals from it.
+    /// Time between an order to purge and its first sweep, such as 30s or 168h. In this time
+    /// members recall it, and keep journals from it.
     #[arg(long, value_name = "TIME", default_value = "168h", value_parser = parse_duration)]
     pub notice: Duration,
     /// Journals that a member may keep from a purge.

@@ -38,14 +38,14 @@ type relay struct {
 	onDescribe   func(*v1.DescribeLedgerResponse)
 	onMember     func(*v1.GetMemberResponse)
 	onJournals   func(*v1.GetJournalsResponse)
+	onLineage    func(*v1.GetLineageResponse)
+	onLedgers    func(*v1.ListLedgersResponse)
+	onMembers    func(*v1.ListMembersResponse)
+	onTime       func(*v1.TimeResponse)
+	onInterval   func(*v1.GetIntervalResponse)
+	onErasure    func(*v1.ErasureStatusResponse)
 	// noJournals refuses all calls for journals.
 	noJournals error
-	onLineage  func(*v1.GetLineageResponse)
-	onLedgers  func(*v1.ListLedgersResponse)
-	onMembers  func(*v1.ListMembersResponse)
-	onTime     func(*v1.TimeResponse)
-	onInterval func(*v1.GetIntervalResponse)
-	onErasure  func(*v1.ErasureStatusResponse)
 }
 
 func startRelay(t testing.TB, l *ledger, security credentials.TransportCredentials) *relay {

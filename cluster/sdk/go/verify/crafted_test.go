@@ -176,8 +176,8 @@ func TestARecordInAnotherShardsTreesIsInNoAnswer(t *testing.T) {
 	}
 }
 
-// lineageOf makes what a file shows of a clue with journals of these numbers, oldest first. Of those
-// that are gone, only some are kept, by their ordinals.
+// lineageOf makes what a file shows of a clue with journals of these numbers, oldest first. Of
+// those that are gone, only some are kept, by their ordinals.
 func lineageOf(
 	clue Digest, from, gone uint64, kept []uint64, change func(*Leaf, uint64), numbers ...uint64,
 ) (*lineagePart, []Record, []*Leaf) {
