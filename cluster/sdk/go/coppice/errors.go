@@ -30,8 +30,8 @@ const (
 	OrderIncomplete Reason = "ORDER_INCOMPLETE"
 	NotFound        Reason = "NOT_FOUND"
 	// PurgedJournal is the reason why JournalPage, LedgerJournals and LedgerOrder do not give a
-	// journal that a purge has taken. If a key is trusted, the ledger's head is proven to be purged above the
-	// journal's number; otherwise the journal was withheld, and the error is ErrUntrusted.
+	// journal that a purge has taken. If a key is trusted, the ledger's head is proven to be purged
+	// above the journal's number; otherwise the journal was withheld, and the error is ErrUntrusted.
 	PurgedJournal      Reason = "PURGED_JOURNAL"
 	PreconditionFailed Reason = "PRECONDITION_FAILED"
 	Lane               Reason = "LANE"

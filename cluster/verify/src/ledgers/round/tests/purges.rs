@@ -302,7 +302,7 @@ fn a_sweep_takes_the_next_journals_of_its_purge_and_no_others() {
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     assert_eq!((world.head().purged, world.clue_of("lot-7").0.gone), (9, 8));
     // What is swept is not occulted.
-    let target = Target { jsn: 2, leaf: Digest([1; 32]) };
+    let target = Target { jsn: 1, leaf: Digest([1; 32]) };
     let late = world.ordered(alone(Action::Occult(vec![target])), BANK, &[COURT]);
     assert_eq!(world.one(late), Err(Refusal::Order("a journal of the order was purged")));
 }
