@@ -10,7 +10,8 @@
 //!  round                           the rules of an append, and the records that follow from it
 //!  checked                         a request of sound form
 //!  trusted                         the hashes of a list that a member has verified
-//!  members     leaf      order     who may do what; what the list of a ledger holds; what goes
+//!  members     leaf                who may do what; what the list of a ledger holds
+//!  order                           what goes, and who says so
 //!  request     records   list      what is signed; values of records; the Merkle list
 //!  envelope    places              payload with its nonce; reserved keys
 //! ```

@@ -399,17 +399,11 @@ impl Model {
 
     /// A request with the leaves and times that it depends on, as a coordinator adds them.
     fn with_facts(&self, request: &Checked) -> Checked {
-        let mut request = request.clone();
         let leaf = |jsn| self.records.get(&leaf_key(request.ledger, jsn)[..]);
         let leaf = |jsn| leaf(jsn).and_then(|(value, _)| Leaf::decode(value).ok());
-        let swept = request.sweeps().map(|(from, to)| (from..to).filter_map(leaf).collect());
-        let versions: Vec<Version> =
-            request.timed_by().into_iter().filter_map(leaf).map(|leaf| leaf.stamp.version).collect();
-        swept.into_iter().for_each(|leaves| request.take_swept(leaves));
-        for version in versions {
-            self.times.get(&version).into_iter().for_each(|time_ms| request.take_time(version, *time_ms));
-        }
-        request
+        let mut facts = request.clone();
+        facts.take_facts(leaf, |version| self.times.get(&version).copied());
+        facts
     }
 
     /// Takes over the operations of a part of a ledger.

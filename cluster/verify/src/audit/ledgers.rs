@@ -265,13 +265,7 @@ impl LedgerAuditor {
     /// Gives an order the leaves and times that it depends on.
     fn add_facts(&self, checked: &mut Checked, ground: Ground<'_>, log: LogSeen<'_>) {
         let leaf = |jsn| ground(&leaf_key(self.ledger, jsn)).and_then(|leaf| Leaf::decode(&leaf).ok());
-        if let Some((from, to)) = checked.sweeps() {
-            checked.take_swept((from..to).filter_map(leaf).collect());
-        }
-        for leaf in checked.timed_by().into_iter().filter_map(leaf) {
-            let version = leaf.stamp.version;
-            (log.time)(version).into_iter().for_each(|time_ms| checked.take_time(version, time_ms));
-        }
+        checked.take_facts(leaf, log.time);
     }
 
     /// Puts the request of an append together.

@@ -315,6 +315,17 @@ impl Checked {
         self.times.get(&version).copied()
     }
 
+    /// Takes the leaves and times that an order depends on. `leaf` gives the leaf of a journal, and
+    /// `time_ms` the timestamp of a version's header, in milliseconds.
+    pub fn take_facts(&mut self, leaf: impl Fn(u64) -> Option<Leaf>, time_ms: impl Fn(Version) -> Option<u64>) {
+        if let Some((from, to)) = self.sweeps() {
+            self.take_swept((from..to).filter_map(&leaf).collect());
+        }
+        for version in self.timed_by().into_iter().filter_map(&leaf).map(|leaf| leaf.stamp.version) {
+            time_ms(version).into_iter().for_each(|time_ms| self.take_time(version, time_ms));
+        }
+    }
+
     /// The keys of all records that [`super::Round::append`] reads.
     #[must_use]
     pub fn reads(&self) -> Vec<Vec<u8>> {

@@ -13,7 +13,7 @@ use coppice_types::{
 use super::{
     envelope::CLUE_BYTES_MAX,
     order::Action,
-    request::{LANES, read_agent, write_agent},
+    request::{LANES, read_agent, read_list, write_agent, write_list},
 };
 use crate::{hash::member_id, header::part::read_text};
 
@@ -212,28 +212,6 @@ fn read_name(input: &mut Reader<'_>) -> Result<String, Error> {
 fn read_bytes(input: &mut Reader<'_>, most: usize, field: &'static str) -> Result<Vec<u8>, Error> {
     let bytes = input.str16()?;
     if bytes.len() > most { Err(Error::Malformed(field)) } else { Ok(bytes.to_vec()) }
-}
-
-fn write_list<T>(out: &mut Writer, items: &[T], write: impl Fn(&mut Writer, &T)) {
-    out.u16(u16::try_from(items.len()).expect("lists of members are limited"));
-    items.iter().for_each(|item| write(out, item));
-}
-
-fn read_list<T>(
-    input: &mut Reader<'_>,
-    most: usize,
-    field: &'static str,
-    read: impl Fn(&mut Reader<'_>) -> Result<T, Error>,
-) -> Result<Vec<T>, Error> {
-    let count = usize::from(input.u16()?);
-    if count > most {
-        return Err(Error::Malformed(field));
-    }
-    let mut items = Vec::new();
-    for _ in 0..count {
-        items.push(read(input)?);
-    }
-    Ok(items)
 }
 
 fn write_until(out: &mut Writer, until: Option<u64>) {

@@ -12,7 +12,7 @@ use coppice_types::{
     codec::{Error, Reader, Writer},
 };
 
-use super::request::{ITEMS_MAX, is_signed};
+use super::request::{ITEMS_MAX, is_signed, read_list, write_list};
 
 /// Most members that approve an order beside its author.
 pub const APPROVALS_MAX: usize = 256;
@@ -126,28 +126,6 @@ pub struct Ordered {
 pub struct Mark {
     /// Number of the journal with the order.
     pub order: u64,
-}
-
-fn write_list<T>(out: &mut Writer, items: &[T], write: impl Fn(&mut Writer, &T)) {
-    out.u16(u16::try_from(items.len()).expect("lists of orders are limited"));
-    items.iter().for_each(|item| write(out, item));
-}
-
-fn read_list<T>(
-    input: &mut Reader<'_>,
-    most: usize,
-    field: &'static str,
-    read: impl Fn(&mut Reader<'_>) -> Result<T, Error>,
-) -> Result<Vec<T>, Error> {
-    let count = usize::from(input.u16()?);
-    if count > most {
-        return Err(Error::Malformed(field));
-    }
-    let mut items = Vec::new();
-    for _ in 0..count {
-        items.push(read(input)?);
-    }
-    Ok(items)
 }
 
 /// Reads the journals of an order: at least one, by ascending number.

@@ -250,6 +250,30 @@ pub(super) fn read_agent(input: &mut Reader<'_>) -> Result<Option<MemberId>, Err
     Ok(if input.flag("agent")? { Some(MemberId(input.bytes16()?)) } else { None })
 }
 
+/// Writes a list behind its length.
+pub(super) fn write_list<T>(out: &mut Writer, items: &[T], write: impl Fn(&mut Writer, &T)) {
+    out.u16(u16::try_from(items.len()).expect("lists of ledgers are limited"));
+    items.iter().for_each(|item| write(out, item));
+}
+
+/// Reads a list of at most so many items.
+pub(super) fn read_list<T>(
+    input: &mut Reader<'_>,
+    most: usize,
+    field: &'static str,
+    read: impl Fn(&mut Reader<'_>) -> Result<T, Error>,
+) -> Result<Vec<T>, Error> {
+    let count = usize::from(input.u16()?);
+    if count > most {
+        return Err(Error::Malformed(field));
+    }
+    let mut items = Vec::new();
+    for _ in 0..count {
+        items.push(read(input)?);
+    }
+    Ok(items)
+}
+
 #[cfg(test)]
 mod tests {
     use alloc::vec;

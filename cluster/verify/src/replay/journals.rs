@@ -1,6 +1,6 @@
 //! Ledgers of members in the model: versions of appends, and the proofs of their journals.
 
-use alloc::{borrow::Cow, vec::Vec};
+use alloc::{borrow::Cow, collections::BTreeMap, vec::Vec};
 
 use coppice_types::{Bytes, Digest, LedgerId, Operation, Stamp};
 
@@ -70,14 +70,13 @@ impl Ledger {
     /// A request with the leaves and times that it depends on, as a coordinator adds them.
     #[must_use]
     pub fn with_facts(&self, stamp: Stamp, request: &Checked) -> Checked {
-        let mut request = request.clone();
         let leaf = |jsn| self.value(stamp, &leaf_key(request.ledger, jsn)).map(Leaf::decode);
         let leaf = |jsn| leaf(jsn).map(|leaf| leaf.expect("the model wrote it"));
-        let swept = request.sweeps().map(|(from, to)| (from..to).filter_map(leaf).collect());
-        let stamps: Vec<Stamp> = request.timed_by().into_iter().filter_map(leaf).map(|leaf| leaf.stamp).collect();
-        swept.into_iter().for_each(|leaves| request.take_swept(leaves));
-        stamps.iter().for_each(|at| request.take_time(at.version, self.versions[at].header.timestamp_ms));
-        request
+        let versions = self.versions.iter().map(|(stamp, version)| (stamp.version, version.header.timestamp_ms));
+        let times: BTreeMap<_, _> = versions.collect();
+        let mut facts = request.clone();
+        facts.take_facts(leaf, |version| times.get(&version).copied());
+        facts
     }
 
     /// Number of journals of a ledger in a version.

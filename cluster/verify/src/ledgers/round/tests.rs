@@ -176,12 +176,7 @@ impl World {
         let keys: BTreeMap<MemberId, [u8; 32]> =
             others.iter().map(|(name, seed)| (member_id(name), public(*seed))).collect();
         checked.verify_approvals(|member| keys.get(&member).copied().into_iter().collect());
-        if let Some((from, to)) = checked.sweeps() {
-            checked.take_swept((from..to).filter_map(|jsn| self.leaf_of(jsn)).collect());
-        }
-        for leaf in checked.timed_by().into_iter().filter_map(|jsn| self.leaf_of(jsn)) {
-            checked.take_time(leaf.stamp.version, self.times[&leaf.stamp.version]);
-        }
+        checked.take_facts(|jsn| self.leaf_of(jsn), |version| self.times.get(&version).copied());
         checked
     }
 
