@@ -35,7 +35,7 @@ func startProcess(t testing.TB, directory, listen string) (endpoint string, proc
 	t.Helper()
 	bin := os.Getenv(binVariable)
 	if bin == "" {
-		bin = "../../../../target/debug/coppice"
+		bin = "../../../target/debug/coppice"
 	}
 	bin, err := filepath.Abs(bin)
 	if err != nil {

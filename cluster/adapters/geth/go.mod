@@ -1,4 +1,4 @@
-module coppice.dev/sdk/geth
+module coppice.dev/adapters/geth
 
 go 1.26.0
 
@@ -50,4 +50,4 @@ require (
 	gopkg.in/yaml.v2 v2.4.0 // indirect
 )
 
-replace coppice.dev/sdk => ../
+replace coppice.dev/sdk => ../../sdk/go
