@@ -38,6 +38,12 @@ func checkCanonical(t testing.TB, input []byte) (decoded int) {
 	if member, err := DecodeMember(input); err == nil {
 		same("the member", member.encode(), nil)
 	}
+	if purge, err := DecodePurge(input); err == nil {
+		same("the purge", purge.encode(), nil)
+	}
+	if anchor, err := DecodeTrustedAnchor(input); err == nil {
+		same("the anchor", anchor.Encode(), nil)
+	}
 	if signed, err := DecodeSigned(input); err == nil {
 		same("the request", signed.encode(), nil)
 	}

@@ -27,11 +27,18 @@ type LedgerState struct {
 
 // DecodeLedgerState reads the record of a ledger's head.
 func DecodeLedgerState(encoded []byte) (LedgerState, error) {
+	state, _, err := DecodeLedgerHead(encoded)
+	return state, err
+}
+
+// DecodeLedgerHead is DecodeLedgerState with the number of members that have journals.
+func DecodeLedgerHead(encoded []byte) (state LedgerState, authors uint64, err error) {
 	head, err := decodeHead(encoded)
 	if err != nil {
-		return LedgerState{}, err
+		return LedgerState{}, 0, err
 	}
-	return LedgerState{Size: head.size, Root: head.root(), Purged: head.purged, Closed: head.closed}, nil
+	state = LedgerState{Size: head.size, Root: head.root(), Purged: head.purged, Closed: head.closed}
+	return state, head.authors, nil
 }
 
 func decodeHead(encoded []byte) (*ledgerHead, error) {

@@ -127,8 +127,8 @@ func TestRecordsOfLedgersHaveOneSpelling(t *testing.T) {
 		t.Errorf("%+v, %v", state, err)
 	}
 	clue := &clueRecord{count: 5, lastJSN: 9, chain: Digest{1}, gone: 2, chainGone: Digest{2}}
-	purge := &purgeRecord{
-		order: 7, stamp: Stamp{Epoch: 1, Version: 2}, before: 5, closes: true, state: purgeSwept, swept: 3,
+	purge := &Purge{
+		Order: 7, Stamp: Stamp{Epoch: 1, Version: 2}, Before: 5, Closes: true, State: PurgeSwept, Swept: 3,
 	}
 	type encodes interface{ encode() []byte }
 	for name, c := range map[string]struct {
@@ -144,13 +144,13 @@ func TestRecordsOfLedgersHaveOneSpelling(t *testing.T) {
 			c, err := decodeCell(b)
 			return &c, err
 		})},
-		"purge": {purge.encode(), again(func(b []byte) (encodes, error) { return decodePurge(b) })},
+		"purge": {purge.encode(), again(func(b []byte) (encodes, error) { return DecodePurge(b) })},
 		"retains": {encodeRetains(7, 3), func(b []byte) ([]byte, error) {
 			purge, count, err := decodeRetains(b)
 			return encodeRetains(purge, count), err
 		}},
 		"author": {encodeAuthor(MemberID{1}, 4), func(b []byte) ([]byte, error) {
-			member, first, err := decodeAuthor(b)
+			member, first, err := DecodeAuthor(b)
 			return encodeAuthor(member, first), err
 		}},
 	} {

@@ -1,26 +1,50 @@
 package verify
 
+// PurgeState says how far a purge has come.
+type PurgeState uint8
+
 // The states of a purge.
 const (
-	purgePending uint8 = iota
-	purgeSweeping
-	purgeSwept
-	purgeRecalled
+	// PurgePending is a purge that was ordered. Nothing is deleted yet.
+	PurgePending PurgeState = iota
+	// PurgeSweeping is a purge whose first journals are deleted.
+	PurgeSweeping
+	// PurgeSwept is a purge whose journals are all deleted, but for those that are kept.
+	PurgeSwept
+	// PurgeRecalled is a purge that was taken back.
+	PurgeRecalled
 )
 
-// purgeRecord is the record of a ledger's newest purge.
-type purgeRecord struct {
-	order  uint64
-	stamp  Stamp
-	before uint64
-	closes bool
-	state  uint8
-	// swept is the version of its newest sweep, or 0.
-	swept uint64
+func (s PurgeState) String() string {
+	switch s {
+	case PurgePending:
+		return "pending"
+	case PurgeSweeping:
+		return "sweeping"
+	case PurgeSwept:
+		return "swept"
+	case PurgeRecalled:
+		return "recalled"
+	}
+	return "unknown"
 }
 
-// open tells whether the purge is under way.
-func (p *purgeRecord) open() bool { return p.state == purgePending || p.state == purgeSweeping }
+// Purge is the record of a ledger's newest purge.
+type Purge struct {
+	// Order is the number of the journal that ordered it, and Stamp the version of that journal.
+	Order uint64
+	Stamp Stamp
+	// Before is the number below which journals go, but for those that are kept.
+	Before uint64
+	// Closes tells whether the purge closes the ledger.
+	Closes bool
+	State  PurgeState
+	// Swept is the version of the ledger's newest sweep, or 0.
+	Swept uint64
+}
+
+// Open tells whether the purge is under way.
+func (p *Purge) Open() bool { return p.State == PurgePending || p.State == PurgeSweeping }
 
 // recordReader begins to read a small record.
 func recordReader(encoded []byte) *reader {
@@ -31,26 +55,27 @@ func recordReader(encoded []byte) *reader {
 	return r
 }
 
-func decodePurge(encoded []byte) (*purgeRecord, error) {
+// DecodePurge reads the record of a ledger's newest purge.
+func DecodePurge(encoded []byte) (*Purge, error) {
 	r := recordReader(encoded)
-	p := &purgeRecord{
-		order: r.u64(), stamp: r.stamp(), before: r.u64(), closes: r.flag(), state: r.u8(), swept: r.u64(),
+	p := &Purge{
+		Order: r.u64(), Stamp: r.stamp(), Before: r.u64(), Closes: r.flag(), State: PurgeState(r.u8()), Swept: r.u64(),
 	}
-	if p.state > purgeRecalled {
+	if p.State > PurgeRecalled {
 		r.fail("the state of a purge")
 	}
 	return p, r.end()
 }
 
-func (p *purgeRecord) encode() []byte {
+func (p *Purge) encode() []byte {
 	w := writer{}
 	w.u8(1)
-	w.u64(p.order)
-	w.stamp(p.stamp)
-	w.u64(p.before)
-	w.flag(p.closes)
-	w.u8(p.state)
-	w.u64(p.swept)
+	w.u64(p.Order)
+	w.stamp(p.Stamp)
+	w.u64(p.Before)
+	w.flag(p.Closes)
+	w.u8(uint8(p.State))
+	w.u64(p.Swept)
 	return w
 }
 
@@ -77,8 +102,8 @@ func encodeRetains(purge uint64, count uint32) []byte {
 	return w
 }
 
-// decodeAuthor gives a member that has journals, and the number of its first one.
-func decodeAuthor(encoded []byte) (member MemberID, first uint64, err error) {
+// DecodeAuthor gives a member that has journals, and the number of its first one.
+func DecodeAuthor(encoded []byte) (member MemberID, first uint64, err error) {
 	r := recordReader(encoded)
 	member, first = MemberID(r.id()), r.u64()
 	return member, first, r.end()
@@ -99,4 +124,6 @@ func (l LedgerID) retainedKey(jsn uint64) []byte { return l.key(nil, []byte{10},
 
 func (l LedgerID) retainsKey(member MemberID) []byte { return l.key(nil, []byte{11}, member[:]) }
 
-func (l LedgerID) authorKey(number uint64) []byte { return l.key(nil, []byte{12}, be64(number)) }
+// AuthorKey is the reserved key of the record that names an author. Authors are numbered from 1 on,
+// in the order of their first journals.
+func (l LedgerID) AuthorKey(number uint64) []byte { return l.key(nil, []byte{12}, be64(number)) }

@@ -89,7 +89,7 @@ func (r *Round) applied(p *parsedRequest, ledger *roundLedger, key PublicKey, ke
 	}
 	if author.Journals == nil {
 		ledger.head.authors++
-		put(p.id.authorKey(ledger.head.authors), encodeAuthor(p.Member, result.FirstJSN))
+		put(p.id.AuthorKey(ledger.head.authors), encodeAuthor(p.Member, result.FirstJSN))
 	}
 	if p.effect != nil {
 		ledger.head.closed, ledger.head.purged = p.effect.closed, p.effect.purged

@@ -130,12 +130,12 @@ func (j *orderJudge) leafBefore(jsn uint64) (*Leaf, error) {
 	return DecodeLeaf(encoded)
 }
 
-func (j *orderJudge) newest() (*purgeRecord, error) {
+func (j *orderJudge) newest() (*Purge, error) {
 	encoded := j.get(j.p.id.PurgeKey())
 	if encoded == nil {
 		return nil, nil
 	}
-	return decodePurge(encoded)
+	return DecodePurge(encoded)
 }
 
 func (j *orderJudge) purge(o *PurgeOrder) error {
@@ -144,7 +144,7 @@ func (j *orderJudge) purge(o *PurgeOrder) error {
 		return err
 	}
 	head := j.ledger.head
-	if newest != nil && newest.open() || o.Before <= head.purged || o.Size > head.size {
+	if newest != nil && newest.Open() || o.Before <= head.purged || o.Size > head.size {
 		return RefusedOrder
 	}
 	past := head.before(o.Size, func(level uint8, index uint64) []byte {
@@ -170,9 +170,9 @@ func (j *orderJudge) purge(o *PurgeOrder) error {
 	if err := j.affected(o); err != nil {
 		return err
 	}
-	record := &purgeRecord{order: head.size, stamp: j.stamp, before: o.Before, closes: o.Closes}
+	record := &Purge{Order: head.size, Stamp: j.stamp, Before: o.Before, Closes: o.Closes}
 	if newest != nil {
-		record.swept = newest.swept
+		record.Swept = newest.Swept
 	}
 	j.effect.closed = j.effect.closed || o.Closes
 	j.effect.put(j.p.id.PurgeKey(), record.encode())
@@ -185,14 +185,14 @@ func (j *orderJudge) affected(o *PurgeOrder) error {
 		return slices.ContainsFunc(o.Absent, func(a Absent) bool { return a.Member == id })
 	}
 	for number := uint64(1); number <= uint64(o.Authors)+1; number++ {
-		encoded := j.get(j.p.id.authorKey(number))
+		encoded := j.get(j.p.id.AuthorKey(number))
 		if encoded == nil {
 			if number <= uint64(o.Authors) {
 				return RefusedApproval
 			}
 			break
 		}
-		author, first, err := decodeAuthor(encoded)
+		author, first, err := DecodeAuthor(encoded)
 		if err != nil {
 			return err
 		}
@@ -236,25 +236,25 @@ func (j *orderJudge) absent(a Absent) error {
 }
 
 // named gives the newest purge if it is this one, in one of these states.
-func (j *orderJudge) named(order uint64, states ...uint8) (*purgeRecord, error) {
+func (j *orderJudge) named(order uint64, states ...PurgeState) (*Purge, error) {
 	purge, err := j.newest()
 	if err != nil {
 		return nil, err
 	}
-	if purge == nil || purge.order != order || !slices.Contains(states, purge.state) {
+	if purge == nil || purge.Order != order || !slices.Contains(states, purge.State) {
 		return nil, RefusedOrder
 	}
 	return purge, nil
 }
 
 func (j *orderJudge) retain(o *RetainOrder) error {
-	purge, err := j.named(o.Purge, purgePending)
+	purge, err := j.named(o.Purge, PurgePending)
 	if err != nil {
 		return err
 	}
 	among := func(jsn uint64) bool { return slices.Contains(o.Journals, jsn) }
 	for _, jsn := range o.Journals {
-		if jsn < j.effect.purged || jsn >= purge.before || j.get(j.p.id.retainedKey(jsn)) != nil {
+		if jsn < j.effect.purged || jsn >= purge.Before || j.get(j.p.id.retainedKey(jsn)) != nil {
 			return RefusedOrder
 		}
 		leaf, err := j.leafBefore(jsn)
@@ -285,31 +285,31 @@ func (j *orderJudge) retain(o *RetainOrder) error {
 }
 
 func (j *orderJudge) recall(o *RecallOrder) error {
-	purge, err := j.named(o.Purge, purgePending)
+	purge, err := j.named(o.Purge, PurgePending)
 	if err != nil {
 		return err
 	}
-	affected := j.author.Journals != nil && j.author.Journals.First < purge.before
+	affected := j.author.Journals != nil && j.author.Journals.First < purge.Before
 	if j.author.Roles&(RoleOwner|RoleRegulator) == 0 && !affected {
 		return RefusedRole
 	}
-	j.effect.closed = j.effect.closed && !purge.closes
-	purge.state = purgeRecalled
+	j.effect.closed = j.effect.closed && !purge.Closes
+	purge.State = PurgeRecalled
 	j.effect.put(j.p.id.PurgeKey(), purge.encode())
 	return nil
 }
 
 func (j *orderJudge) sweep(o *SweepOrder) error {
-	purge, err := j.named(o.Purge, purgePending, purgeSweeping)
+	purge, err := j.named(o.Purge, PurgePending, PurgeSweeping)
 	if err != nil {
 		return err
 	}
-	if o.From != j.effect.purged || o.To > purge.before {
+	if o.From != j.effect.purged || o.To > purge.Before {
 		return RefusedOrder
 	}
-	if purge.state == purgePending {
-		since, known := j.times(purge.stamp.Version)
-		if !known || purge.stamp.Version >= j.stamp.Version ||
+	if purge.State == PurgePending {
+		since, known := j.times(purge.Stamp.Version)
+		if !known || purge.Stamp.Version >= j.stamp.Version ||
 			since+uint64(j.policy.NoticeSeconds)*1000 > j.now {
 			return RefusedOrder
 		}
@@ -324,12 +324,12 @@ func (j *orderJudge) sweep(o *SweepOrder) error {
 			return err
 		}
 	}
-	j.effect.purged, purge.swept, purge.state = o.To, j.stamp.Version, purgeSweeping
-	if o.To == purge.before {
-		purge.state = purgeSwept
+	j.effect.purged, purge.Swept, purge.State = o.To, j.stamp.Version, PurgeSweeping
+	if o.To == purge.Before {
+		purge.State = PurgeSwept
 	}
 	j.effect.put(j.p.id.PurgeKey(), purge.encode())
-	if purge.state == purgeSwept && purge.closes {
+	if purge.State == PurgeSwept && purge.Closes {
 		j.effect.put(LedgerNameKey(j.name), nil)
 	}
 	return nil
