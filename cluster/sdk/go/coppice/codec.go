@@ -24,7 +24,7 @@ const (
 // bytesMax is the size of the largest answer to a call.
 func bytesMax(call string) int {
 	switch call {
-	case "Head", "GetHeader", "OpenSession", "Stage", "Discard", "Pin", "Unpin", "TransferLeader":
+	case "Head", "GetHeader", "OpenSession", "Stage", "Discard", "Pin", "Unpin", "TransferLeader", "VerifyJournal":
 		return shortBytesMax
 	case "Prune", "Rollback", "RotateKey", "Status", "ListPins", "ErasureStatus":
 		return listBytesMax

@@ -223,6 +223,18 @@ func (l *ledger) client(t testing.TB) *Client {
 	return connect(t, Options{Endpoints: []string{l.endpoint}, Trust: l.key(t)})
 }
 
+// command runs the command of the ledger, and gives what it writes.
+func (l *ledger) command(t testing.TB, arguments ...string) string {
+	t.Helper()
+	run := exec.CommandContext(limited(t), coppiceBin, arguments...)
+	run.Env = append(os.Environ(), "COPPICE_ENDPOINT="+l.endpoint)
+	output, err := run.CombinedOutput()
+	if err != nil {
+		t.Fatalf("coppice %v: %v\n%s", arguments, err, output)
+	}
+	return string(output)
+}
+
 func limited(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testPatience)

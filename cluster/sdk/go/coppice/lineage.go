@@ -1,6 +1,7 @@
 package coppice
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -131,8 +132,9 @@ func (c *Client) JournalPage(
 type toldPage struct {
 	known      known
 	marksProof []byte
-	// cluster is proven if a key is trusted.
-	cluster verify.ClusterID
+	// cluster and checkpoint are proven if a key is trusted.
+	cluster    verify.ClusterID
+	checkpoint []byte
 }
 
 // journalPage reads a page. The caller has to check that an order has occulted each journal without
@@ -174,7 +176,7 @@ func (c *Client) journalPage(
 			if err := checkJournals(page.Journals, v.Journals.Journals, read); err != nil {
 				return err
 			}
-			told.cluster = v.Cluster
+			told.cluster, told.checkpoint = v.Cluster, bytes.Clone(v.Note)
 			return checkAge(v, k)
 		})
 	}

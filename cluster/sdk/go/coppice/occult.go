@@ -90,45 +90,72 @@ func (c *Client) addSigner(
 	return nil
 }
 
+// saidOcculted has the journals of an answer that are said to be occulted.
+type saidOcculted struct {
+	// byOrder has the journals by the numbers of their orders.
+	byOrder map[uint64][]verify.Target
+	// keys are those of the marks, and marks the orders that these have to name.
+	keys  verify.AboutKeys
+	marks map[string]uint64
+}
+
+func occultedOf(ledger LedgerID, journals []LedgerJournal) *saidOcculted {
+	said := &saidOcculted{byOrder: map[uint64][]verify.Target{}, marks: map[string]uint64{}}
+	for _, journal := range journals {
+		if by := journal.OccultedBy; by != nil {
+			key := ledger.MarkKey(journal.Leaf.JSN)
+			target := verify.Target{JSN: journal.Leaf.JSN, Leaf: journal.Leaf.Hash()}
+			said.byOrder[*by] = append(said.byOrder[*by], target)
+			said.keys, said.marks[string(key)] = append(said.keys, key), *by
+		}
+	}
+	return said
+}
+
+// check compares the marks with the proven ones.
+func (s *saidOcculted) check(proven func(key []byte) ([]byte, error)) error {
+	for _, key := range s.keys {
+		mark, err := proven(key)
+		if err != nil {
+			return err
+		}
+		if by, err := verify.DecodeMark(mark); err != nil || by != s.marks[string(key)] {
+			return errors.New("the content of a journal is withheld: no order has occulted it")
+		}
+	}
+	return nil
+}
+
 // checkOcculted checks that each journal that is said to be occulted has a mark at head, which
 // names an order for it. Without them, the coordinator has withheld the content.
 func (c *Client) checkOcculted(
 	ctx context.Context, k known, ledger LedgerID, journals []LedgerJournal, proof []byte,
 ) error {
-	byOrder := map[uint64][]verify.Target{}
-	marks := map[uint64]uint64{}
-	var keys verify.AboutKeys
-	for _, journal := range journals {
-		if by := journal.OccultedBy; by != nil {
-			byOrder[*by] = append(byOrder[*by], verify.Target{JSN: journal.Leaf.JSN, Leaf: journal.Leaf.Hash()})
-			marks[journal.Leaf.JSN] = *by
-			keys = append(keys, ledger.MarkKey(journal.Leaf.JSN))
-		}
-	}
-	if len(keys) == 0 || c.trust == nil {
+	said := occultedOf(ledger, journals)
+	if len(said.keys) == 0 || c.trust == nil {
 		return nil
 	}
-	err := c.believe(ctx, k, proof, keys, func(v *verify.Verified) error {
-		for jsn, order := range marks {
-			mark, err := provenRecord(v, ledger.MarkKey(jsn))
-			if err != nil {
-				return err
-			}
-			if by, err := verify.DecodeMark(mark); err != nil || by != order {
-				return errors.New("the content of a journal is withheld: no order has occulted it")
-			}
+	err := c.believe(ctx, k, proof, said.keys, func(v *verify.Verified) error {
+		err := said.check(func(key []byte) ([]byte, error) { return provenRecord(v, key) })
+		if err != nil {
+			return err
 		}
 		return checkHead(v, k)
 	})
 	if err != nil {
 		return err
 	}
+	return c.checkOrders(ctx, ledger, said)
+}
+
+// checkOrders checks that the orders that marks name were signed, and name the journals.
+func (c *Client) checkOrders(ctx context.Context, ledger LedgerID, said *saidOcculted) error {
 	// The rule never changes, so any version of it is the rule.
 	info, err := c.DescribeLedger(ctx, ledger, nil)
 	if err != nil {
 		return err
 	}
-	for order, targets := range byOrder {
+	for order, targets := range said.byOrder {
 		given, err := c.LedgerOrder(ctx, ledger, order)
 		if err != nil {
 			return err

@@ -44,6 +44,9 @@ type relay struct {
 	onTime       func(*v1.TimeResponse)
 	onInterval   func(*v1.GetIntervalResponse)
 	onErasure    func(*v1.ErasureStatusResponse)
+	onHashes     func(*v1.GetLedgerHashesRequest, *v1.GetLedgerHashesResponse)
+	onRecords    func(*v1.GetLedgerRecordsResponse)
+	onVerdict    func(*v1.VerifyJournalResponse)
 	// noJournals refuses all calls for journals.
 	noJournals error
 }
@@ -211,6 +214,36 @@ func (r *relay) ErasureStatus(
 	answer, err := r.to("ErasureStatus").ErasureStatus(ctx, request)
 	if err == nil && r.onErasure != nil {
 		r.onErasure(answer)
+	}
+	return answer, err
+}
+
+func (r *relay) GetLedgerHashes(
+	ctx context.Context, request *v1.GetLedgerHashesRequest,
+) (*v1.GetLedgerHashesResponse, error) {
+	answer, err := r.to("GetLedgerHashes").GetLedgerHashes(ctx, request)
+	if err == nil && r.onHashes != nil {
+		r.onHashes(request, answer)
+	}
+	return answer, err
+}
+
+func (r *relay) GetLedgerRecords(
+	ctx context.Context, request *v1.GetLedgerRecordsRequest,
+) (*v1.GetLedgerRecordsResponse, error) {
+	answer, err := r.to("GetLedgerRecords").GetLedgerRecords(ctx, request)
+	if err == nil && r.onRecords != nil {
+		r.onRecords(answer)
+	}
+	return answer, err
+}
+
+func (r *relay) VerifyJournal(
+	ctx context.Context, request *v1.VerifyJournalRequest,
+) (*v1.VerifyJournalResponse, error) {
+	answer, err := r.to("VerifyJournal").VerifyJournal(ctx, request)
+	if err == nil && r.onVerdict != nil {
+		r.onVerdict(answer)
 	}
 	return answer, err
 }

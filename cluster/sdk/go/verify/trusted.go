@@ -57,9 +57,12 @@ func (a *TrustedAnchor) Root() Digest {
 // Grown is the anchor at a larger size: with these blocks behind its own, and these hashes behind
 // the last block. The caller has verified that the list of that size has the root, and continues
 // the list of the anchor. It fails if the hashes do not give the root.
-func (a *TrustedAnchor) Grown(size uint64, blocks, rest []Digest, root Digest) (*TrustedAnchor, error) {
+func (a *TrustedAnchor) Grown(
+	size uint64, blocks, rest []Digest, root Digest) (*TrustedAnchor, error,
+) {
 	grown := &TrustedAnchor{
-		Cluster: a.Cluster, Ledger: a.Ledger, size: size, blocks: slices.Concat(a.blocks, blocks), rest: slices.Clone(rest),
+		Cluster: a.Cluster, Ledger: a.Ledger, size: size,
+		blocks: slices.Concat(a.blocks, blocks), rest: slices.Clone(rest),
 	}
 	if size < a.size || grown.Blocks() != size/BlockJournals || uint64(len(rest)) != restOf(size) ||
 		grown.Root() != root {

@@ -73,7 +73,8 @@ func TestAnAnchorHoldsTheJournalsOfItsListByAtMost8Hashes(t *testing.T) {
 			if anchor.Holds(&other, path) || anchor.Holds(&elsewhere, path) ||
 				len(path) > 0 && anchor.Holds(list.leaves[jsn+1], path) ||
 				anchor.Holds(leaf, append(bytes.Clone(path), make([]byte, 32)...)) ||
-				anchor.Holds(leaf, append(bytes.Clone(path), 0)) || len(path) > 0 && anchor.Holds(leaf, path[32:]) {
+				anchor.Holds(leaf, append(bytes.Clone(path), 0)) ||
+				len(path) > 0 && anchor.Holds(leaf, path[32:]) {
 				t.Fatalf("another journal or path than that of %d of %d is taken", jsn, size)
 			}
 			for at := 0; at < len(path); at += 32 {
@@ -144,7 +145,8 @@ func TestAnAnchorIsKeptAsBytesAndAsText(t *testing.T) {
 			t.Fatal(err)
 		}
 		var read map[string]*TrustedAnchor
-		if err := json.Unmarshal(text, &read); err != nil || !bytes.Equal(read["grain"].Encode(), encoded) {
+		err = json.Unmarshal(text, &read)
+		if err != nil || !bytes.Equal(read["grain"].Encode(), encoded) {
 			t.Errorf("%d journals: %s, %v", size, text, err)
 		}
 		for length := range encoded {
