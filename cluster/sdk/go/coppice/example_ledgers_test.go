@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log"
@@ -117,4 +118,152 @@ func ExampleClient_Lineage() {
 	// 0 true
 	// 1 false
 	// 2 false
+}
+
+// foundGrain founds a ledger of a mill, which appends two journals.
+func foundGrain(
+	ctx context.Context, client *coppice.Client, name string, key ed25519.PrivateKey,
+) (coppice.LedgerID, *coppice.Author) {
+	founding := &verify.Founding{Name: name, Members: []verify.Grant{{
+		Name: "mill", Roles: verify.RoleOwner | verify.RoleWriter | verify.RoleReader,
+		Key: verify.PublicKey(key.Public().(ed25519.PublicKey)),
+	}}}
+	founding.Policy.RetainedMax = 100
+	founded, err := client.FoundLedger(ctx, founding, "mill", key)
+	if err != nil {
+		log.Fatal(err)
+	}
+	author, err := client.Author(ctx, founded.Ledger, "mill", 0, key)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, payload := range []string{"milled", "sold"} {
+		if _, err := author.Append(ctx, new(coppice.Draft).Add([]byte(payload))); err != nil {
+			log.Fatal(err)
+		}
+	}
+	return founded.Ledger, author
+}
+
+// A trusted anchor is kept from one run to the next. Below it, a journal is proven by 8 hashes.
+func ExampleClient_TrustLedger() {
+	client := members()
+	defer func() { _ = client.Close() }()
+	ctx := context.Background()
+	key, _ := newHand()
+	ledger, author := foundGrain(ctx, client, "example-anchor", key)
+	anchor, err := client.TrustLedger(ctx, ledger)
+	if err != nil {
+		log.Fatal(err)
+	}
+	kept, err := json.Marshal(anchor)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	// In another run: the ledger has grown, and nothing else.
+	if _, err := author.Append(ctx, new(coppice.Draft).Add([]byte("paid"))); err != nil {
+		log.Fatal(err)
+	}
+	anchor = new(verify.TrustedAnchor)
+	if err := json.Unmarshal(kept, anchor); err != nil {
+		log.Fatal(err)
+	}
+	if anchor, err = client.AdvanceAnchor(ctx, anchor); err != nil {
+		log.Fatal(err)
+	}
+	journals, err := client.JournalsBelow(ctx, anchor, 1, 100, true)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, journal := range journals {
+		fmt.Printf("%d %s\n", journal.Leaf.JSN, journal.Envelope.Payload)
+	}
+	// Output:
+	// 1 milled
+	// 2 sold
+	// 3 paid
+}
+
+// A claim about a journal is verified by a proof, or by a coordinator, whose word is believed.
+func ExampleClient_VerifyJournal() {
+	client := members()
+	defer func() { _ = client.Close() }()
+	ctx := context.Background()
+	key, _ := newHand()
+	ledger, _ := foundGrain(ctx, client, "example-verdict", key)
+
+	for _, payload := range []string{"sold", "lost"} {
+		claim := coppice.JournalClaim{Ledger: ledger, JSN: 2, Payload: []byte(payload)}
+		proven, err := client.VerifyJournal(ctx, claim)
+		if err != nil {
+			log.Fatal(err)
+		}
+		said, err := client.CoordinatorVerdict(ctx, claim)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%s: by %s %t, by %s %t, failed at %q\n",
+			payload, proven.By, proven.Valid(), said.By, said.Valid(), said.Failed)
+	}
+	// Output:
+	// sold: by proof true, by coordinator true, failed at ""
+	// lost: by proof false, by coordinator false, failed at "payload"
+}
+
+// A purge is ordered by all whose journals go. One of them keeps a journal, and the rest is swept.
+func ExampleClient_PreparePurge() {
+	client := members()
+	defer func() { _ = client.Close() }()
+	ctx := context.Background()
+	key, _ := newHand()
+	ledger, mill := foundGrain(ctx, client, "example-purge", key)
+
+	draft, err := client.PreparePurge(ctx, ledger, 3, 1000)
+	if err != nil {
+		log.Fatal(err)
+	}
+	signers, _ := draft.Signers()
+	fmt.Println("must be signed by", signers)
+	// Others sign the file by OrderFile.Approve, or `coppice order sign`. The author signs its
+	// request.
+	file, err := draft.Encode()
+	if err != nil {
+		log.Fatal(err)
+	}
+	signed, err := coppice.DecodeOrderFile(file)
+	if err != nil {
+		log.Fatal(err)
+	}
+	order, err := mill.OrderDraft(signed)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := mill.Append(ctx, order); err != nil {
+		log.Fatal(err)
+	}
+
+	retain, err := client.PrepareRetain(ctx, ledger, 1)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := mill.Append(ctx, retain); err != nil {
+		log.Fatal(err)
+	}
+	for below, err := range mill.Sweep(ctx) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("swept below", below)
+	}
+	status, err := client.PurgeStatus(ctx, ledger)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = client.JournalPage(ctx, ledger, 2, 1, coppice.JournalRead{}, nil)
+	fmt.Println(status.State, errors.Is(err, coppice.PurgedJournal))
+	// Output:
+	// must be signed by [mill]
+	// swept below 3
+	// swept true
 }
