@@ -116,7 +116,8 @@ func (f *OrderFile) Encode() ([]byte, error) {
 	}
 	for _, approval := range f.Approvals {
 		signature := hex.EncodeToString(approval.Signature[:])
-		file.Approvals = append(file.Approvals, approvalJSON{Member: approval.Member, Signature: signature})
+		line := approvalJSON{Member: approval.Member, Signature: signature}
+		file.Approvals = append(file.Approvals, line)
 	}
 	text, err := json.MarshalIndent(file, "", "  ")
 	return append(text, '\n'), err

@@ -25,7 +25,8 @@ func TestTheCommandAndTheClientSignTheSameFile(t *testing.T) {
 	if err := os.WriteFile(ours, must(draft.Encode())(t), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l.command(t, "ledger", "purge", "prepare", "order-file", "--before", "4", "--within", "9", "--out", theirs)
+	l.command(t, "ledger", "purge", "prepare", "order-file", "--before", "4", "--within", "9",
+		"--out", theirs)
 	if file := must(os.ReadFile(theirs))(t); !bytes.Equal(file, must(draft.Encode())(t)) {
 		t.Errorf("the command wrote %s", file)
 	}
@@ -36,7 +37,8 @@ func TestTheCommandAndTheClientSignTheSameFile(t *testing.T) {
 	}
 	// Ed25519 has one signature of a message, so the client's is the same.
 	by := signed.Approvals[0]
-	if err := signed.Approve("mill", handOf("mill")); err != nil || len(signed.Approvals) != 1 || signed.Approvals[0] != by {
+	err := signed.Approve("mill", handOf("mill"))
+	if err != nil || len(signed.Approvals) != 1 || signed.Approvals[0] != by {
 		t.Errorf("%+v, %v", signed.Approvals, err)
 	}
 	purge := p.submit(t, signed)

@@ -48,7 +48,8 @@ func foundPurgedOn(t *testing.T, l *ledger, name string, change func(*verify.Fou
 	p := &purged{relay: r, client: r.client(t, l)}
 	founding := foundingOf(name)
 	founding.Policy.RetainedMax = 8
-	founding.Members = append(founding.Members, granted("court", verify.RoleRegulator|verify.RoleReader))
+	court := granted("court", verify.RoleRegulator|verify.RoleReader)
+	founding.Members = append(founding.Members, court)
 	if change != nil {
 		change(founding)
 	}
@@ -103,16 +104,18 @@ func TestALedgerIsPurgedByThoseWhoseJournalsGo(t *testing.T) {
 	draft := must(client.PreparePurge(ctx, p.ledger, 2052, 100))(t)
 	names, absent := draft.Signers()
 	if !slices.Equal(names, []string{"bank", "mill"}) || absent || draft.Name != "purge-calls" ||
-		draft.Order.Until != 2152 || draft.Order.Purge.Authors != 2 || draft.Founding.Policy.NoticeSeconds != 0 {
+		draft.Order.Until != 2152 || draft.Order.Purge.Authors != 2 ||
+		draft.Founding.Policy.RetainedMax != 8 {
 		t.Fatalf("%+v", draft)
 	}
-	if err := second(p.bank.Append(ctx, must(p.bank.OrderDraft(&draft.OrderFile))(t))); !errors.Is(err, OrderIncomplete) {
+	alone := must(p.bank.OrderDraft(&draft.OrderFile))(t)
+	if err := second(p.bank.Append(ctx, alone)); !errors.Is(err, OrderIncomplete) {
 		t.Error(err)
 	}
 	// The bank's own approval is its request.
 	purge := p.submit(t, &draft.OrderFile, "mill", "bank")
-	if status := p.status(t); status.Order != purge || status.State != verify.PurgePending || !status.Open() ||
-		status.Before != 2052 || status.Purged != 0 || status.Pruned {
+	if status := p.status(t); status.Order != purge || status.State != verify.PurgePending ||
+		!status.Open() || status.Before != 2052 || status.Purged != 0 || status.Pruned {
 		t.Errorf("%+v", status)
 	}
 	retain := must(client.PrepareRetain(ctx, p.ledger, 2, 3))(t)
@@ -132,6 +135,13 @@ func TestALedgerIsPurgedByThoseWhoseJournalsGo(t *testing.T) {
 	if payloads(below) != "1,2,3" {
 		t.Errorf("%+v", below)
 	}
+	p.checkSwept(t, anchor, purge)
+}
+
+// checkSwept checks what is refused once journals are swept, but for those of a first request.
+func (p *purged) checkSwept(t *testing.T, anchor *verify.TrustedAnchor, purge uint64) {
+	t.Helper()
+	ctx, client := limited(t), p.client
 	claim := JournalClaim{Ledger: p.ledger, JSN: 9, Payload: []byte("9")}
 	for _, err := range []error{
 		second(client.VerifyJournal(ctx, claim)), second(client.CoordinatorVerdict(ctx, claim)),
@@ -157,7 +167,8 @@ func TestALedgerIsPurgedByThoseWhoseJournalsGo(t *testing.T) {
 		"an occult of an order":      second(client.PrepareOccult(ctx, p.ledger, 0, purge)),
 		"an occult of what is swept": second(client.PrepareOccult(ctx, p.ledger, 0, 9)),
 	} {
-		if !errors.Is(err, NotPossible) && !errors.Is(err, PurgedJournal) || errors.Is(err, ErrUntrusted) {
+		refused := errors.Is(err, NotPossible) || errors.Is(err, PurgedJournal)
+		if !refused || errors.Is(err, ErrUntrusted) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -192,11 +203,13 @@ func TestAPurgeIsRecalledAndALedgerIsClosed(t *testing.T) {
 	p.submit(t, &closing.OrderFile, "mill")
 	court := must(p.client.Author(ctx, p.ledger, "court", 0, handOf("court")))(t)
 	must(court.Append(ctx, must(p.client.PrepareRecall(ctx, p.ledger))(t)))(t)
-	if info := must(p.client.DescribeLedger(ctx, p.ledger, nil))(t); info.Closed || p.status(t).State != verify.PurgeRecalled {
-		t.Errorf("%+v, %+v", info, p.status(t))
+	info := must(p.client.DescribeLedger(ctx, p.ledger, nil))(t)
+	if status := p.status(t); info.Closed || status.State != verify.PurgeRecalled {
+		t.Errorf("%+v, %+v", info, status)
 	}
 	// The order of before is for a smaller ledger.
-	if err := second(p.bank.Append(ctx, must(p.bank.OrderDraft(&closing.OrderFile))(t))); !errors.Is(err, NotPossible) {
+	late := must(p.bank.OrderDraft(&closing.OrderFile))(t)
+	if err := second(p.bank.Append(ctx, late)); !errors.Is(err, NotPossible) {
 		t.Error(err)
 	}
 	again := must(p.client.PrepareClosing(ctx, p.ledger))(t)
@@ -223,14 +236,16 @@ func TestNoticeAndAbsentMembersBindAPurge(t *testing.T) {
 	draft := must(p.client.PreparePurge(ctx, p.ledger, 3, 9))(t)
 	names, absent := draft.Signers()
 	wanted := []verify.Absent{{Member: verify.MemberIDOf("mill"), Revocation: revocation}}
-	if !slices.Equal(names, []string{"bank"}) || !absent || !slices.Equal(draft.Order.Purge.Absent, wanted) {
+	if !slices.Equal(names, []string{"bank"}) || !absent ||
+		!slices.Equal(draft.Order.Purge.Absent, wanted) {
 		t.Fatalf("%+v", draft)
 	}
 	// The mill has no key since a moment, and not since 30 days.
 	if err := draft.Approve("court", handOf("court")); err != nil {
 		t.Fatal(err)
 	}
-	if err := second(p.bank.Append(ctx, must(p.bank.OrderDraft(&draft.OrderFile))(t))); !errors.Is(err, OrderIncomplete) {
+	alone := must(p.bank.OrderDraft(&draft.OrderFile))(t)
+	if err := second(p.bank.Append(ctx, alone)); !errors.Is(err, OrderIncomplete) {
 		t.Error(err)
 	}
 	first := must(p.client.PreparePurge(ctx, p.ledger, 1, 9))(t)
@@ -255,7 +270,8 @@ func TestASweepGoesOnWhereItWasInterrupted(t *testing.T) {
 	// The answer of the second step is lost, again and again.
 	steps := 0
 	p.onAppend = func(request *v1.AppendRequest, _ *v1.AppendResponse) error {
-		if signed, err := verify.DecodeSigned(request.Signed); err == nil && signed.Number == p.bank.Number() {
+		signed, err := verify.DecodeSigned(request.Signed)
+		if err == nil && signed.Number == p.bank.Number() {
 			steps++
 		}
 		if steps > 1 {
@@ -263,8 +279,9 @@ func TestASweepGoesOnWhereItWasInterrupted(t *testing.T) {
 		}
 		return nil
 	}
-	impatient := must(New(Options{Endpoints: []string{p.endpoint}, Trust: membersLedger(t).key(t), Patience: 1}))(t)
-	defer func() { _ = impatient.Close() }()
+	impatient := connect(t, Options{
+		Endpoints: []string{p.endpoint}, Trust: membersLedger(t).key(t), Patience: 1,
+	})
 	p.bank = must(impatient.Author(ctx, p.ledger, "bank", 0, handOf("bank")))(t)
 	var reached []uint64
 	var failed error
@@ -286,34 +303,38 @@ func TestASweepGoesOnWhereItWasInterrupted(t *testing.T) {
 }
 
 func TestRecordsAreBelievedOnlyAtHead(t *testing.T) {
+	type answer = v1.GetLedgerRecordsResponse
 	s := setScene(t, "lie-records")
-	keys := [][]byte{s.ledger.HeadKey(), s.ledger.FoundingKey(), s.ledger.PurgeKey(), s.ledger.HeadKey()}
+	keys := [][]byte{
+		s.ledger.HeadKey(), s.ledger.FoundingKey(), s.ledger.PurgeKey(), s.ledger.HeadKey(),
+	}
 	records := must(s.client.LedgerRecords(s.ctx, s.ledger, keys))(t)
-	if state, authors, err := verify.DecodeLedgerHead(records[string(keys[0])]); len(records) != 2 || err != nil ||
-		state.Size != 3 || authors != 1 {
+	state, authors, err := verify.DecodeLedgerHead(records[string(keys[0])])
+	if len(records) != 2 || err != nil || state.Size != 3 || authors != 1 {
 		t.Fatalf("%d records, %+v, %v", len(records), state, err)
 	}
-	ask := func(stamp *Stamp) *v1.GetLedgerRecordsResponse {
+	ask := func(stamp *Stamp) *answer {
 		asked := slices.SortedFunc(slices.Values(keys[:3]), slices.Compare[[]byte])
 		return must(s.relay.ledger.GetLedgerRecords(s.ctx, &v1.GetLedgerRecordsRequest{
 			Ledger: identified(s.ledger), Keys: asked, Read: at(stamp),
 		}))(t)
 	}
+	older, member := ask(&s.before), s.member(t, "bank", nil)
 	// An empty value is another answer than none.
-	for what, lie := range map[string]func(*v1.GetLedgerRecordsResponse){
-		"an older version":    func(a *v1.GetLedgerRecordsResponse) { become(a, ask(&s.before)) },
-		"an older value":      func(a *v1.GetLedgerRecordsResponse) { a.Records = ask(&s.before).Records },
-		"a record left out":   func(a *v1.GetLedgerRecordsResponse) { a.Records = a.Records[1:] },
-		"a record twice":      func(a *v1.GetLedgerRecordsResponse) { a.Records[1] = a.Records[0] },
-		"a record more":       func(a *v1.GetLedgerRecordsResponse) { a.Records = append(a.Records, a.Records[0]) },
-		"another order":       func(a *v1.GetLedgerRecordsResponse) { slices.Reverse(a.Records) },
-		"no value":            func(a *v1.GetLedgerRecordsResponse) { a.Records[0].Value = nil },
-		"an empty value":      func(a *v1.GetLedgerRecordsResponse) { a.Records[1].Value = []byte{} },
-		"another value":       func(a *v1.GetLedgerRecordsResponse) { a.Records[0].Value[3] ^= 1 },
-		"a value of nothing":  func(a *v1.GetLedgerRecordsResponse) { a.Records[2].Value = []byte{1} },
-		"no proof":            func(a *v1.GetLedgerRecordsResponse) { a.Proof = nil },
-		"a damaged proof":     func(a *v1.GetLedgerRecordsResponse) { a.Proof[len(a.Proof)/2] ^= 1 },
-		"the proof of others": func(a *v1.GetLedgerRecordsResponse) { a.Proof = s.member(t, "bank", nil).Proof },
+	for what, lie := range map[string]func(*answer){
+		"an older version":    func(a *answer) { become(a, older) },
+		"an older value":      func(a *answer) { a.Records = older.Records },
+		"a record left out":   func(a *answer) { a.Records = a.Records[1:] },
+		"a record twice":      func(a *answer) { a.Records[1] = a.Records[0] },
+		"records more":        func(a *answer) { a.Records = append(a.Records, a.Records...) },
+		"another order":       func(a *answer) { slices.Reverse(a.Records) },
+		"no value":            func(a *answer) { a.Records[0].Value = nil },
+		"an empty value":      func(a *answer) { a.Records[1].Value = []byte{} },
+		"another value":       func(a *answer) { a.Records[0].Value[3] ^= 1 },
+		"a value of nothing":  func(a *answer) { a.Records[2].Value = []byte{1} },
+		"no proof":            func(a *answer) { a.Proof = nil },
+		"a damaged proof":     func(a *answer) { a.Proof[len(a.Proof)/2] ^= 1 },
+		"the proof of others": func(a *answer) { a.Proof = member.Proof },
 	} {
 		s.onRecords = lie
 		got, err := s.client.LedgerRecords(s.ctx, s.ledger, keys)
@@ -378,13 +399,15 @@ func TestAVerdictOfACoordinatorIsOnTheJournalThatWasAskedFor(t *testing.T) {
 	}
 	verdict := must(s.client.CoordinatorVerdict(s.ctx, claim))(t)
 	proven := must(s.client.VerifyJournal(s.ctx, claim))(t)
-	if !verdict.Valid() || !proven.Valid() || verdict.Leaf.Hash() != proven.Leaf.Hash() || len(proven.Checkpoint) == 0 {
+	if !verdict.Valid() || !proven.Valid() || verdict.Leaf.Hash() != proven.Leaf.Hash() ||
+		len(proven.Checkpoint) == 0 {
 		t.Errorf("%+v, %+v", verdict, proven)
 	}
 	for _, empty := range [][]byte{nil, {}} {
 		claim := JournalClaim{Ledger: s.ledger, JSN: 1, Payload: empty}
 		for _, verdict := range []*JournalVerdict{
-			must(s.client.CoordinatorVerdict(s.ctx, claim))(t), must(s.client.VerifyJournal(s.ctx, claim))(t),
+			must(s.client.CoordinatorVerdict(s.ctx, claim))(t),
+			must(s.client.VerifyJournal(s.ctx, claim))(t),
 		} {
 			if verdict.Failed != FailedPayload {
 				t.Errorf("%+v", verdict)
@@ -407,11 +430,12 @@ func TestAVerdictOfACoordinatorIsOnTheJournalThatWasAskedFor(t *testing.T) {
 	if said := must(s.client.CoordinatorVerdict(s.ctx, claim))(t); said.Failed != "list\uFFFD[2J" {
 		t.Errorf("%+v", said)
 	}
+	by := uint64(2)
 	for what, lie := range map[string]func(*v1.GetJournalsResponse){
 		"another journal":  func(a *v1.GetJournalsResponse) { become(a, s.journals(t, 2, 1, 0, true)) },
 		"no signature":     func(a *v1.GetJournalsResponse) { become(a, s.journals(t, 1, 1, 0, false)) },
 		"a damaged proof":  func(a *v1.GetJournalsResponse) { a.Proof[len(a.Proof)/2] ^= 1 },
-		"withheld content": func(a *v1.GetJournalsResponse) { by := uint64(2); a.Journals[0].OccultedBy = &by },
+		"withheld content": func(a *v1.GetJournalsResponse) { a.Journals[0].OccultedBy = &by },
 	} {
 		s.onJournals = lie
 		got, err := s.client.VerifyJournal(s.ctx, claim)

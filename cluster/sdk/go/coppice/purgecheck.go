@@ -1,0 +1,70 @@
+package coppice
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"coppice.dev/sdk/verify"
+)
+
+// CheckPurge checks that the newest purge of a ledger was signed by all whose journals it takes,
+// and gives its order. Author and approving members have signed under their keys in force at the
+// order, the signers saw the list as the ledger had it, and each author below the purge is among
+// them or named absent. Which roles they had then, no record says any more. The error is NotFound
+// if no purge was ordered.
+func (c *Client) CheckPurge(ctx context.Context, ledger LedgerID) (*GivenOrder, error) {
+	if c.trust == nil {
+		return nil, errNoKey("GetJournals")
+	}
+	purge, err := c.newestPurge(ctx, ledger,
+		verify.PurgePending, verify.PurgeSweeping, verify.PurgeSwept, verify.PurgeRecalled)
+	if err != nil {
+		return nil, err
+	}
+	given, err := c.LedgerOrder(ctx, ledger, purge.Order)
+	if err != nil {
+		return nil, err
+	}
+	order := given.Order.Purge
+	if order == nil || order.Before != purge.Before || given.Leaf.Stamp != purge.Stamp {
+		return nil, distrust("GetJournals", "the order is that of another purge than the record says")
+	}
+	seen := &LedgerMark{Size: order.Size, Root: order.Root}
+	if _, err := c.JournalPage(ctx, ledger, purge.Order, 1, JournalRead{}, seen); err != nil {
+		return nil, err
+	}
+	// A member without a journal at the order comes later in the row of authors, and lies above it.
+	head, err := c.LedgerRecords(ctx, ledger, [][]byte{ledger.HeadKey()})
+	if err != nil {
+		return nil, err
+	}
+	_, authors, err := verify.DecodeLedgerHead(head[string(ledger.HeadKey())])
+	if err != nil {
+		return nil, distrusted("GetLedgerRecords", err)
+	}
+	members, err := c.authorsBelow(ctx, ledger, authors, order.Before)
+	if err != nil {
+		return nil, err
+	}
+	if err := signedByAll(given, members); err != nil {
+		return nil, distrusted("GetJournals", err)
+	}
+	return given, nil
+}
+
+// signedByAll checks that each affected member has signed a purge, or is named absent.
+func signedByAll(given *GivenOrder, affected []verify.MemberID) error {
+	order := given.Order.Purge
+	if uint64(len(affected)) != uint64(order.Authors) {
+		return errors.New("the purge takes journals of more or fewer members than its order says")
+	}
+	for _, id := range affected {
+		isAbsent := func(absent verify.Absent) bool { return absent.Member == id }
+		if id != given.Leaf.Member && !given.Order.ApprovedBy(id) &&
+			!slices.ContainsFunc(order.Absent, isAbsent) {
+			return errors.New("a member whose journals the purge takes has not signed it")
+		}
+	}
+	return nil
+}
