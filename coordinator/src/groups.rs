@@ -3,6 +3,7 @@
 pub mod attested;
 pub mod keys;
 pub mod links;
+pub mod lists;
 pub mod places;
 pub mod root;
 pub mod root_log;

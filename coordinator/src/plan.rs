@@ -25,7 +25,7 @@ mod session;
 mod tests;
 
 pub use appends::{Part, check_append};
-pub use commit::{Admin, Commit, LogTail, Plan, ShardPlan};
+pub use commit::{Admin, Commit, LogTail, Plan, ShardLists, ShardPlan};
 pub use epochs::resolve;
 pub use form::{
     Blocked, Draft, Ground, KeyState, KeysRead, Overlay, Verdict, form, in_reach, keys_to_read, numbers_to_ask,

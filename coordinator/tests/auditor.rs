@@ -2,8 +2,12 @@
 //! prunes, rollbacks and restarts. A changed journal, or a shard whose replicas all lie, is found
 //! at the affected version.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
 
+use bytes::Bytes;
 use coppice_client::{
     Client, Options,
     audit::{Audit, Report},
@@ -11,11 +15,16 @@ use coppice_client::{
 use coppice_env::{Rng, SimRng};
 use coppice_proto::v1;
 use coppice_types::{GroupId, Params, Reason, ShardId, Version};
+use coppice_verify::{
+    hash::{RecordBody, sha256},
+    header::{Body, Header},
+    journal,
+};
 use tokio::time::timeout;
 
 mod common;
 
-use common::{LIMIT, Running, World, at, commit, delete, prune_before, put, roll_back};
+use common::{LIMIT, Running, World, at, commit, delete, prune_before, put, reason, roll_back};
 
 fn params() -> Params {
     Params { capacity: 8, journals_kept: true, ..Params::default() }
@@ -187,4 +196,119 @@ async fn a_ledger_without_journals_says_so() {
     let audit = Audit { key: world.key().verifier().clone(), from: Version(0), to: None };
     let error = client(&world, "a").audit(&audit, |_| {}).await.expect_err("there is nothing to replay");
     assert!(error.to_string().contains("keeps no journals"), "{error}");
+}
+
+/// What a watcher was told about a commit.
+#[derive(Default)]
+struct Watched {
+    entries: Vec<Bytes>,
+    lists: BTreeMap<ShardId, Vec<Bytes>>,
+    changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    lists_gone: bool,
+    rolled_back: bool,
+}
+
+/// Watches from a sequence on until the header of a version that stands, and gives what was told of
+/// each commit on the way.
+async fn watch(running: &Running, from_sequence: u64, until: u64) -> Vec<(Header, Watched)> {
+    let want = v1::WatchHeadsRequest {
+        from_sequence,
+        follow: true,
+        want_changed_values: true,
+        want_journal: true,
+        ..v1::WatchHeadsRequest::default()
+    };
+    let mut stream = running.client.clone().watch_heads(want).await.expect("it is served").into_inner();
+    let (mut told, mut part) = (Vec::new(), Watched::default());
+    loop {
+        let message = timeout(LIMIT, stream.message()).await.expect("in time").expect("served").expect("it follows");
+        let header = Header::decode(&message.header).expect("it is canonical");
+        if let Some(journal) = message.journal {
+            part.entries.extend(journal.entries);
+            if !journal.lists.is_empty() {
+                assert!(part.changes.is_empty(), "journals come before changes");
+                part.lists.insert(ShardId(journal.shard), journal.lists);
+            }
+        }
+        let change = |it: v1::Record| (it.key.to_vec(), it.found.then(|| it.value.to_vec()));
+        part.changes.extend(message.changes.into_iter().map(change));
+        if message.continued {
+            continue;
+        }
+        (part.lists_gone, part.rolled_back) = (message.lists_gone, message.rolled_back);
+        let (stamp, of_commit, whole) = (header.stamp, header.body == Body::Commit, std::mem::take(&mut part));
+        let stands = of_commit && !whole.rolled_back;
+        if of_commit {
+            told.push((header, whole));
+        }
+        if stands && stamp.version == Version(until) {
+            return told;
+        }
+    }
+}
+
+/// Compares what was told of a commit with its journal.
+fn check(header: &Header, told: &Watched) {
+    let written = journal::written(header, &told.entries, &told.lists).expect("the journal is whole");
+    let hashes = |value: &Option<Vec<u8>>| value.as_ref().map(|value| sha256(value));
+    let changes: BTreeMap<_, _> = told.changes.iter().map(|(key, value)| (key.clone(), hashes(value))).collect();
+    let expected = |body: &RecordBody| match body {
+        RecordBody::Put { value_hash, .. } => Some(*value_hash),
+        RecordBody::Tombstone => None,
+    };
+    for (key, hash) in &changes {
+        assert_eq!(*hash, expected(&written[key]), "{key:?}");
+    }
+    // What is written but not changed was deleted where nothing was.
+    for (key, body) in written {
+        assert!(changes.contains_key(&key) || body == RecordBody::Tombstone, "{key:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watchers_of_journals_see_all_that_a_version_wrote() {
+    for journals_kept in [true, false] {
+        let world = World::of(1, &[b"m".to_vec()], Params { capacity: 8, journals_kept, ..Params::default() }).await;
+        let mut running = world.leader().await;
+        let mut rng = SimRng::new(5);
+        fill(&mut running, &mut rng, 12).await;
+        let told = watch(&running, 0, 12).await;
+        assert_eq!(told.len(), 12);
+        for (header, told) in &told {
+            assert!(!told.lists_gone && !told.rolled_back);
+            check(header, told);
+        }
+        let (header, one) = told.iter().find(|(_, told)| told.lists.len() == 2).expect("of two shards");
+        let lists = BTreeMap::from([one.lists.first_key_value().map(|(shard, it)| (*shard, it.clone())).expect("one")]);
+        journal::written(header, &one.entries, &lists).expect_err("a shard's list is left out");
+        let mut more = one.lists.clone();
+        more.values_mut().for_each(|lists| lists.push(lists[0].clone()));
+        journal::written(header, &one.entries, &more).expect_err("a list too many");
+        let (other, _) = told.iter().find(|(other, _)| other.stamp != header.stamp).expect("there are several");
+        journal::written(other, &one.entries, &one.lists).expect_err("of another version");
+        running.client.rollback(roll_back(10)).await.expect("it rolls back");
+        fill(&mut running, &mut rng, 13).await;
+        let again = watch(&running, header.sequence.0, 13).await;
+        assert_eq!(again.iter().filter(|(_, told)| told.rolled_back).count(), 2);
+        again.iter().filter(|(_, told)| !told.rolled_back).for_each(|(header, told)| check(header, told));
+        // Another coordinator knows of kept lists alone.
+        let other = world.coordinator("b");
+        let want = v1::WatchHeadsRequest { follow: true, want_journal: true, ..v1::WatchHeadsRequest::default() };
+        if journals_kept {
+            for (header, told) in watch(&other, 0, 13).await.iter().filter(|(_, told)| !told.rolled_back) {
+                check(header, told);
+            }
+        } else {
+            let refused = other.client.clone().watch_heads(want).await.expect("a stream").into_inner().message().await;
+            assert_eq!(reason(&refused.expect_err("it does not lead")), Reason::NotLeader);
+            let old = v1::WatchHeadsRequest { want_journal: true, ..v1::WatchHeadsRequest::default() };
+            let mut stream = other.client.clone().watch_heads(old).await.expect("a stream").into_inner();
+            let mut gone = 0;
+            while let Some(message) = stream.message().await.expect("it is served") {
+                assert!(message.journal.is_none_or(|journal| journal.lists.is_empty()));
+                gone += u32::from(message.lists_gone);
+            }
+            assert_eq!(gone, 13);
+        }
+    }
 }

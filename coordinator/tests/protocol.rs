@@ -31,8 +31,12 @@ async fn value_at(client: &mut Client, key: &str, stamp: Option<v1::Stamp>) -> R
 }
 
 async fn range(client: &mut Client, low: &str, high: Option<&str>, limit: u32) -> (Vec<String>, v1::RangeEnd) {
-    let read = Some(v1::ReadOptions { want_proof: true, ..v1::ReadOptions::default() });
-    let request = v1::RangeRequest { low: bytes(low), high: high.map(bytes), limit, read, without_values: false };
+    let request = v1::RangeRequest { low: bytes(low), high: high.map(bytes), limit, ..Default::default() };
+    range_of(client, request).await
+}
+
+async fn range_of(client: &mut Client, mut request: v1::RangeRequest) -> (Vec<String>, v1::RangeEnd) {
+    request.read = Some(v1::ReadOptions { want_proof: true, ..v1::ReadOptions::default() });
     let mut stream = client.range(request).await.expect("the range is served").into_inner();
     let mut keys = Vec::new();
     while let Some(message) = stream.message().await.expect("the range is served") {
@@ -175,6 +179,25 @@ async fn ranges_histories_and_differences_cross_shards() {
         let Answer::Range { records, .. } = claim.answer else { panic!("a range was asked for") };
         let proven: Vec<_> = records.iter().map(|record| String::from_utf8_lossy(&record.key).into_owned()).collect();
         assert_eq!(proven, keys);
+    }
+    for (low, high, limit, expected, more) in [
+        ("", None, 0, vec!["p", "n", "a"], false),
+        ("", None, 1, vec!["p"], true),
+        ("", None, 2, vec!["p", "n"], true),
+        ("", None, 3, vec!["p", "n", "a"], false),
+        ("", Some("n"), 1, vec!["a"], false),
+        ("b", Some("p"), 9, vec!["n"], false),
+        ("b", Some("m"), 0, vec![], false),
+    ] {
+        let request =
+            v1::RangeRequest { low: bytes(low), high: high.map(bytes), limit, reverse: true, ..Default::default() };
+        let (keys, end) = range_of(&mut client, request).await;
+        let told = (keys.iter().map(String::as_str).collect::<Vec<_>>(), end.more);
+        assert_eq!(told, (expected, more), "back from {high:?} to {low}, {limit}");
+        let proof = verify(&end.proof, key.verifier(), None).expect("the range is proven");
+        let Claim::Query(claim) = proof.claim else { panic!("a query was proven") };
+        let Answer::Range { records, .. } = claim.answer else { panic!("a range was asked for") };
+        assert!(records.iter().rev().map(|record| &record.key[..]).eq(keys.iter().map(String::as_bytes)));
     }
     let request = v1::HistoryRequest { key: bytes("k"), ..v1::HistoryRequest::default() };
     let mut stream = client.history(request).await.expect("served").into_inner();
@@ -792,8 +815,12 @@ async fn heads_are_watched_with_what_changed() {
     let world = World::new(Params::default()).await;
     let mut client = world.leader().await.client;
     client.commit(commit(vec![put("a", "1"), put("z", "1")], Vec::new())).await.expect("committed");
-    let request =
-        v1::WatchHeadsRequest { from_sequence: 0, follow: true, want_changed_keys: true, want_changed_values: true };
+    let request = v1::WatchHeadsRequest {
+        follow: true,
+        want_changed_keys: true,
+        want_changed_values: true,
+        ..v1::WatchHeadsRequest::default()
+    };
     let mut stream = client.clone().watch_heads(request).await.expect("served").into_inner();
     client.commit(commit(vec![delete("a")], Vec::new())).await.expect("committed");
     let mut seen = Vec::new();

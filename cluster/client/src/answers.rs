@@ -39,8 +39,8 @@ pub fn check_range(
     records: &[v1::Record],
     end: &v1::RangeEnd,
 ) -> Result<Checkpoint, Error> {
-    let v1::RangeRequest { low, high, limit, read, .. } = asked;
-    let question = Asked::Range { low, high: high.as_deref(), limit: *limit, more: end.more };
+    let v1::RangeRequest { low, high, limit, read, reverse, .. } = asked;
+    let question = Asked::Range { low, high: high.as_deref(), limit: *limit, reverse: *reverse, more: end.more };
     let (options, read_at) = (&read.unwrap_or_default(), end.read_at.as_ref());
     let read = Read { question, options, records, read_at, file: &trust::decoded(&end.proof)?, seen: 0 };
     trust::check_read(&trust::ProvenLogs::default(), &Keys::new(key.clone()), None, &read).map(|seen| seen.checkpoint)
@@ -101,6 +101,34 @@ mod tests {
         answer.records.pop();
         let lie = check_range(key, &asked, &answer.records, &end);
         assert_eq!(lie.expect_err("a record is missing").kind(), ErrorKind::Corrupted);
+    }
+
+    #[test]
+    fn a_range_in_reverse_is_proven_from_its_last_record_on() {
+        let ledger = fake::ledger();
+        let key = ledger.key.verifier();
+        let asked = v1::RangeRequest { reverse: true, limit: 2, ..v1::RangeRequest::default() };
+        let end = |low: &[u8], more| {
+            let proof = ledger.prove_range(ledger.head(), low, None, true).encode().expect("a small file").into();
+            v1::RangeEnd { more, read_at: Some(coppice_proto::convert::to_stamp(ledger.head())), proof }
+        };
+        let told = |records: &[&[u8]], end: &v1::RangeEnd, asked: &v1::RangeRequest| {
+            let records: Vec<_> = records.iter().map(|key| record(key)).collect();
+            check_range(key, asked, &records, end).map(|_| ()).map_err(|error| error.kind())
+        };
+        assert_eq!(told(&[b"x", b"b"], &end(b"b", true), &asked), Ok(()));
+        let all = v1::RangeRequest { limit: 0, ..asked.clone() };
+        assert_eq!(told(&[b"x", b"b", b"a"], &end(b"", false), &all), Ok(()));
+        let from_b = v1::RangeRequest { low: Bytes::from_static(b"b"), ..asked.clone() };
+        for (what, records, end, asked) in [
+            ("in the other order", &[&b"b"[..], b"x"][..], end(b"b", true), &asked),
+            ("the smallest instead of the largest", &[b"b", b"a"], end(b"", true), &asked),
+            ("less than the limit", &[b"x"], end(b"x", true), &asked),
+            ("a proof of more", &[b"x", b"b"], end(b"", true), &asked),
+            ("nothing can follow", &[b"x", b"b"], end(b"b", true), &from_b),
+        ] {
+            assert_eq!(told(records, &end, asked), Err(ErrorKind::Corrupted), "{what}");
+        }
     }
 
     #[test]

@@ -406,7 +406,7 @@ impl Client {
         Stream::new(inner, rule, self.patience.attempt)
     }
 
-    /// Streams the records of a range, in key order. They are not verified: use
+    /// Streams the records of a range, in the order that was asked for. They are not verified: use
     /// [`Client::range_all`] for that.
     pub async fn range(&self, mut request: v1::RangeRequest) -> Result<Stream<v1::RangeResponse>, Error> {
         self.settle_time(&mut request.read).await?;
@@ -414,8 +414,8 @@ impl Client {
         Ok(self.stream(ask!(self, Repeat::Safe, range, request)?, rule))
     }
 
-    /// Reads all records of a range with their values, in key order, and its end. If the end says
-    /// that more records follow, the request's limit cut the range short.
+    /// Reads all records of a range with their values, in the order that was asked for, and its end.
+    /// If the end says that more records follow, the request's limit cut the range short.
     ///
     /// # Errors
     /// Like [`Client::get`]. Also if the stream breaks off, or if the range has more than
@@ -436,8 +436,9 @@ impl Client {
             records.extend(message.records);
             let Some(end) = message.end else { continue };
             if let Some(keys) = trusted {
-                let v1::RangeRequest { low, high, limit, .. } = &request;
-                let question = Asked::Range { low, high: high.as_deref(), limit: *limit, more: end.more };
+                let v1::RangeRequest { low, high, limit, reverse, .. } = &request;
+                let (limit, reverse) = (*limit, *reverse);
+                let question = Asked::Range { low, high: high.as_deref(), limit, reverse, more: end.more };
                 let (options, read_at, file) = (&options, end.read_at.as_ref(), &decoded(&end.proof)?);
                 let read = Read { question, options, records: &records, read_at, file, seen };
                 self.trust_read(&keys, &read).await?;

@@ -8,24 +8,25 @@ use coppice_types::Sequence;
 /// Judges the next message of a stream.
 pub(crate) type Rule<T> = Box<dyn FnMut(&T) -> Result<(), &'static str> + Send>;
 
-/// Keys that ascend strictly, within bounds.
-struct Ascending {
+/// Keys that ascend strictly, or descend, within bounds.
+struct Ordered {
     low: Bytes,
     high: Option<Bytes>,
+    reverse: bool,
     last: Option<Bytes>,
 }
 
-impl Ascending {
+impl Ordered {
     fn new(low: Bytes, high: Option<Bytes>) -> Self {
-        Self { low, high, last: None }
+        Self { low, high, reverse: false, last: None }
     }
 
     fn take(&mut self, key: &Bytes) -> Result<(), &'static str> {
         if *key < self.low || self.high.as_ref().is_some_and(|high| key >= high) {
             return Err("a key outside of what was asked for");
         }
-        if self.last.as_ref().is_some_and(|last| key <= last) {
-            return Err("keys that do not ascend");
+        if self.last.as_ref().is_some_and(|last| if self.reverse { key >= last } else { key <= last }) {
+            return Err("keys out of order");
         }
         // A copy, because a slice would keep the whole message in memory.
         self.last = Some(Bytes::copy_from_slice(key));
@@ -42,9 +43,10 @@ fn count_down(left: &mut u64) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Records in ascending order, at most as many as were asked for, and then the end.
+/// Records in the order that was asked for, at most as many, and then the end.
 pub(crate) fn range(request: &v1::RangeRequest) -> Rule<v1::RangeResponse> {
-    let mut keys = Ascending::new(request.low.clone(), request.high.clone());
+    let bounds = Ordered::new(request.low.clone(), request.high.clone());
+    let mut keys = Ordered { reverse: request.reverse, ..bounds };
     let mut left = limit_of(request.limit);
     let mut ended = false;
     Box::new(move |message| {
@@ -83,7 +85,7 @@ pub(crate) fn history(request: &v1::HistoryRequest) -> Rule<v1::HistoryResponse>
 
 /// Differences in ascending order of their keys.
 pub(crate) fn diff(request: &v1::DiffRequest) -> Rule<v1::DiffResponse> {
-    let mut keys = Ascending::new(request.low.clone(), request.high.clone());
+    let mut keys = Ordered::new(request.low.clone(), request.high.clone());
     Box::new(move |message| {
         if message.differences.is_empty() {
             return Err("a message without a difference");
@@ -104,15 +106,18 @@ pub(crate) fn diff(request: &v1::DiffRequest) -> Rule<v1::DiffResponse> {
 /// keys, may come in parts before its last message.
 pub(crate) fn heads(request: &v1::WatchHeadsRequest) -> Rule<v1::WatchHeadsResponse> {
     let mut next = Some(Sequence(request.from_sequence));
-    let everything = || Ascending::new(Bytes::new(), None);
+    let everything = || Ordered::new(Bytes::new(), None);
     let mut keys = everything();
     Box::new(move |message| {
         let header = crate::header(&message.header).map_err(|_| "a header that can't be read")?;
         if Some(header.sequence) != next {
             return Err("headers that leave one out or repeat one");
         }
-        if message.continued && message.changes.is_empty() {
-            return Err("a part without changes");
+        if message.continued && message.changes.is_empty() && message.journal.is_none() {
+            return Err("a part without content");
+        }
+        if message.journal.is_some() && !message.continued {
+            return Err("a journal that nothing follows");
         }
         message.changes.iter().try_for_each(|record| keys.take(&record.key))?;
         if !message.continued {
@@ -139,7 +144,7 @@ pub(crate) fn ledgers(request: &v1::ListLedgersRequest) -> Rule<v1::ListLedgersR
 
 /// Members in ascending order of their ids, at most as many as were asked for.
 pub(crate) fn members(request: &v1::ListMembersRequest) -> Rule<v1::ListMembersResponse> {
-    let mut keys = Ascending::new(Bytes::new(), None);
+    let mut keys = Ordered::new(Bytes::new(), None);
     let mut left = limit_of(request.limit);
     Box::new(move |message| {
         count_down(&mut left)?;

@@ -37,6 +37,7 @@ pub(crate) enum Asked<'a> {
         low: &'a [u8],
         high: Option<&'a [u8]>,
         limit: u32,
+        reverse: bool,
         more: bool,
     },
 }
@@ -367,11 +368,16 @@ impl Read<'_> {
             Asked::Keys(keys) => Subject::Keys(keys.iter().map(AsRef::as_ref).collect()),
             Asked::Range { low, high, more: false, .. } => Subject::Range { low, high: *high },
             // A limit cut the range short. Then the proof covers the range up to the last record,
-            // and the answer must have as many records as were asked for.
-            Asked::Range { low, limit, more: true, .. } => {
+            // or from it on, and the answer must have as many records as were asked for.
+            Asked::Range { low, high, limit, reverse, more: true } => {
                 ensure(*limit > 0 && self.records.len() == *limit as usize, "the range ends below its limit")?;
-                cut = successor(self.records);
-                Subject::Range { low, high: cut.as_deref() }
+                if *reverse {
+                    let last = self.records.last().map_or(*low, |last| &last.key);
+                    Subject::Range { low: last, high: *high }
+                } else {
+                    cut = successor(self.records);
+                    Subject::Range { low, high: cut.as_deref() }
+                }
             }
         };
         Ok(logs.verify(self.file, keys, newer, &Question::about(subject))?)
@@ -407,12 +413,20 @@ fn check_claim(verified: &Verified<'_>, read: &Read<'_>) -> Result<(), Error> {
     let records = read.records;
     match (&claim.answer, &read.question) {
         (check::Answer::Keys(proven), Asked::Keys(keys)) => check_keys(proven, keys, records),
-        (check::Answer::Range { records: proven, .. }, Asked::Range { high, more, .. }) => {
+        (check::Answer::Range { records: proven, .. }, Asked::Range { low, high, reverse, more, .. }) => {
             // The answer says that more records follow, so the range must not end at its last
             // record.
-            let goes_on = !*more || successor(records).as_deref() != *high;
-            ensure(goes_on, "the proof ends elsewhere than the answer")?;
+            let ends = if *reverse {
+                records.last().is_none_or(|last| last.key == *low)
+            } else {
+                successor(records).as_deref() == *high
+            };
+            ensure(!(*more && ends), "the proof ends elsewhere than the answer")?;
             ensure(proven.len() == records.len(), "the answer is not the proven range")?;
+            let mut records: Vec<_> = records.iter().collect();
+            if *reverse {
+                records.reverse();
+            }
             proven.iter().zip(records).try_for_each(|(proven, record)| check_record(Some(proven), record))
         }
         _ => Err(Error::Untrusted("the proof answers another question")),

@@ -1,7 +1,7 @@
 //! Entries of a version's journal: its batches and appends in order, then the heads of its ledgers,
 //! then its events (`docs/verification.md` section 8).
 
-use alloc::vec::Vec;
+use alloc::{collections::BTreeMap, vec::Vec};
 
 use coppice_types::{
     Digest, LedgerId, SessionId, ShardId,
@@ -9,7 +9,8 @@ use coppice_types::{
 };
 
 use crate::{
-    hash::{RecordBody, journal_leaf_hash},
+    hash::{RecordBody, journal_leaf_hash, operation_list_hash},
+    header::Header,
     ledgers::Signed,
     merkle,
 };
@@ -278,6 +279,39 @@ pub fn decode_operations(bytes: &[u8]) -> Result<Vec<(Vec<u8>, RecordBody)>, Err
     }
     input.finish()?;
     Ok(operations)
+}
+
+/// What a version wrote, by its whole journal: each key with the last body that an entry gave it.
+/// `entries` and the operation lists of each shard are encoded, and in the order of the journal. A
+/// body names a value by its length and hash.
+///
+/// # Errors
+/// If the entries are not those of the header, or the lists are not those of the entries.
+pub fn written<B: AsRef<[u8]>>(
+    header: &Header,
+    entries: &[B],
+    lists: &BTreeMap<ShardId, Vec<B>>,
+) -> Result<BTreeMap<Vec<u8>, RecordBody>, Error> {
+    let decoded = entries.iter().map(|entry| Entry::decode(entry.as_ref())).collect::<Result<Vec<_>, _>>()?;
+    if decoded.len() != header.journal_leaves as usize || journal_root(&decoded) != header.journal_root {
+        return Err(Error::Malformed("entries of another journal"));
+    }
+    let mut left: BTreeMap<ShardId, core::slice::Iter<'_, B>> =
+        lists.iter().map(|(shard, lists)| (*shard, lists.iter())).collect();
+    let mut written = BTreeMap::new();
+    for (shard, hash) in decoded.iter().filter_map(Entry::writes).flatten() {
+        let list =
+            left.get_mut(shard).and_then(Iterator::next).ok_or(Error::Malformed("an operation list is missing"))?;
+        let operations = decode_operations(list.as_ref())?;
+        if operation_list_hash(operations.iter().map(|(key, body)| (&key[..], *body))) != *hash {
+            return Err(Error::Malformed("an operation list of another batch"));
+        }
+        written.extend(operations);
+    }
+    if left.values_mut().any(|left| left.next().is_some()) {
+        return Err(Error::Malformed("an operation list of no batch"));
+    }
+    Ok(written)
 }
 
 /// The journal root, which the version's header carries.

@@ -53,6 +53,8 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest life of a pin.
 const PIN_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The right to call it is the right to read journals, and the keys of ledgers of members.
+const JOURNAL: &str = "/coppice.v1.Ledger/Journal";
 /// The kind number of the header of a key change.
 const KEY_KIND: u8 = 6;
 
@@ -283,7 +285,7 @@ impl Ledger for Api {
     async fn range(&self, request: Request<v1::RangeRequest>) -> Answer<Self::RangeStream> {
         if request.get_ref().without_values {
             // The records of ledgers are not for readers, even without their values.
-            may_also(request.extensions(), "/coppice.v1.Ledger/Journal")?;
+            may_also(request.extensions(), JOURNAL)?;
         }
         let (reads, request) = (self.reads.by(&quotas::caller(&request)), request.into_inner());
         stream(move |sink| async move { reads.range(&request, &sink).await })
@@ -346,6 +348,11 @@ impl Ledger for Api {
         if wanted.want_changed_keys || wanted.want_changed_values {
             // The right to read the log does not include the right to read records.
             may_also(request.extensions(), "/coppice.v1.Ledger/Diff")?;
+        }
+        if wanted.want_journal {
+            // A journal names keys, and those of ledgers of members are for auditors.
+            let ledgers = self.intake.log.any_view().await?.genesis.params.ledgers;
+            may_also(request.extensions(), if ledgers { JOURNAL } else { "/coppice.v1.Ledger/Diff" })?;
         }
         let slot = if wanted.follow { Some(self.intake.quotas.follows.take(&quotas::caller(&request))?) } else { None };
         let (reads, request) = (self.reads.clone(), request.into_inner());

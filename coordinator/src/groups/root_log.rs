@@ -20,7 +20,7 @@ use coppice_verify::{checkpoint::origin, hash::journal_leaf_hash, merkle::mth};
 use tokio::{sync::OnceCell, time::Instant};
 use tonic::Status;
 
-use super::{attested::Attested, keys::KeyRing, places::Places, root::Root, wire, wire::View};
+use super::{attested::Attested, keys::KeyRing, lists::NewestLists, places::Places, root::Root, wire, wire::View};
 use crate::{
     lock::held,
     plan::{Leaves, Refusal},
@@ -62,6 +62,7 @@ pub struct RootLog {
     sign_timeout: Duration,
     /// Entries of the log, as far as this coordinator knows. Never shrinks.
     size: watch::Sender<u64>,
+    pub newest_lists: NewestLists,
     remembered: Remembered,
 }
 
@@ -86,8 +87,8 @@ struct Remembered {
 impl RootLog {
     /// A root log without any knowledge of its content yet.
     pub fn new(root: Root, keys: Arc<KeyRing>, attested: Arc<Attested>, sign_timeout: Duration) -> Self {
-        let (size, remembered) = (watch::Sender::new(0), Remembered::default());
-        Self { root, keys, attested, sign_timeout, size, remembered }
+        let (size, newest_lists, remembered) = (watch::Sender::new(0), NewestLists::default(), Remembered::default());
+        Self { root, keys, attested, sign_timeout, size, newest_lists, remembered }
     }
 
     /// Fetches a linearizable view of the root group, and remembers it for `stale_ok`.

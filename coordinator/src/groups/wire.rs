@@ -68,8 +68,8 @@ pub fn operation_out(write: &Write) -> v1::Operation {
 pub fn prepare_out(
     shard: ShardId,
     plan: &ShardPlan,
-    stamp: Stamp,
-    attempt: u64,
+    journal: Vec<Bytes>,
+    (stamp, attempt): (Stamp, u64),
     context: v1::ShardContext,
 ) -> v1::PrepareRequest {
     v1::PrepareRequest {
@@ -80,7 +80,7 @@ pub fn prepare_out(
         base: Some(convert::to_state(plan.base)),
         merges: plan.merge.iter().map(convert::to_merge).collect(),
         operations: plan.writes.iter().map(operation_out).collect(),
-        journal: plan.journal.iter().map(|list| Bytes::copy_from_slice(list)).collect(),
+        journal,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use bytes::Bytes;
 use coppice_types::{Digest, MergeName, SessionCommit, ShardId, ShardState, Stamp, Version, codec::Writer};
 use coppice_verify::{
     anchor::{Anchor, Stamps},
@@ -21,6 +22,9 @@ use super::{
     request::{Request, Write},
 };
 
+/// The encoded operation lists of a version by shard, in the order of the version's batches.
+pub type ShardLists = BTreeMap<ShardId, Vec<Bytes>>;
+
 /// The content of one shard's prepare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardPlan {
@@ -30,8 +34,8 @@ pub struct ShardPlan {
     pub merge: Option<MergeName>,
     /// The folded writes, in key order.
     pub writes: Vec<Write>,
-    /// Encoded operation lists of the batches, if journals are kept.
-    pub journal: Vec<Vec<u8>>,
+    /// Encoded operation lists of the batches.
+    pub lists: Vec<Bytes>,
 }
 
 /// A version that was formed: its batches, and a prepare for each touched shard.
@@ -75,6 +79,8 @@ pub struct Commit {
     pub changed: Vec<StateLeaf>,
     /// Encoded journal entries.
     pub journal: Vec<Vec<u8>>,
+    /// The encoded operation lists to which the entries commit.
+    pub lists: ShardLists,
     /// Session, number, batch hash and journal index of each batch that has a session.
     pub sessions: Vec<SessionCommit>,
 }
@@ -108,7 +114,6 @@ impl Plan {
         draft: &Draft,
         leaves: &Leaves,
         merges: &BTreeMap<ShardId, MergeName>,
-        journals_kept: bool,
     ) -> Self {
         let requests = batches.iter().filter_map(|batch| batch.append.as_ref());
         let appends = requests.zip(&draft.appended).map(|(request, appended)| Part::append(request, appended, leaves));
@@ -117,14 +122,13 @@ impl Plan {
             Self { stamp, judged_ms: draft.now_ms, batches, appends, heads: heads.collect(), shards: BTreeMap::new() };
         let mut shards = BTreeMap::new();
         for leaf in leaves.all() {
-            let lists: Vec<&Vec<Write>> = plan.writes().filter_map(|writes| writes.get(&leaf.shard)).collect();
-            if lists.is_empty() {
+            let batches: Vec<&Vec<Write>> = plan.writes().filter_map(|writes| writes.get(&leaf.shard)).collect();
+            if batches.is_empty() {
                 continue;
             }
-            let journal = if journals_kept { lists.iter().map(|list| encode_list(list)).collect() } else { Vec::new() };
-            let writes = fold(lists.into_iter());
-            let merge = merges.get(&leaf.shard).cloned();
-            shards.insert(leaf.shard, ShardPlan { base: state_of(leaf), merge, writes, journal });
+            let lists = batches.iter().map(|batch| encode_list(batch).into()).collect();
+            let (writes, merge) = (fold(batches.into_iter()), merges.get(&leaf.shard).cloned());
+            shards.insert(leaf.shard, ShardPlan { base: state_of(leaf), merge, writes, lists });
         }
         let routed = plan.writes().flat_map(BTreeMap::keys).all(|shard| shards.contains_key(shard));
         assert!(routed, "batches are routed by the leaves in force");
@@ -164,6 +168,7 @@ impl Plan {
         Commit {
             changed,
             journal: journal.iter().map(Entry::encode).collect(),
+            lists: self.shards.iter().map(|(shard, part)| (*shard, part.lists.clone())).collect(),
             sessions: self.sessions(),
             ..Commit::of(header, tail.epochs.clone(), leaves)
         }
@@ -271,6 +276,7 @@ impl Commit {
             tail: LogTail { header, hash, epochs, leaves },
             changed: Vec::new(),
             journal: Vec::new(),
+            lists: ShardLists::new(),
             sessions: Vec::new(),
         }
     }

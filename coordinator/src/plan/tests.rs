@@ -140,13 +140,13 @@ fn waiting_batches_share_a_version_and_the_last_write_of_a_key_wins() {
     ];
     assert_eq!(World::new().form(&waiting).verdicts, vec![Verdict::Taken; 3]);
     let tail = tail();
-    let plan = Plan::new(tail.next_stamp(), waiting.to_vec(), &Draft::default(), &tail.leaves, &BTreeMap::new(), true);
+    let plan = Plan::new(tail.next_stamp(), waiting.to_vec(), &Draft::default(), &tail.leaves, &BTreeMap::new());
     let writes: Vec<_> = plan.shards[&ShardId(0)].writes.iter().map(value).collect();
     assert_eq!(writes, [("a", Some("2")), ("b", Some("4"))]);
     assert_eq!(plan.shards[&ShardId(1)].writes.len(), 1);
-    assert_eq!(plan.shards[&ShardId(0)].journal.len(), 3, "every batch keeps its own operation list");
-    for (batch, list) in waiting.iter().zip(&plan.shards[&ShardId(0)].journal) {
-        let tagged: Vec<u8> = [&[0x1a], list.as_slice()].concat();
+    assert_eq!(plan.shards[&ShardId(0)].lists.len(), 3, "every batch keeps its own operation list");
+    for (batch, list) in waiting.iter().zip(&plan.shards[&ShardId(0)].lists) {
+        let tagged: Vec<u8> = [&[0x1a], &list[..]].concat();
         assert_eq!(hash::sha256(&tagged), batch.list_hashes[&ShardId(0)]);
     }
 }
@@ -405,7 +405,7 @@ fn headers_follow_the_rules_of_the_log() {
     let merge = MergeName { inputs: vec![Digest([3; 32]), Digest([4; 32])], output: Digest([5; 32]) };
     let waiting = vec![in_session(batch([put("a", "1")], []), 1), admit(batch([put("a", "2")], []))];
     let merges = BTreeMap::from([(ShardId(0), merge.clone()), (ShardId(1), merge)]);
-    let plan = Plan::new(tail.next_stamp(), waiting.clone(), &Draft::default(), &tail.leaves, &merges, false);
+    let plan = Plan::new(tail.next_stamp(), waiting.clone(), &Draft::default(), &tail.leaves, &merges);
     assert_eq!(plan.shards.len(), 1, "an untouched shard's merge waits");
     let commit = plan.commit(&BTreeMap::from([(ShardId(0), Digest([9; 32]))]), &tail, 500);
     let header = Header::decode(&commit.header).expect("headers are canonical");
@@ -427,7 +427,6 @@ fn headers_follow_the_rules_of_the_log() {
         &Draft::default(),
         &commit.tail.leaves,
         &merges,
-        false,
     );
     let second = empty.commit(&BTreeMap::new(), &commit.tail, 2_000);
     second.tail.header.check_follows(&header).expect("it follows");
@@ -445,7 +444,6 @@ fn rollback_and_prune_are_headers_that_follow_the_rules_of_the_log() {
             &Draft::default(),
             &at.leaves,
             &BTreeMap::new(),
-            false,
         );
         at = plan.commit(&BTreeMap::from([(ShardId(0), Digest([number; 32]))]), &at, 2_000).tail;
         leaves.push(at.leaves.clone());
@@ -461,14 +459,8 @@ fn rollback_and_prune_are_headers_that_follow_the_rules_of_the_log() {
     let pruned = rolled.tail.admin(&Admin::Prune { boundary: Version(1) }, "someone", "because", 3_000);
     pruned.tail.header.check_follows(&rolled.tail.header).expect("it follows");
     assert_eq!(pruned.tail.header.admin_sequence, 2);
-    let plan = Plan::new(
-        pruned.tail.next_stamp(),
-        Vec::new(),
-        &Draft::default(),
-        &pruned.tail.leaves,
-        &BTreeMap::new(),
-        false,
-    );
+    let plan =
+        Plan::new(pruned.tail.next_stamp(), Vec::new(), &Draft::default(), &pruned.tail.leaves, &BTreeMap::new());
     let next = plan.commit(&BTreeMap::new(), &pruned.tail, 3_000);
     assert_eq!(next.tail.header.stamp, Stamp::new(1, 2));
     next.tail.header.check_follows(&pruned.tail.header).expect("it follows");

@@ -5,7 +5,10 @@
 //! If a rollback or prune removes a state while the stream runs, the stream ends with a refusal.
 //! The client can continue from there with another stream.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_map};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque, btree_map},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use coppice_proto::v1::{self, read_root_request::Read};
@@ -20,7 +23,10 @@ use super::{
     pages::Pages,
     reads::{Located, Reads, Sink, send},
 };
-use crate::{groups::wire, plan::Refusal};
+use crate::{
+    groups::wire::{self, View},
+    plan::Refusal,
+};
 
 /// How many headers are read at a time.
 const HEADERS: u32 = 64;
@@ -55,6 +61,16 @@ impl Lists {
 
 fn missing(version: Version) -> Status {
     Refusal::new(Reason::Corrupted, format!("a shard has no journal of version {version}")).into()
+}
+
+/// The shards that these journal entries write to.
+fn touched(entries: &[Bytes]) -> Result<BTreeSet<ShardId>, Status> {
+    let mut touched = BTreeSet::new();
+    for entry in entries {
+        let entry = Entry::decode(entry).map_err(|_| wire::broken("journal entry"))?;
+        touched.extend(entry.writes().into_iter().flatten().map(|(shard, _)| *shard));
+    }
+    Ok(touched)
 }
 
 impl Reads {
@@ -102,6 +118,40 @@ impl Reads {
         Ok(())
     }
 
+    /// Sends a watcher the journal of a commit that stands, in parts. Returns whether its operation
+    /// lists are gone.
+    pub(super) async fn send_watched(
+        &self,
+        view: &Arc<View>,
+        (header, bytes): (&Header, &Bytes),
+        sink: &Sink<v1::WatchHeadsResponse>,
+    ) -> Result<bool, Status> {
+        let part = |shard: ShardId, entries: Vec<Bytes>, lists| v1::WatchHeadsResponse {
+            header: bytes.clone(),
+            continued: true,
+            journal: Some(v1::WatchedJournal { entries, shard: shard.0, lists }),
+            ..v1::WatchHeadsResponse::default()
+        };
+        let (sequence, version) = (header.sequence.0, header.stamp.version);
+        let entries = self.log.entries(sequence, bytes).await?;
+        send(sink, part(ShardId(0), entries.to_vec(), Vec::new())).await?;
+        if let Some(lists) = self.log.newest_lists.of(sequence, &header.hash()) {
+            for (shard, lists) in &*lists {
+                send(sink, part(*shard, Vec::new(), lists.clone())).await?;
+            }
+            return Ok(false);
+        }
+        if !view.genesis.params.journals_kept {
+            return Ok(true);
+        }
+        let located = self.locate_in(view.clone(), None, false).await?;
+        for shard in touched(&entries)? {
+            let lists = self.lists(&located, shard, version, version)?.of(version).await?;
+            send(sink, part(shard, Vec::new(), lists)).await?;
+        }
+        Ok(false)
+    }
+
     async fn send_version(
         &self,
         located: &Located,
@@ -111,11 +161,7 @@ impl Reads {
         entries: Vec<Bytes>,
         sink: &Sink<v1::JournalResponse>,
     ) -> Result<(), Status> {
-        let mut touched = BTreeSet::new();
-        for entry in &entries {
-            let entry = Entry::decode(entry).map_err(|_| wire::broken("journal entry"))?;
-            touched.extend(entry.writes().into_iter().flatten().map(|(shard, _)| *shard));
-        }
+        let touched = touched(&entries)?;
         let message = v1::JournalResponse { header: bytes.clone(), entries, ..v1::JournalResponse::default() };
         send(sink, message).await?;
         for shard in touched {

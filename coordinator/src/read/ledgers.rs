@@ -463,7 +463,7 @@ impl Reads {
         let located = self.locate_list(&read).await?;
         let mut left = if request.limit == 0 { u32::MAX } else { request.limit };
         for index in located.leaves.overlapping(&low, Some(&name_end())) {
-            let mut pages = self.scan_range(&located, index, (&low, Some(&name_end())), u32::MAX, false);
+            let mut pages = self.scan_range(&located, index, (&low, Some(&name_end())), (u32::MAX, false), false);
             while let Some(page) = pages.next().await? {
                 for record in self.seen(&located, page.records, sight).await? {
                     if left == 0 {
@@ -519,7 +519,7 @@ impl Reads {
         let (low, high) = (member_key(ledger, MemberId::default()), member_end(ledger));
         let mut left = if request.limit == 0 { u32::MAX } else { request.limit };
         for index in located.leaves.overlapping(&low, Some(&high)) {
-            let mut pages = self.scan_range(&located, index, (&low, Some(&high)), u32::MAX, false);
+            let mut pages = self.scan_range(&located, index, (&low, Some(&high)), (u32::MAX, false), false);
             while let Some(page) = pages.next().await? {
                 for record in page.records {
                     if left == 0 {

@@ -63,6 +63,12 @@ fn after(request: &v1::ShardScanRequest, page: &v1::ShardScanResponse) -> Option
     // A scan ends when its limit is reached; 0 means no limit.
     let less = |limit: u32| if limit == 0 { Some(0) } else { limit.checked_sub(count).filter(|left| *left > 0) };
     let scan = match request.scan.clone()? {
+        Scan::Range(scan) if scan.reverse => {
+            let last = &page.records.last()?.key;
+            let begin = scan.from.as_ref().or(scan.high.as_ref());
+            let from = (*last >= scan.low && begin.is_none_or(|begin| last < begin)).then(|| last.clone())?;
+            Scan::Range(v1::RangeScan { from: Some(from), limit: less(scan.limit)?, ..scan })
+        }
         Scan::Range(scan) => {
             let last = &page.records.last()?.key;
             let begin = scan.from.as_ref().unwrap_or(&scan.low);
@@ -111,6 +117,16 @@ mod tests {
         assert_eq!(next(&range, records(vec![record("a", 1)])), None, "it lies below the page");
         assert_eq!(next(&range, records(Vec::new())), None);
         assert_eq!(next(&range, records(vec![record("c", 1), record("d", 1)])), None, "the limit is reached");
+        let back = v1::RangeScan { low: "b".into(), limit: 2, reverse: true, ..v1::RangeScan::default() };
+        let below = v1::RangeScan { from: Some("c".into()), limit: 1, ..back.clone() };
+        assert_eq!(next(&Scan::Range(back.clone()), records(vec![record("c", 1)])), Some(Scan::Range(below.clone())));
+        let ended = "it does not go back";
+        assert_eq!(next(&Scan::Range(below.clone()), records(vec![record("c", 1)])), None, "{ended}");
+        assert_eq!(
+            next(&Scan::Range(v1::RangeScan { limit: 9, ..below }), records(vec![record("a", 1)])),
+            None,
+            "{ended}"
+        );
         let history = |below| Scan::History(v1::HistoryScan { key: "k".into(), limit: 0, below });
         assert_eq!(next(&history(None), records(vec![record("k", 9), record("k", 7)])), Some(history(Some(7))));
         assert_eq!(next(&history(Some(7)), records(vec![record("k", 7)])), None);

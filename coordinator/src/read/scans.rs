@@ -22,7 +22,7 @@ use super::{
     reads::{Located, PAUSE, Reads, Sink, check_size, checked_proof, send},
 };
 use crate::{
-    groups::wire,
+    groups::wire::{self, View},
     plan::{Refusal, check_key, check_open, state_of},
 };
 
@@ -34,25 +34,29 @@ impl Reads {
     pub async fn range(&self, request: &v1::RangeRequest, sink: &Sink<v1::RangeResponse>) -> Result<(), Status> {
         let read = request.read.unwrap_or_default();
         let (low, high) = (&request.low, request.high.as_deref());
-        let with_values = !request.without_values;
+        let (with_values, reverse) = (!request.without_values, request.reverse);
         let mut left = if request.limit == 0 { u32::MAX } else { request.limit };
         let begin = self.begin_scan(&read, |located| {
             check_range(low, high, &located.view.genesis.params)?;
             if with_values {
                 check_open(low, &located.view.genesis.params)?;
             }
-            let leaf = &located.leaves.all()[located.leaves.index_of(low)];
-            Ok((leaf, range_scan(leaf, low, high, left, false)))
+            let shards = located.leaves.overlapping(low, high);
+            let index = if reverse { shards.end.saturating_sub(1) } else { shards.start };
+            let leaf = &located.leaves.all()[index];
+            Ok((leaf, range_scan(leaf, (low, high), (left, reverse), false)))
         });
         let (located, first) = begin.await?;
         let mut first = Some(first);
         let shards = located.leaves.overlapping(low, high);
+        let shards: Box<dyn Iterator<Item = usize> + Send> =
+            if reverse { Box::new(shards.rev()) } else { Box::new(shards) };
         let mut more = false;
         let mut last_key: Option<Bytes> = None;
         for index in shards {
             // When the limit is reached, one more record is read to learn whether there are more.
             let probe = left == 0;
-            let rest = || self.scan_range(&located, index, (low, high), left.max(1), false);
+            let rest = || self.scan_range(&located, index, (low, high), (left.max(1), reverse), false);
             let mut pages = first.take().unwrap_or_else(rest);
             while let Some(message) = pages.next().await? {
                 more |= message.end.as_ref().is_some_and(|end| end.more) || (probe && !message.records.is_empty());
@@ -70,12 +74,13 @@ impl Reads {
             }
         }
         let proof = if read.want_proof {
-            let high = match last_key {
+            let (low, high) = match last_key {
+                Some(last) if more && reverse => (last, request.high.clone()),
                 // The smallest key above the last record.
-                Some(last) if more => Some(Bytes::from([&last[..], &[0]].concat())),
-                _ => request.high.clone(),
+                Some(last) if more => (low.clone(), Some(Bytes::from([&last[..], &[0]].concat()))),
+                _ => (low.clone(), request.high.clone()),
             };
-            self.prove_range(&located, (&request.low, high.as_deref()), with_values).await?
+            self.prove_range(&located, (&low, high.as_deref()), with_values).await?
         } else {
             Bytes::new()
         };
@@ -83,17 +88,18 @@ impl Reads {
         send(sink, v1::RangeResponse { records: Vec::new(), end: Some(end) }).await
     }
 
-    /// The pages of the part of a range that lies in a shard.
+    /// The pages of the part of a range that lies in a shard: at most as many records, from the
+    /// upper end if they are wanted in reverse.
     pub(super) fn scan_range(
         &self,
         located: &Located,
         index: usize,
-        (low, high): (&[u8], Option<&[u8]>),
-        limit: u32,
+        range: (&[u8], Option<&[u8]>),
+        limit: (u32, bool),
         want_proof: bool,
     ) -> Pages {
         let leaf = &located.leaves.all()[index];
-        self.scan(located, leaf, range_scan(leaf, low, high, limit, want_proof))
+        self.scan(located, leaf, range_scan(leaf, range, limit, want_proof))
     }
 
     /// Starts the first scan of a stream. Until it answers, nothing has been sent, so each attempt
@@ -143,7 +149,7 @@ impl Reads {
         let mut values = Vec::new();
         let mut size = 0;
         for index in located.leaves.overlapping(low, high) {
-            let mut pages = self.scan_range(located, index, (low, high), u32::MAX, true);
+            let mut pages = self.scan_range(located, index, (low, high), (u32::MAX, false), true);
             let mut trees = Bytes::new();
             while let Some(message) = pages.next().await? {
                 if with_values {
@@ -276,6 +282,9 @@ impl Reads {
         request: &v1::WatchHeadsRequest,
         sink: &Sink<v1::WatchHeadsResponse>,
     ) -> Result<(), Status> {
+        if request.want_journal && request.follow {
+            self.check_shows_lists(&*self.log.any_view().await?)?;
+        }
         let mut next = request.from_sequence;
         let mut grown = self.log.watch_size();
         loop {
@@ -309,6 +318,16 @@ impl Reads {
         }
     }
 
+    /// Refuses a watcher of journals where the ledger does not keep them, unless this coordinator
+    /// leads: then it knows the newest.
+    fn check_shows_lists(&self, view: &View) -> Result<(), Status> {
+        if view.genesis.params.journals_kept || self.shown.leads() {
+            return Ok(());
+        }
+        let message = "the ledger keeps no journals, so the coordinator that leads alone shows the newest";
+        Err(Refusal::new(Reason::NotLeader, message).into())
+    }
+
     async fn watch_one(
         &self,
         request: &v1::WatchHeadsRequest,
@@ -316,9 +335,21 @@ impl Reads {
         sink: &Sink<v1::WatchHeadsResponse>,
     ) -> Result<(), Status> {
         let parsed = wire::header_in(header)?;
-        let wanted = request.want_changed_keys || request.want_changed_values;
-        let message = v1::WatchHeadsResponse { header: header.clone(), ..v1::WatchHeadsResponse::default() };
-        if wanted && parsed.body == Body::Commit {
+        let mut message = v1::WatchHeadsResponse { header: header.clone(), ..v1::WatchHeadsResponse::default() };
+        if parsed.body != Body::Commit {
+            return send(sink, message).await;
+        }
+        if request.want_journal {
+            let view = self.log.view().await?;
+            if !view.tail.epochs.stands(parsed.stamp) {
+                return send(sink, v1::WatchHeadsResponse { rolled_back: true, ..message }).await;
+            }
+            message.lists_gone = self.send_watched(&view, (&parsed, header), sink).await?;
+            if message.lists_gone && request.follow {
+                self.check_shows_lists(&view)?;
+            }
+        }
+        if request.want_changed_keys || request.want_changed_values {
             let view = self.log.view().await?;
             let newer = match self.locate_in(view.clone(), Some(parsed.stamp), false).await {
                 Ok(newer) => newer,
@@ -357,7 +388,12 @@ fn scan_request(located: &Located, leaf: &StateLeaf, scan: Scan) -> v1::ShardSca
 }
 
 /// The scan of the part of a range that lies in a shard.
-fn range_scan(leaf: &StateLeaf, low: &[u8], high: Option<&[u8]>, limit: u32, want_proof: bool) -> Scan {
+fn range_scan(
+    leaf: &StateLeaf,
+    (low, high): (&[u8], Option<&[u8]>),
+    (limit, reverse): (u32, bool),
+    want_proof: bool,
+) -> Scan {
     let (low, high) = clip(leaf, low, high);
     Scan::Range(v1::RangeScan {
         low: Bytes::copy_from_slice(low),
@@ -365,6 +401,7 @@ fn range_scan(leaf: &StateLeaf, low: &[u8], high: Option<&[u8]>, limit: u32, wan
         limit: if limit == u32::MAX { 0 } else { limit },
         want_proof,
         from: None,
+        reverse,
     })
 }
 

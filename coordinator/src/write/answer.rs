@@ -114,6 +114,7 @@ impl Deciding {
         if planted(Bug::FinalizedBeforeAppend) {
             tell(&mut outcome, Outcome::Committed);
         }
+        log.newest_lists.note(commit.tail.header.sequence.0, commit.tail.hash, commit.lists.clone());
         match log.root.append(&commit, term).await {
             Decision::Committed { size, root, path } => {
                 let appended = Instant::now();

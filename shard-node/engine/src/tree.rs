@@ -1,8 +1,10 @@
-//! One copy-on-write Merkle B+-tree: lookups are here, walks in [`cursor`], changes in [`apply`],
+//! One copy-on-write Merkle B+-tree: lookups are here, walks in [`cursor`]
+//! and [`backward`], changes in [`apply`],
 //! merges in [`merge`] with their reads in [`lots`], and bulk building in [`build`].
 
 pub(crate) mod active;
 pub(crate) mod apply;
+pub(crate) mod backward;
 pub(crate) mod build;
 pub(crate) mod cursor;
 pub(crate) mod found;

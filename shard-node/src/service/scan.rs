@@ -35,8 +35,16 @@ fn left(limit: u32) -> usize {
 }
 
 fn range(view: &View<'_>, scan: &v1::RangeScan) -> Result<v1::ShardScanResponse, Refusal> {
-    let (from, high, left) = (scan.from.as_ref().unwrap_or(&scan.low), scan.high.as_deref(), left(scan.limit));
-    let part = view.range_part(from, high, left.min(PAGE_RECORDS_MAX), SCAN_CHUNK_BYTES, true);
+    let (high, left) = (scan.high.as_deref(), left(scan.limit));
+    let (records_max, from) = (left.min(PAGE_RECORDS_MAX), scan.from.as_deref());
+    let part = if scan.reverse {
+        if scan.want_proof {
+            return Err(Refusal::new(Reason::InvalidArgument, "a range in reverse has no proof"));
+        }
+        view.range_back(&scan.low, from.or(high), records_max, SCAN_CHUNK_BYTES, true)
+    } else {
+        view.range_part(from.unwrap_or(&scan.low), high, records_max, SCAN_CHUNK_BYTES, true)
+    };
     let RangePage { records, more } = part.map_err(refused)?;
     let is_last = !more || records.len() == left;
     let mut end = is_last.then(|| v1::ScanEnd { trees: Bytes::new(), more });

@@ -72,6 +72,9 @@ pub struct Range {
     /// At most this many records.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
+    /// Begin with the last key; with --limit, read the last records.
+    #[arg(long)]
+    pub reverse: bool,
     #[command(flatten)]
     pub at: At,
     /// Write a proof that the range has these records and no others; `-` for standard output.

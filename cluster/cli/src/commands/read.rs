@@ -81,6 +81,7 @@ pub async fn range(client: &Client, args: &Range, trusting: bool, output: Output
         limit: args.limit.unwrap_or(0),
         read: Some(read_options(&args.at, args.proof.is_some(), args.cosigned)?),
         without_values: false,
+        reverse: args.reverse,
     };
     let mut table = Table::new(output, if args.keys_only { &["KEY"] } else { &["KEY", "VALUE"] });
     if trusting {
@@ -141,13 +142,17 @@ fn range_end(
 ) -> Result<(), Failure> {
     save(args.proof.as_deref(), &end.proof)?;
     let at = end.read_at.ok_or(Error::Malformed("no version"))?;
+    let bound = if args.reverse { "HIGH" } else { "LOW" };
     let next = end.more.then(|| {
-        last_key.push(0);
+        if !args.reverse {
+            last_key.push(0);
+        }
         format!("0x{}", hex::encode(&last_key))
     });
-    let object = json!({ "records": records, "more": next.is_some(), "next_low": next, "epoch": at.epoch, "version": at.version });
+    let mut object = json!({ "records": records, "more": next.is_some(), "epoch": at.epoch, "version": at.version });
+    object[if args.reverse { "next_high" } else { "next_low" }] = json!(next);
     output.note(&object, || {
-        let more = next.map_or_else(String::new, |next| format!("; more records follow, from LOW {next}"));
+        let more = next.map_or_else(String::new, |next| format!("; more records follow, from {bound} {next}"));
         format!("{} at version {}{more}", text::count(records, "record"), version(at))
     });
     Ok(())

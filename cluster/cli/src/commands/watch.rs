@@ -56,6 +56,7 @@ pub async fn watch(client: &Client, args: &Watch, output: Output) -> Result<(), 
         follow: true,
         want_changed_keys: true,
         want_changed_values: args.values,
+        want_journal: false,
     };
     let mut stream = client.watch(request).await?;
     let mut table = Table::new(output, &["VERSION", "TIME", "", "KEY", "VALUE"]).live(true);

@@ -98,7 +98,7 @@ impl Scene {
         let at = v1::Stamp { epoch: 0, version: 3 };
         let proof =
             self.ledger.prove_range(Stamp::new(0, 3), proven.0, Some(proven.1), true).encode().expect("a small file");
-        let question = Asked::Range { low: asked.0, high: Some(asked.1), limit: asked.2, more };
+        let question = Asked::Range { low: asked.0, high: Some(asked.1), limit: asked.2, reverse: false, more };
         let options = v1::ReadOptions::default();
         let read = Read { question, options: &options, records, read_at: Some(&at), file: &decoded(&proof)?, seen: 0 };
         check_read(&self.logs, &Keys::new(self.key.clone()), None, &read).map(drop)

@@ -1409,6 +1409,9 @@ type RangeRequest struct {
 	// Gives keys and the versions of their changes alone, and a proof of these. For an auditor the
 	// range may then begin with reserved keys.
 	WithoutValues bool `protobuf:"varint,5,opt,name=without_values,json=withoutValues,proto3" json:"without_values,omitempty"`
+	// Begins at the upper end: keys descend, and a limit keeps the largest ones. A proof is of the
+	// range from the last record on.
+	Reverse       bool `protobuf:"varint,6,opt,name=reverse,proto3" json:"reverse,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1474,6 +1477,13 @@ func (x *RangeRequest) GetRead() *ReadOptions {
 func (x *RangeRequest) GetWithoutValues() bool {
 	if x != nil {
 		return x.WithoutValues
+	}
+	return false
+}
+
+func (x *RangeRequest) GetReverse() bool {
+	if x != nil {
+		return x.Reverse
 	}
 	return false
 }
@@ -2151,8 +2161,13 @@ type WatchHeadsRequest struct {
 	Follow            bool                   `protobuf:"varint,2,opt,name=follow,proto3" json:"follow,omitempty"`
 	WantChangedKeys   bool                   `protobuf:"varint,3,opt,name=want_changed_keys,json=wantChangedKeys,proto3" json:"want_changed_keys,omitempty"`
 	WantChangedValues bool                   `protobuf:"varint,4,opt,name=want_changed_values,json=wantChangedValues,proto3" json:"want_changed_values,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Asks for the journal of each commit, which shows all of its changes (docs/verification.md
+	// section 8). On a ledger with ledgers of members it is for auditors. Operation lists that are not
+	// kept are shown for the newest versions alone, by the coordinator that committed them; another
+	// one refuses to follow with NOT_LEADER.
+	WantJournal   bool `protobuf:"varint,5,opt,name=want_journal,json=wantJournal,proto3" json:"want_journal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchHeadsRequest) Reset() {
@@ -2213,6 +2228,13 @@ func (x *WatchHeadsRequest) GetWantChangedValues() bool {
 	return false
 }
 
+func (x *WatchHeadsRequest) GetWantJournal() bool {
+	if x != nil {
+		return x.WantJournal
+	}
+	return false
+}
+
 type WatchHeadsResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Header []byte                 `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
@@ -2222,7 +2244,13 @@ type WatchHeadsResponse struct {
 	Continued bool      `protobuf:"varint,3,opt,name=continued,proto3" json:"continued,omitempty"`
 	// Changes were asked for, but the commit has been rolled back, so they are not sent. The header
 	// of the rollback follows later in the stream.
-	RolledBack    bool `protobuf:"varint,4,opt,name=rolled_back,json=rolledBack,proto3" json:"rolled_back,omitempty"`
+	RolledBack bool `protobuf:"varint,4,opt,name=rolled_back,json=rolledBack,proto3" json:"rolled_back,omitempty"`
+	// For a commit, if asked for: its journal, in parts before the changes. First all entries, then
+	// the lists of each shard that it touched, by ascending shard id.
+	Journal *WatchedJournal `protobuf:"bytes,5,opt,name=journal,proto3" json:"journal,omitempty"`
+	// The journal was asked for, and the operation lists are no longer known: the entries alone are
+	// sent.
+	ListsGone     bool `protobuf:"varint,6,opt,name=lists_gone,json=listsGone,proto3" json:"lists_gone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2285,6 +2313,83 @@ func (x *WatchHeadsResponse) GetRolledBack() bool {
 	return false
 }
 
+func (x *WatchHeadsResponse) GetJournal() *WatchedJournal {
+	if x != nil {
+		return x.Journal
+	}
+	return nil
+}
+
+func (x *WatchHeadsResponse) GetListsGone() bool {
+	if x != nil {
+		return x.ListsGone
+	}
+	return false
+}
+
+// A part of a version's journal: its entries, or the lists of one shard.
+type WatchedJournal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Encoded journal entries, in order.
+	Entries [][]byte `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	Shard   uint32   `protobuf:"varint,2,opt,name=shard,proto3" json:"shard,omitempty"`
+	// The shard's operation lists, encoded, in the order of the version's batches.
+	Lists         [][]byte `protobuf:"bytes,3,rep,name=lists,proto3" json:"lists,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchedJournal) Reset() {
+	*x = WatchedJournal{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchedJournal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchedJournal) ProtoMessage() {}
+
+func (x *WatchedJournal) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchedJournal.ProtoReflect.Descriptor instead.
+func (*WatchedJournal) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *WatchedJournal) GetEntries() [][]byte {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *WatchedJournal) GetShard() uint32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *WatchedJournal) GetLists() [][]byte {
+	if x != nil {
+		return x.Lists
+	}
+	return nil
+}
+
 type GetCheckpointRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// If not 0, the answer has a standing proof file from this size to the newest size.
@@ -2298,7 +2403,7 @@ type GetCheckpointRequest struct {
 
 func (x *GetCheckpointRequest) Reset() {
 	*x = GetCheckpointRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[35]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2310,7 +2415,7 @@ func (x *GetCheckpointRequest) String() string {
 func (*GetCheckpointRequest) ProtoMessage() {}
 
 func (x *GetCheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[35]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2323,7 +2428,7 @@ func (x *GetCheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCheckpointRequest.ProtoReflect.Descriptor instead.
 func (*GetCheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{35}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetCheckpointRequest) GetOldSize() uint64 {
@@ -2350,7 +2455,7 @@ type GetCheckpointResponse struct {
 
 func (x *GetCheckpointResponse) Reset() {
 	*x = GetCheckpointResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[36]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2362,7 +2467,7 @@ func (x *GetCheckpointResponse) String() string {
 func (*GetCheckpointResponse) ProtoMessage() {}
 
 func (x *GetCheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[36]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2375,7 +2480,7 @@ func (x *GetCheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCheckpointResponse.ProtoReflect.Descriptor instead.
 func (*GetCheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{36}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetCheckpointResponse) GetCheckpoint() []byte {
@@ -2405,7 +2510,7 @@ type TimeRequest struct {
 
 func (x *TimeRequest) Reset() {
 	*x = TimeRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[37]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2417,7 +2522,7 @@ func (x *TimeRequest) String() string {
 func (*TimeRequest) ProtoMessage() {}
 
 func (x *TimeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[37]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2430,7 +2535,7 @@ func (x *TimeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeRequest.ProtoReflect.Descriptor instead.
 func (*TimeRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{37}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *TimeRequest) GetTimeMs() uint64 {
@@ -2473,7 +2578,7 @@ type TimeResponse struct {
 
 func (x *TimeResponse) Reset() {
 	*x = TimeResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[38]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2485,7 +2590,7 @@ func (x *TimeResponse) String() string {
 func (*TimeResponse) ProtoMessage() {}
 
 func (x *TimeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[38]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2498,7 +2603,7 @@ func (x *TimeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeResponse.ProtoReflect.Descriptor instead.
 func (*TimeResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{38}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *TimeResponse) GetStamp() *Stamp {
@@ -2564,7 +2669,7 @@ type PruneRequest struct {
 
 func (x *PruneRequest) Reset() {
 	*x = PruneRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[39]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2576,7 +2681,7 @@ func (x *PruneRequest) String() string {
 func (*PruneRequest) ProtoMessage() {}
 
 func (x *PruneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[39]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2589,7 +2694,7 @@ func (x *PruneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneRequest.ProtoReflect.Descriptor instead.
 func (*PruneRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{39}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PruneRequest) GetBefore() uint64 {
@@ -2633,7 +2738,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[40]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2645,7 +2750,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[40]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2658,7 +2763,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{40}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RollbackRequest) GetTo() uint64 {
@@ -2703,7 +2808,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[41]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2715,7 +2820,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[41]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2728,7 +2833,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{41}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RotateKeyRequest) GetVkey() string {
@@ -2767,7 +2872,7 @@ type AnchorRequest struct {
 
 func (x *AnchorRequest) Reset() {
 	*x = AnchorRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2779,7 +2884,7 @@ func (x *AnchorRequest) String() string {
 func (*AnchorRequest) ProtoMessage() {}
 
 func (x *AnchorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2792,7 +2897,7 @@ func (x *AnchorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnchorRequest.ProtoReflect.Descriptor instead.
 func (*AnchorRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{42}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{43}
 }
 
 type AnchorResponse struct {
@@ -2805,7 +2910,7 @@ type AnchorResponse struct {
 
 func (x *AnchorResponse) Reset() {
 	*x = AnchorResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2817,7 +2922,7 @@ func (x *AnchorResponse) String() string {
 func (*AnchorResponse) ProtoMessage() {}
 
 func (x *AnchorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2830,7 +2935,7 @@ func (x *AnchorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnchorResponse.ProtoReflect.Descriptor instead.
 func (*AnchorResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{43}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *AnchorResponse) GetHeader() []byte {
@@ -2859,7 +2964,7 @@ type GetIntervalRequest struct {
 
 func (x *GetIntervalRequest) Reset() {
 	*x = GetIntervalRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2871,7 +2976,7 @@ func (x *GetIntervalRequest) String() string {
 func (*GetIntervalRequest) ProtoMessage() {}
 
 func (x *GetIntervalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2884,7 +2989,7 @@ func (x *GetIntervalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetIntervalRequest.ProtoReflect.Descriptor instead.
 func (*GetIntervalRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{44}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GetIntervalRequest) GetEntry() isGetIntervalRequest_Entry {
@@ -2953,7 +3058,7 @@ type GetIntervalResponse struct {
 
 func (x *GetIntervalResponse) Reset() {
 	*x = GetIntervalResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2965,7 +3070,7 @@ func (x *GetIntervalResponse) String() string {
 func (*GetIntervalResponse) ProtoMessage() {}
 
 func (x *GetIntervalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2978,7 +3083,7 @@ func (x *GetIntervalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetIntervalResponse.ProtoReflect.Descriptor instead.
 func (*GetIntervalResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{45}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GetIntervalResponse) GetProof() []byte {
@@ -3001,7 +3106,7 @@ type AdminResponse struct {
 
 func (x *AdminResponse) Reset() {
 	*x = AdminResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3013,7 +3118,7 @@ func (x *AdminResponse) String() string {
 func (*AdminResponse) ProtoMessage() {}
 
 func (x *AdminResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3026,7 +3131,7 @@ func (x *AdminResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminResponse.ProtoReflect.Descriptor instead.
 func (*AdminResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{46}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *AdminResponse) GetHeader() []byte {
@@ -3070,7 +3175,7 @@ type VersionPin struct {
 
 func (x *VersionPin) Reset() {
 	*x = VersionPin{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3082,7 +3187,7 @@ func (x *VersionPin) String() string {
 func (*VersionPin) ProtoMessage() {}
 
 func (x *VersionPin) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3095,7 +3200,7 @@ func (x *VersionPin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionPin.ProtoReflect.Descriptor instead.
 func (*VersionPin) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{47}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *VersionPin) GetId() []byte {
@@ -3133,7 +3238,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3145,7 +3250,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3158,7 +3263,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{48}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *PinRequest) GetPinId() []byte {
@@ -3191,7 +3296,7 @@ type PinResponse struct {
 
 func (x *PinResponse) Reset() {
 	*x = PinResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3203,7 +3308,7 @@ func (x *PinResponse) String() string {
 func (*PinResponse) ProtoMessage() {}
 
 func (x *PinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3216,7 +3321,7 @@ func (x *PinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinResponse.ProtoReflect.Descriptor instead.
 func (*PinResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{49}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *PinResponse) GetPin() *VersionPin {
@@ -3235,7 +3340,7 @@ type UnpinRequest struct {
 
 func (x *UnpinRequest) Reset() {
 	*x = UnpinRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3247,7 +3352,7 @@ func (x *UnpinRequest) String() string {
 func (*UnpinRequest) ProtoMessage() {}
 
 func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3260,7 +3365,7 @@ func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinRequest.ProtoReflect.Descriptor instead.
 func (*UnpinRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{50}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *UnpinRequest) GetPinId() []byte {
@@ -3279,7 +3384,7 @@ type UnpinResponse struct {
 
 func (x *UnpinResponse) Reset() {
 	*x = UnpinResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3291,7 +3396,7 @@ func (x *UnpinResponse) String() string {
 func (*UnpinResponse) ProtoMessage() {}
 
 func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3304,7 +3409,7 @@ func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinResponse.ProtoReflect.Descriptor instead.
 func (*UnpinResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{51}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *UnpinResponse) GetFound() bool {
@@ -3322,7 +3427,7 @@ type ListPinsRequest struct {
 
 func (x *ListPinsRequest) Reset() {
 	*x = ListPinsRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3334,7 +3439,7 @@ func (x *ListPinsRequest) String() string {
 func (*ListPinsRequest) ProtoMessage() {}
 
 func (x *ListPinsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3347,7 +3452,7 @@ func (x *ListPinsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPinsRequest.ProtoReflect.Descriptor instead.
 func (*ListPinsRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{52}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{53}
 }
 
 type ListPinsResponse struct {
@@ -3359,7 +3464,7 @@ type ListPinsResponse struct {
 
 func (x *ListPinsResponse) Reset() {
 	*x = ListPinsResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3371,7 +3476,7 @@ func (x *ListPinsResponse) String() string {
 func (*ListPinsResponse) ProtoMessage() {}
 
 func (x *ListPinsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3384,7 +3489,7 @@ func (x *ListPinsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPinsResponse.ProtoReflect.Descriptor instead.
 func (*ListPinsResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{53}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListPinsResponse) GetPins() []*VersionPin {
@@ -3405,7 +3510,7 @@ type JournalRequest struct {
 
 func (x *JournalRequest) Reset() {
 	*x = JournalRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3417,7 +3522,7 @@ func (x *JournalRequest) String() string {
 func (*JournalRequest) ProtoMessage() {}
 
 func (x *JournalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3430,7 +3535,7 @@ func (x *JournalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalRequest.ProtoReflect.Descriptor instead.
 func (*JournalRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{54}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *JournalRequest) GetFromVersion() uint64 {
@@ -3464,7 +3569,7 @@ type JournalResponse struct {
 
 func (x *JournalResponse) Reset() {
 	*x = JournalResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3476,7 +3581,7 @@ func (x *JournalResponse) String() string {
 func (*JournalResponse) ProtoMessage() {}
 
 func (x *JournalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3489,7 +3594,7 @@ func (x *JournalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalResponse.ProtoReflect.Descriptor instead.
 func (*JournalResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{55}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *JournalResponse) GetHeader() []byte {
@@ -3531,7 +3636,7 @@ type TransferLeaderRequest struct {
 
 func (x *TransferLeaderRequest) Reset() {
 	*x = TransferLeaderRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3543,7 +3648,7 @@ func (x *TransferLeaderRequest) String() string {
 func (*TransferLeaderRequest) ProtoMessage() {}
 
 func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3556,7 +3661,7 @@ func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeaderRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{56}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *TransferLeaderRequest) GetGroup() string {
@@ -3581,7 +3686,7 @@ type TransferLeaderResponse struct {
 
 func (x *TransferLeaderResponse) Reset() {
 	*x = TransferLeaderResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3593,7 +3698,7 @@ func (x *TransferLeaderResponse) String() string {
 func (*TransferLeaderResponse) ProtoMessage() {}
 
 func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3606,7 +3711,7 @@ func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeaderResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{57}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{58}
 }
 
 type StatusRequest struct {
@@ -3617,7 +3722,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3629,7 +3734,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3642,7 +3747,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{58}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{59}
 }
 
 type StatusResponse struct {
@@ -3670,7 +3775,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3682,7 +3787,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3695,7 +3800,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{59}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *StatusResponse) GetClusterId() []byte {
@@ -3779,7 +3884,7 @@ type CoordinatorStatus struct {
 
 func (x *CoordinatorStatus) Reset() {
 	*x = CoordinatorStatus{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3791,7 +3896,7 @@ func (x *CoordinatorStatus) String() string {
 func (*CoordinatorStatus) ProtoMessage() {}
 
 func (x *CoordinatorStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3804,7 +3909,7 @@ func (x *CoordinatorStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CoordinatorStatus.ProtoReflect.Descriptor instead.
 func (*CoordinatorStatus) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{60}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *CoordinatorStatus) GetName() string {
@@ -3843,7 +3948,7 @@ type GroupStatus struct {
 
 func (x *GroupStatus) Reset() {
 	*x = GroupStatus{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3855,7 +3960,7 @@ func (x *GroupStatus) String() string {
 func (*GroupStatus) ProtoMessage() {}
 
 func (x *GroupStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3868,7 +3973,7 @@ func (x *GroupStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupStatus.ProtoReflect.Descriptor instead.
 func (*GroupStatus) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{61}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *GroupStatus) GetGroup() string {
@@ -3956,7 +4061,7 @@ type ReplicaStatus struct {
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3968,7 +4073,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3981,7 +4086,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{62}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ReplicaStatus) GetRaftId() uint64 {
@@ -4044,7 +4149,7 @@ type AppendRequest struct {
 
 func (x *AppendRequest) Reset() {
 	*x = AppendRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4056,7 +4161,7 @@ func (x *AppendRequest) String() string {
 func (*AppendRequest) ProtoMessage() {}
 
 func (x *AppendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4069,7 +4174,7 @@ func (x *AppendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendRequest.ProtoReflect.Descriptor instead.
 func (*AppendRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{63}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *AppendRequest) GetSigned() []byte {
@@ -4112,7 +4217,7 @@ type LedgerItem struct {
 
 func (x *LedgerItem) Reset() {
 	*x = LedgerItem{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4124,7 +4229,7 @@ func (x *LedgerItem) String() string {
 func (*LedgerItem) ProtoMessage() {}
 
 func (x *LedgerItem) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4137,7 +4242,7 @@ func (x *LedgerItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerItem.ProtoReflect.Descriptor instead.
 func (*LedgerItem) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{64}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *LedgerItem) GetKind() uint32 {
@@ -4173,7 +4278,7 @@ type AppendResponse struct {
 
 func (x *AppendResponse) Reset() {
 	*x = AppendResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4185,7 +4290,7 @@ func (x *AppendResponse) String() string {
 func (*AppendResponse) ProtoMessage() {}
 
 func (x *AppendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4198,7 +4303,7 @@ func (x *AppendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendResponse.ProtoReflect.Descriptor instead.
 func (*AppendResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{65}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *AppendResponse) GetStamp() *Stamp {
@@ -4257,7 +4362,7 @@ type LedgerName struct {
 
 func (x *LedgerName) Reset() {
 	*x = LedgerName{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4269,7 +4374,7 @@ func (x *LedgerName) String() string {
 func (*LedgerName) ProtoMessage() {}
 
 func (x *LedgerName) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4282,7 +4387,7 @@ func (x *LedgerName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerName.ProtoReflect.Descriptor instead.
 func (*LedgerName) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{66}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *LedgerName) GetWhich() isLedgerName_Which {
@@ -4339,7 +4444,7 @@ type ListLedgersRequest struct {
 
 func (x *ListLedgersRequest) Reset() {
 	*x = ListLedgersRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4351,7 +4456,7 @@ func (x *ListLedgersRequest) String() string {
 func (*ListLedgersRequest) ProtoMessage() {}
 
 func (x *ListLedgersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4364,7 +4469,7 @@ func (x *ListLedgersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLedgersRequest.ProtoReflect.Descriptor instead.
 func (*ListLedgersRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{67}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ListLedgersRequest) GetAfter() string {
@@ -4398,7 +4503,7 @@ type ListLedgersResponse struct {
 
 func (x *ListLedgersResponse) Reset() {
 	*x = ListLedgersResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4410,7 +4515,7 @@ func (x *ListLedgersResponse) String() string {
 func (*ListLedgersResponse) ProtoMessage() {}
 
 func (x *ListLedgersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4423,7 +4528,7 @@ func (x *ListLedgersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLedgersResponse.ProtoReflect.Descriptor instead.
 func (*ListLedgersResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{68}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ListLedgersResponse) GetName() string {
@@ -4451,7 +4556,7 @@ type DescribeLedgerRequest struct {
 
 func (x *DescribeLedgerRequest) Reset() {
 	*x = DescribeLedgerRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4463,7 +4568,7 @@ func (x *DescribeLedgerRequest) String() string {
 func (*DescribeLedgerRequest) ProtoMessage() {}
 
 func (x *DescribeLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4476,7 +4581,7 @@ func (x *DescribeLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeLedgerRequest.ProtoReflect.Descriptor instead.
 func (*DescribeLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{69}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *DescribeLedgerRequest) GetLedger() *LedgerName {
@@ -4514,7 +4619,7 @@ type DescribeLedgerResponse struct {
 
 func (x *DescribeLedgerResponse) Reset() {
 	*x = DescribeLedgerResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4526,7 +4631,7 @@ func (x *DescribeLedgerResponse) String() string {
 func (*DescribeLedgerResponse) ProtoMessage() {}
 
 func (x *DescribeLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4539,7 +4644,7 @@ func (x *DescribeLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeLedgerResponse.ProtoReflect.Descriptor instead.
 func (*DescribeLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{70}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *DescribeLedgerResponse) GetId() []byte {
@@ -4610,7 +4715,7 @@ type ListMembersRequest struct {
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4622,7 +4727,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4635,7 +4740,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{71}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ListMembersRequest) GetLedger() *LedgerName {
@@ -4671,7 +4776,7 @@ type ListMembersResponse struct {
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4683,7 +4788,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4696,7 +4801,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{72}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ListMembersResponse) GetId() []byte {
@@ -4726,7 +4831,7 @@ type GetMemberRequest struct {
 
 func (x *GetMemberRequest) Reset() {
 	*x = GetMemberRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4738,7 +4843,7 @@ func (x *GetMemberRequest) String() string {
 func (*GetMemberRequest) ProtoMessage() {}
 
 func (x *GetMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4751,7 +4856,7 @@ func (x *GetMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMemberRequest.ProtoReflect.Descriptor instead.
 func (*GetMemberRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{73}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *GetMemberRequest) GetLedger() *LedgerName {
@@ -4795,7 +4900,7 @@ type GetMemberResponse struct {
 
 func (x *GetMemberResponse) Reset() {
 	*x = GetMemberResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4807,7 +4912,7 @@ func (x *GetMemberResponse) String() string {
 func (*GetMemberResponse) ProtoMessage() {}
 
 func (x *GetMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4820,7 +4925,7 @@ func (x *GetMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMemberResponse.ProtoReflect.Descriptor instead.
 func (*GetMemberResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{74}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *GetMemberResponse) GetId() []byte {
@@ -4872,7 +4977,7 @@ type GetJournalsRequest struct {
 
 func (x *GetJournalsRequest) Reset() {
 	*x = GetJournalsRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4884,7 +4989,7 @@ func (x *GetJournalsRequest) String() string {
 func (*GetJournalsRequest) ProtoMessage() {}
 
 func (x *GetJournalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4897,7 +5002,7 @@ func (x *GetJournalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJournalsRequest.ProtoReflect.Descriptor instead.
 func (*GetJournalsRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{75}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *GetJournalsRequest) GetLedger() *LedgerName {
@@ -4972,7 +5077,7 @@ type GetJournalsResponse struct {
 
 func (x *GetJournalsResponse) Reset() {
 	*x = GetJournalsResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[76]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4984,7 +5089,7 @@ func (x *GetJournalsResponse) String() string {
 func (*GetJournalsResponse) ProtoMessage() {}
 
 func (x *GetJournalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[76]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4997,7 +5102,7 @@ func (x *GetJournalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJournalsResponse.ProtoReflect.Descriptor instead.
 func (*GetJournalsResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{76}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *GetJournalsResponse) GetJournals() []*LedgerJournal {
@@ -5059,7 +5164,7 @@ type LedgerJournal struct {
 
 func (x *LedgerJournal) Reset() {
 	*x = LedgerJournal{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[77]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5071,7 +5176,7 @@ func (x *LedgerJournal) String() string {
 func (*LedgerJournal) ProtoMessage() {}
 
 func (x *LedgerJournal) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[77]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5084,7 +5189,7 @@ func (x *LedgerJournal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerJournal.ProtoReflect.Descriptor instead.
 func (*LedgerJournal) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{77}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *LedgerJournal) GetJsn() uint64 {
@@ -5136,7 +5241,7 @@ type GetLedgerHashesRequest struct {
 
 func (x *GetLedgerHashesRequest) Reset() {
 	*x = GetLedgerHashesRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[78]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5148,7 +5253,7 @@ func (x *GetLedgerHashesRequest) String() string {
 func (*GetLedgerHashesRequest) ProtoMessage() {}
 
 func (x *GetLedgerHashesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[78]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5161,7 +5266,7 @@ func (x *GetLedgerHashesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerHashesRequest.ProtoReflect.Descriptor instead.
 func (*GetLedgerHashesRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{78}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *GetLedgerHashesRequest) GetLedger() *LedgerName {
@@ -5211,7 +5316,7 @@ type GetLedgerHashesResponse struct {
 
 func (x *GetLedgerHashesResponse) Reset() {
 	*x = GetLedgerHashesResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[79]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5223,7 +5328,7 @@ func (x *GetLedgerHashesResponse) String() string {
 func (*GetLedgerHashesResponse) ProtoMessage() {}
 
 func (x *GetLedgerHashesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[79]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5236,7 +5341,7 @@ func (x *GetLedgerHashesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerHashesResponse.ProtoReflect.Descriptor instead.
 func (*GetLedgerHashesResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{79}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *GetLedgerHashesResponse) GetSize() uint64 {
@@ -5293,7 +5398,7 @@ type GetLedgerRecordsRequest struct {
 
 func (x *GetLedgerRecordsRequest) Reset() {
 	*x = GetLedgerRecordsRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[80]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5305,7 +5410,7 @@ func (x *GetLedgerRecordsRequest) String() string {
 func (*GetLedgerRecordsRequest) ProtoMessage() {}
 
 func (x *GetLedgerRecordsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[80]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5318,7 +5423,7 @@ func (x *GetLedgerRecordsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerRecordsRequest.ProtoReflect.Descriptor instead.
 func (*GetLedgerRecordsRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{80}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *GetLedgerRecordsRequest) GetLedger() *LedgerName {
@@ -5353,7 +5458,7 @@ type LedgerRecord struct {
 
 func (x *LedgerRecord) Reset() {
 	*x = LedgerRecord{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[81]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5365,7 +5470,7 @@ func (x *LedgerRecord) String() string {
 func (*LedgerRecord) ProtoMessage() {}
 
 func (x *LedgerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[81]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5378,7 +5483,7 @@ func (x *LedgerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerRecord.ProtoReflect.Descriptor instead.
 func (*LedgerRecord) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{81}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *LedgerRecord) GetKey() []byte {
@@ -5407,7 +5512,7 @@ type GetLedgerRecordsResponse struct {
 
 func (x *GetLedgerRecordsResponse) Reset() {
 	*x = GetLedgerRecordsResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[82]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5419,7 +5524,7 @@ func (x *GetLedgerRecordsResponse) String() string {
 func (*GetLedgerRecordsResponse) ProtoMessage() {}
 
 func (x *GetLedgerRecordsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[82]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5432,7 +5537,7 @@ func (x *GetLedgerRecordsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerRecordsResponse.ProtoReflect.Descriptor instead.
 func (*GetLedgerRecordsResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{82}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *GetLedgerRecordsResponse) GetRecords() []*LedgerRecord {
@@ -5469,7 +5574,7 @@ type VerifyJournalRequest struct {
 
 func (x *VerifyJournalRequest) Reset() {
 	*x = VerifyJournalRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[83]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5481,7 +5586,7 @@ func (x *VerifyJournalRequest) String() string {
 func (*VerifyJournalRequest) ProtoMessage() {}
 
 func (x *VerifyJournalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[83]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5494,7 +5599,7 @@ func (x *VerifyJournalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyJournalRequest.ProtoReflect.Descriptor instead.
 func (*VerifyJournalRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{83}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *VerifyJournalRequest) GetLedger() *LedgerName {
@@ -5543,7 +5648,7 @@ type VerifyJournalResponse struct {
 
 func (x *VerifyJournalResponse) Reset() {
 	*x = VerifyJournalResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[84]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5555,7 +5660,7 @@ func (x *VerifyJournalResponse) String() string {
 func (*VerifyJournalResponse) ProtoMessage() {}
 
 func (x *VerifyJournalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[84]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5568,7 +5673,7 @@ func (x *VerifyJournalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyJournalResponse.ProtoReflect.Descriptor instead.
 func (*VerifyJournalResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{84}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *VerifyJournalResponse) GetValid() bool {
@@ -5617,7 +5722,7 @@ type ErasureStatusRequest struct {
 
 func (x *ErasureStatusRequest) Reset() {
 	*x = ErasureStatusRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[85]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5629,7 +5734,7 @@ func (x *ErasureStatusRequest) String() string {
 func (*ErasureStatusRequest) ProtoMessage() {}
 
 func (x *ErasureStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[85]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5642,7 +5747,7 @@ func (x *ErasureStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErasureStatusRequest.ProtoReflect.Descriptor instead.
 func (*ErasureStatusRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{85}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ErasureStatusRequest) GetLedger() *LedgerName {
@@ -5673,7 +5778,7 @@ type ErasureStatusResponse struct {
 
 func (x *ErasureStatusResponse) Reset() {
 	*x = ErasureStatusResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[86]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5685,7 +5790,7 @@ func (x *ErasureStatusResponse) String() string {
 func (*ErasureStatusResponse) ProtoMessage() {}
 
 func (x *ErasureStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[86]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5698,7 +5803,7 @@ func (x *ErasureStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErasureStatusResponse.ProtoReflect.Descriptor instead.
 func (*ErasureStatusResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{86}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *ErasureStatusResponse) GetOrdered() *Stamp {
@@ -5736,7 +5841,7 @@ type ReplicaErasure struct {
 
 func (x *ReplicaErasure) Reset() {
 	*x = ReplicaErasure{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[87]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5748,7 +5853,7 @@ func (x *ReplicaErasure) String() string {
 func (*ReplicaErasure) ProtoMessage() {}
 
 func (x *ReplicaErasure) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[87]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5761,7 +5866,7 @@ func (x *ReplicaErasure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaErasure.ProtoReflect.Descriptor instead.
 func (*ReplicaErasure) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{87}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *ReplicaErasure) GetGroup() string {
@@ -5807,7 +5912,7 @@ type GetLineageRequest struct {
 
 func (x *GetLineageRequest) Reset() {
 	*x = GetLineageRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[88]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5819,7 +5924,7 @@ func (x *GetLineageRequest) String() string {
 func (*GetLineageRequest) ProtoMessage() {}
 
 func (x *GetLineageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[88]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5832,7 +5937,7 @@ func (x *GetLineageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLineageRequest.ProtoReflect.Descriptor instead.
 func (*GetLineageRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{88}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *GetLineageRequest) GetLedger() *LedgerName {
@@ -5896,7 +6001,7 @@ type GetLineageResponse struct {
 
 func (x *GetLineageResponse) Reset() {
 	*x = GetLineageResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[89]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5908,7 +6013,7 @@ func (x *GetLineageResponse) String() string {
 func (*GetLineageResponse) ProtoMessage() {}
 
 func (x *GetLineageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[89]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5921,7 +6026,7 @@ func (x *GetLineageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLineageResponse.ProtoReflect.Descriptor instead.
 func (*GetLineageResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{89}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *GetLineageResponse) GetJournals() []*LedgerJournal {
@@ -6071,13 +6176,14 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\x10BatchGetResponse\x12,\n" +
 	"\arecords\x18\x01 \x03(\v2\x12.coppice.v1.RecordR\arecords\x12*\n" +
 	"\aread_at\x18\x02 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
-	"\x05proof\x18\x03 \x01(\fR\x05proof\"\xac\x01\n" +
+	"\x05proof\x18\x03 \x01(\fR\x05proof\"\xc6\x01\n" +
 	"\fRangeRequest\x12\x10\n" +
 	"\x03low\x18\x01 \x01(\fR\x03low\x12\x17\n" +
 	"\x04high\x18\x02 \x01(\fH\x00R\x04high\x88\x01\x01\x12\x14\n" +
 	"\x05limit\x18\x03 \x01(\rR\x05limit\x12+\n" +
 	"\x04read\x18\x04 \x01(\v2\x17.coppice.v1.ReadOptionsR\x04read\x12%\n" +
-	"\x0ewithout_values\x18\x05 \x01(\bR\rwithoutValuesB\a\n" +
+	"\x0ewithout_values\x18\x05 \x01(\bR\rwithoutValues\x12\x18\n" +
+	"\areverse\x18\x06 \x01(\bR\areverseB\a\n" +
 	"\x05_high\"e\n" +
 	"\rRangeResponse\x12,\n" +
 	"\arecords\x18\x01 \x03(\v2\x12.coppice.v1.RecordR\arecords\x12&\n" +
@@ -6125,18 +6231,26 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\bsequence\x18\x02 \x01(\x04H\x00R\bsequenceB\a\n" +
 	"\x05which\"+\n" +
 	"\x11GetHeaderResponse\x12\x16\n" +
-	"\x06header\x18\x01 \x01(\fR\x06header\"\xac\x01\n" +
+	"\x06header\x18\x01 \x01(\fR\x06header\"\xcf\x01\n" +
 	"\x11WatchHeadsRequest\x12#\n" +
 	"\rfrom_sequence\x18\x01 \x01(\x04R\ffromSequence\x12\x16\n" +
 	"\x06follow\x18\x02 \x01(\bR\x06follow\x12*\n" +
 	"\x11want_changed_keys\x18\x03 \x01(\bR\x0fwantChangedKeys\x12.\n" +
-	"\x13want_changed_values\x18\x04 \x01(\bR\x11wantChangedValues\"\x99\x01\n" +
+	"\x13want_changed_values\x18\x04 \x01(\bR\x11wantChangedValues\x12!\n" +
+	"\fwant_journal\x18\x05 \x01(\bR\vwantJournal\"\xee\x01\n" +
 	"\x12WatchHeadsResponse\x12\x16\n" +
 	"\x06header\x18\x01 \x01(\fR\x06header\x12,\n" +
 	"\achanges\x18\x02 \x03(\v2\x12.coppice.v1.RecordR\achanges\x12\x1c\n" +
 	"\tcontinued\x18\x03 \x01(\bR\tcontinued\x12\x1f\n" +
 	"\vrolled_back\x18\x04 \x01(\bR\n" +
-	"rolledBack\"M\n" +
+	"rolledBack\x124\n" +
+	"\ajournal\x18\x05 \x01(\v2\x1a.coppice.v1.WatchedJournalR\ajournal\x12\x1d\n" +
+	"\n" +
+	"lists_gone\x18\x06 \x01(\bR\tlistsGone\"V\n" +
+	"\x0eWatchedJournal\x12\x18\n" +
+	"\aentries\x18\x01 \x03(\fR\aentries\x12\x14\n" +
+	"\x05shard\x18\x02 \x01(\rR\x05shard\x12\x14\n" +
+	"\x05lists\x18\x03 \x03(\fR\x05lists\"M\n" +
 	"\x14GetCheckpointRequest\x12\x19\n" +
 	"\bold_size\x18\x01 \x01(\x04R\aoldSize\x12\x1a\n" +
 	"\bcosigned\x18\x14 \x01(\bR\bcosigned\"S\n" +
@@ -6472,7 +6586,7 @@ func file_coppice_v1_ledger_proto_rawDescGZIP() []byte {
 	return file_coppice_v1_ledger_proto_rawDescData
 }
 
-var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 90)
+var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 91)
 var file_coppice_v1_ledger_proto_goTypes = []any{
 	(*Stamp)(nil),                    // 0: coppice.v1.Stamp
 	(*Operation)(nil),                // 1: coppice.v1.Operation
@@ -6509,61 +6623,62 @@ var file_coppice_v1_ledger_proto_goTypes = []any{
 	(*GetHeaderResponse)(nil),        // 32: coppice.v1.GetHeaderResponse
 	(*WatchHeadsRequest)(nil),        // 33: coppice.v1.WatchHeadsRequest
 	(*WatchHeadsResponse)(nil),       // 34: coppice.v1.WatchHeadsResponse
-	(*GetCheckpointRequest)(nil),     // 35: coppice.v1.GetCheckpointRequest
-	(*GetCheckpointResponse)(nil),    // 36: coppice.v1.GetCheckpointResponse
-	(*TimeRequest)(nil),              // 37: coppice.v1.TimeRequest
-	(*TimeResponse)(nil),             // 38: coppice.v1.TimeResponse
-	(*PruneRequest)(nil),             // 39: coppice.v1.PruneRequest
-	(*RollbackRequest)(nil),          // 40: coppice.v1.RollbackRequest
-	(*RotateKeyRequest)(nil),         // 41: coppice.v1.RotateKeyRequest
-	(*AnchorRequest)(nil),            // 42: coppice.v1.AnchorRequest
-	(*AnchorResponse)(nil),           // 43: coppice.v1.AnchorResponse
-	(*GetIntervalRequest)(nil),       // 44: coppice.v1.GetIntervalRequest
-	(*GetIntervalResponse)(nil),      // 45: coppice.v1.GetIntervalResponse
-	(*AdminResponse)(nil),            // 46: coppice.v1.AdminResponse
-	(*VersionPin)(nil),               // 47: coppice.v1.VersionPin
-	(*PinRequest)(nil),               // 48: coppice.v1.PinRequest
-	(*PinResponse)(nil),              // 49: coppice.v1.PinResponse
-	(*UnpinRequest)(nil),             // 50: coppice.v1.UnpinRequest
-	(*UnpinResponse)(nil),            // 51: coppice.v1.UnpinResponse
-	(*ListPinsRequest)(nil),          // 52: coppice.v1.ListPinsRequest
-	(*ListPinsResponse)(nil),         // 53: coppice.v1.ListPinsResponse
-	(*JournalRequest)(nil),           // 54: coppice.v1.JournalRequest
-	(*JournalResponse)(nil),          // 55: coppice.v1.JournalResponse
-	(*TransferLeaderRequest)(nil),    // 56: coppice.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil),   // 57: coppice.v1.TransferLeaderResponse
-	(*StatusRequest)(nil),            // 58: coppice.v1.StatusRequest
-	(*StatusResponse)(nil),           // 59: coppice.v1.StatusResponse
-	(*CoordinatorStatus)(nil),        // 60: coppice.v1.CoordinatorStatus
-	(*GroupStatus)(nil),              // 61: coppice.v1.GroupStatus
-	(*ReplicaStatus)(nil),            // 62: coppice.v1.ReplicaStatus
-	(*AppendRequest)(nil),            // 63: coppice.v1.AppendRequest
-	(*LedgerItem)(nil),               // 64: coppice.v1.LedgerItem
-	(*AppendResponse)(nil),           // 65: coppice.v1.AppendResponse
-	(*LedgerName)(nil),               // 66: coppice.v1.LedgerName
-	(*ListLedgersRequest)(nil),       // 67: coppice.v1.ListLedgersRequest
-	(*ListLedgersResponse)(nil),      // 68: coppice.v1.ListLedgersResponse
-	(*DescribeLedgerRequest)(nil),    // 69: coppice.v1.DescribeLedgerRequest
-	(*DescribeLedgerResponse)(nil),   // 70: coppice.v1.DescribeLedgerResponse
-	(*ListMembersRequest)(nil),       // 71: coppice.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),      // 72: coppice.v1.ListMembersResponse
-	(*GetMemberRequest)(nil),         // 73: coppice.v1.GetMemberRequest
-	(*GetMemberResponse)(nil),        // 74: coppice.v1.GetMemberResponse
-	(*GetJournalsRequest)(nil),       // 75: coppice.v1.GetJournalsRequest
-	(*GetJournalsResponse)(nil),      // 76: coppice.v1.GetJournalsResponse
-	(*LedgerJournal)(nil),            // 77: coppice.v1.LedgerJournal
-	(*GetLedgerHashesRequest)(nil),   // 78: coppice.v1.GetLedgerHashesRequest
-	(*GetLedgerHashesResponse)(nil),  // 79: coppice.v1.GetLedgerHashesResponse
-	(*GetLedgerRecordsRequest)(nil),  // 80: coppice.v1.GetLedgerRecordsRequest
-	(*LedgerRecord)(nil),             // 81: coppice.v1.LedgerRecord
-	(*GetLedgerRecordsResponse)(nil), // 82: coppice.v1.GetLedgerRecordsResponse
-	(*VerifyJournalRequest)(nil),     // 83: coppice.v1.VerifyJournalRequest
-	(*VerifyJournalResponse)(nil),    // 84: coppice.v1.VerifyJournalResponse
-	(*ErasureStatusRequest)(nil),     // 85: coppice.v1.ErasureStatusRequest
-	(*ErasureStatusResponse)(nil),    // 86: coppice.v1.ErasureStatusResponse
-	(*ReplicaErasure)(nil),           // 87: coppice.v1.ReplicaErasure
-	(*GetLineageRequest)(nil),        // 88: coppice.v1.GetLineageRequest
-	(*GetLineageResponse)(nil),       // 89: coppice.v1.GetLineageResponse
+	(*WatchedJournal)(nil),           // 35: coppice.v1.WatchedJournal
+	(*GetCheckpointRequest)(nil),     // 36: coppice.v1.GetCheckpointRequest
+	(*GetCheckpointResponse)(nil),    // 37: coppice.v1.GetCheckpointResponse
+	(*TimeRequest)(nil),              // 38: coppice.v1.TimeRequest
+	(*TimeResponse)(nil),             // 39: coppice.v1.TimeResponse
+	(*PruneRequest)(nil),             // 40: coppice.v1.PruneRequest
+	(*RollbackRequest)(nil),          // 41: coppice.v1.RollbackRequest
+	(*RotateKeyRequest)(nil),         // 42: coppice.v1.RotateKeyRequest
+	(*AnchorRequest)(nil),            // 43: coppice.v1.AnchorRequest
+	(*AnchorResponse)(nil),           // 44: coppice.v1.AnchorResponse
+	(*GetIntervalRequest)(nil),       // 45: coppice.v1.GetIntervalRequest
+	(*GetIntervalResponse)(nil),      // 46: coppice.v1.GetIntervalResponse
+	(*AdminResponse)(nil),            // 47: coppice.v1.AdminResponse
+	(*VersionPin)(nil),               // 48: coppice.v1.VersionPin
+	(*PinRequest)(nil),               // 49: coppice.v1.PinRequest
+	(*PinResponse)(nil),              // 50: coppice.v1.PinResponse
+	(*UnpinRequest)(nil),             // 51: coppice.v1.UnpinRequest
+	(*UnpinResponse)(nil),            // 52: coppice.v1.UnpinResponse
+	(*ListPinsRequest)(nil),          // 53: coppice.v1.ListPinsRequest
+	(*ListPinsResponse)(nil),         // 54: coppice.v1.ListPinsResponse
+	(*JournalRequest)(nil),           // 55: coppice.v1.JournalRequest
+	(*JournalResponse)(nil),          // 56: coppice.v1.JournalResponse
+	(*TransferLeaderRequest)(nil),    // 57: coppice.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil),   // 58: coppice.v1.TransferLeaderResponse
+	(*StatusRequest)(nil),            // 59: coppice.v1.StatusRequest
+	(*StatusResponse)(nil),           // 60: coppice.v1.StatusResponse
+	(*CoordinatorStatus)(nil),        // 61: coppice.v1.CoordinatorStatus
+	(*GroupStatus)(nil),              // 62: coppice.v1.GroupStatus
+	(*ReplicaStatus)(nil),            // 63: coppice.v1.ReplicaStatus
+	(*AppendRequest)(nil),            // 64: coppice.v1.AppendRequest
+	(*LedgerItem)(nil),               // 65: coppice.v1.LedgerItem
+	(*AppendResponse)(nil),           // 66: coppice.v1.AppendResponse
+	(*LedgerName)(nil),               // 67: coppice.v1.LedgerName
+	(*ListLedgersRequest)(nil),       // 68: coppice.v1.ListLedgersRequest
+	(*ListLedgersResponse)(nil),      // 69: coppice.v1.ListLedgersResponse
+	(*DescribeLedgerRequest)(nil),    // 70: coppice.v1.DescribeLedgerRequest
+	(*DescribeLedgerResponse)(nil),   // 71: coppice.v1.DescribeLedgerResponse
+	(*ListMembersRequest)(nil),       // 72: coppice.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),      // 73: coppice.v1.ListMembersResponse
+	(*GetMemberRequest)(nil),         // 74: coppice.v1.GetMemberRequest
+	(*GetMemberResponse)(nil),        // 75: coppice.v1.GetMemberResponse
+	(*GetJournalsRequest)(nil),       // 76: coppice.v1.GetJournalsRequest
+	(*GetJournalsResponse)(nil),      // 77: coppice.v1.GetJournalsResponse
+	(*LedgerJournal)(nil),            // 78: coppice.v1.LedgerJournal
+	(*GetLedgerHashesRequest)(nil),   // 79: coppice.v1.GetLedgerHashesRequest
+	(*GetLedgerHashesResponse)(nil),  // 80: coppice.v1.GetLedgerHashesResponse
+	(*GetLedgerRecordsRequest)(nil),  // 81: coppice.v1.GetLedgerRecordsRequest
+	(*LedgerRecord)(nil),             // 82: coppice.v1.LedgerRecord
+	(*GetLedgerRecordsResponse)(nil), // 83: coppice.v1.GetLedgerRecordsResponse
+	(*VerifyJournalRequest)(nil),     // 84: coppice.v1.VerifyJournalRequest
+	(*VerifyJournalResponse)(nil),    // 85: coppice.v1.VerifyJournalResponse
+	(*ErasureStatusRequest)(nil),     // 86: coppice.v1.ErasureStatusRequest
+	(*ErasureStatusResponse)(nil),    // 87: coppice.v1.ErasureStatusResponse
+	(*ReplicaErasure)(nil),           // 88: coppice.v1.ReplicaErasure
+	(*GetLineageRequest)(nil),        // 89: coppice.v1.GetLineageRequest
+	(*GetLineageResponse)(nil),       // 90: coppice.v1.GetLineageResponse
 }
 var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	0,   // 0: coppice.v1.Precondition.last_changed:type_name -> coppice.v1.Stamp
@@ -6597,131 +6712,132 @@ var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	16,  // 28: coppice.v1.Difference.after:type_name -> coppice.v1.Record
 	0,   // 29: coppice.v1.HeadResponse.stamp:type_name -> coppice.v1.Stamp
 	16,  // 30: coppice.v1.WatchHeadsResponse.changes:type_name -> coppice.v1.Record
-	0,   // 31: coppice.v1.TimeResponse.stamp:type_name -> coppice.v1.Stamp
-	0,   // 32: coppice.v1.TimeResponse.next:type_name -> coppice.v1.Stamp
-	0,   // 33: coppice.v1.PruneRequest.expected_head:type_name -> coppice.v1.Stamp
-	0,   // 34: coppice.v1.RollbackRequest.expected_head:type_name -> coppice.v1.Stamp
-	0,   // 35: coppice.v1.RotateKeyRequest.expected_head:type_name -> coppice.v1.Stamp
-	0,   // 36: coppice.v1.AdminResponse.head:type_name -> coppice.v1.Stamp
-	47,  // 37: coppice.v1.PinResponse.pin:type_name -> coppice.v1.VersionPin
-	47,  // 38: coppice.v1.ListPinsResponse.pins:type_name -> coppice.v1.VersionPin
-	0,   // 39: coppice.v1.StatusResponse.head:type_name -> coppice.v1.Stamp
-	61,  // 40: coppice.v1.StatusResponse.groups:type_name -> coppice.v1.GroupStatus
-	60,  // 41: coppice.v1.StatusResponse.coordinators:type_name -> coppice.v1.CoordinatorStatus
-	62,  // 42: coppice.v1.GroupStatus.replicas:type_name -> coppice.v1.ReplicaStatus
-	64,  // 43: coppice.v1.AppendRequest.items:type_name -> coppice.v1.LedgerItem
-	0,   // 44: coppice.v1.AppendResponse.stamp:type_name -> coppice.v1.Stamp
-	15,  // 45: coppice.v1.ListLedgersRequest.read:type_name -> coppice.v1.ReadOptions
-	66,  // 46: coppice.v1.DescribeLedgerRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 47: coppice.v1.DescribeLedgerRequest.read:type_name -> coppice.v1.ReadOptions
-	0,   // 48: coppice.v1.DescribeLedgerResponse.read_at:type_name -> coppice.v1.Stamp
-	66,  // 49: coppice.v1.ListMembersRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 50: coppice.v1.ListMembersRequest.read:type_name -> coppice.v1.ReadOptions
-	66,  // 51: coppice.v1.GetMemberRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 52: coppice.v1.GetMemberRequest.read:type_name -> coppice.v1.ReadOptions
-	0,   // 53: coppice.v1.GetMemberResponse.read_at:type_name -> coppice.v1.Stamp
-	66,  // 54: coppice.v1.GetJournalsRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 55: coppice.v1.GetJournalsRequest.read:type_name -> coppice.v1.ReadOptions
-	77,  // 56: coppice.v1.GetJournalsResponse.journals:type_name -> coppice.v1.LedgerJournal
-	0,   // 57: coppice.v1.GetJournalsResponse.read_at:type_name -> coppice.v1.Stamp
-	66,  // 58: coppice.v1.GetLedgerHashesRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 59: coppice.v1.GetLedgerHashesRequest.read:type_name -> coppice.v1.ReadOptions
-	0,   // 60: coppice.v1.GetLedgerHashesResponse.read_at:type_name -> coppice.v1.Stamp
-	66,  // 61: coppice.v1.GetLedgerRecordsRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 62: coppice.v1.GetLedgerRecordsRequest.read:type_name -> coppice.v1.ReadOptions
-	81,  // 63: coppice.v1.GetLedgerRecordsResponse.records:type_name -> coppice.v1.LedgerRecord
-	0,   // 64: coppice.v1.GetLedgerRecordsResponse.read_at:type_name -> coppice.v1.Stamp
-	66,  // 65: coppice.v1.VerifyJournalRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 66: coppice.v1.VerifyJournalRequest.read:type_name -> coppice.v1.ReadOptions
-	0,   // 67: coppice.v1.VerifyJournalResponse.read_at:type_name -> coppice.v1.Stamp
-	66,  // 68: coppice.v1.ErasureStatusRequest.ledger:type_name -> coppice.v1.LedgerName
-	0,   // 69: coppice.v1.ErasureStatusResponse.ordered:type_name -> coppice.v1.Stamp
-	87,  // 70: coppice.v1.ErasureStatusResponse.replicas:type_name -> coppice.v1.ReplicaErasure
-	66,  // 71: coppice.v1.GetLineageRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 72: coppice.v1.GetLineageRequest.read:type_name -> coppice.v1.ReadOptions
-	77,  // 73: coppice.v1.GetLineageResponse.journals:type_name -> coppice.v1.LedgerJournal
-	0,   // 74: coppice.v1.GetLineageResponse.read_at:type_name -> coppice.v1.Stamp
-	4,   // 75: coppice.v1.Ledger.Commit:input_type -> coppice.v1.CommitRequest
-	6,   // 76: coppice.v1.Ledger.CommitStream:input_type -> coppice.v1.CommitStreamRequest
-	8,   // 77: coppice.v1.Ledger.Stage:input_type -> coppice.v1.StageRequest
-	10,  // 78: coppice.v1.Ledger.Finalize:input_type -> coppice.v1.FinalizeRequest
-	11,  // 79: coppice.v1.Ledger.Discard:input_type -> coppice.v1.DiscardRequest
-	13,  // 80: coppice.v1.Ledger.OpenSession:input_type -> coppice.v1.OpenSessionRequest
-	17,  // 81: coppice.v1.Ledger.Get:input_type -> coppice.v1.GetRequest
-	19,  // 82: coppice.v1.Ledger.BatchGet:input_type -> coppice.v1.BatchGetRequest
-	21,  // 83: coppice.v1.Ledger.Range:input_type -> coppice.v1.RangeRequest
-	24,  // 84: coppice.v1.Ledger.History:input_type -> coppice.v1.HistoryRequest
-	26,  // 85: coppice.v1.Ledger.Diff:input_type -> coppice.v1.DiffRequest
-	29,  // 86: coppice.v1.Ledger.Head:input_type -> coppice.v1.HeadRequest
-	31,  // 87: coppice.v1.Ledger.GetHeader:input_type -> coppice.v1.GetHeaderRequest
-	33,  // 88: coppice.v1.Ledger.WatchHeads:input_type -> coppice.v1.WatchHeadsRequest
-	35,  // 89: coppice.v1.Ledger.GetCheckpoint:input_type -> coppice.v1.GetCheckpointRequest
-	37,  // 90: coppice.v1.Ledger.Time:input_type -> coppice.v1.TimeRequest
-	39,  // 91: coppice.v1.Ledger.Prune:input_type -> coppice.v1.PruneRequest
-	40,  // 92: coppice.v1.Ledger.Rollback:input_type -> coppice.v1.RollbackRequest
-	41,  // 93: coppice.v1.Ledger.RotateKey:input_type -> coppice.v1.RotateKeyRequest
-	42,  // 94: coppice.v1.Ledger.Anchor:input_type -> coppice.v1.AnchorRequest
-	44,  // 95: coppice.v1.Ledger.GetInterval:input_type -> coppice.v1.GetIntervalRequest
-	48,  // 96: coppice.v1.Ledger.Pin:input_type -> coppice.v1.PinRequest
-	50,  // 97: coppice.v1.Ledger.Unpin:input_type -> coppice.v1.UnpinRequest
-	52,  // 98: coppice.v1.Ledger.ListPins:input_type -> coppice.v1.ListPinsRequest
-	58,  // 99: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
-	56,  // 100: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
-	54,  // 101: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
-	63,  // 102: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
-	67,  // 103: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
-	69,  // 104: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
-	71,  // 105: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
-	73,  // 106: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
-	75,  // 107: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
-	78,  // 108: coppice.v1.Ledger.GetLedgerHashes:input_type -> coppice.v1.GetLedgerHashesRequest
-	88,  // 109: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
-	83,  // 110: coppice.v1.Ledger.VerifyJournal:input_type -> coppice.v1.VerifyJournalRequest
-	80,  // 111: coppice.v1.Ledger.GetLedgerRecords:input_type -> coppice.v1.GetLedgerRecordsRequest
-	85,  // 112: coppice.v1.Ledger.ErasureStatus:input_type -> coppice.v1.ErasureStatusRequest
-	5,   // 113: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
-	7,   // 114: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
-	9,   // 115: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
-	5,   // 116: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
-	12,  // 117: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
-	14,  // 118: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
-	18,  // 119: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
-	20,  // 120: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
-	22,  // 121: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
-	25,  // 122: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
-	27,  // 123: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
-	30,  // 124: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
-	32,  // 125: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
-	34,  // 126: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
-	36,  // 127: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
-	38,  // 128: coppice.v1.Ledger.Time:output_type -> coppice.v1.TimeResponse
-	46,  // 129: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
-	46,  // 130: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
-	46,  // 131: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
-	43,  // 132: coppice.v1.Ledger.Anchor:output_type -> coppice.v1.AnchorResponse
-	45,  // 133: coppice.v1.Ledger.GetInterval:output_type -> coppice.v1.GetIntervalResponse
-	49,  // 134: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
-	51,  // 135: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
-	53,  // 136: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
-	59,  // 137: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
-	57,  // 138: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
-	55,  // 139: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
-	65,  // 140: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
-	68,  // 141: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
-	70,  // 142: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
-	72,  // 143: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
-	74,  // 144: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
-	76,  // 145: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
-	79,  // 146: coppice.v1.Ledger.GetLedgerHashes:output_type -> coppice.v1.GetLedgerHashesResponse
-	89,  // 147: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
-	84,  // 148: coppice.v1.Ledger.VerifyJournal:output_type -> coppice.v1.VerifyJournalResponse
-	82,  // 149: coppice.v1.Ledger.GetLedgerRecords:output_type -> coppice.v1.GetLedgerRecordsResponse
-	86,  // 150: coppice.v1.Ledger.ErasureStatus:output_type -> coppice.v1.ErasureStatusResponse
-	113, // [113:151] is the sub-list for method output_type
-	75,  // [75:113] is the sub-list for method input_type
-	75,  // [75:75] is the sub-list for extension type_name
-	75,  // [75:75] is the sub-list for extension extendee
-	0,   // [0:75] is the sub-list for field type_name
+	35,  // 31: coppice.v1.WatchHeadsResponse.journal:type_name -> coppice.v1.WatchedJournal
+	0,   // 32: coppice.v1.TimeResponse.stamp:type_name -> coppice.v1.Stamp
+	0,   // 33: coppice.v1.TimeResponse.next:type_name -> coppice.v1.Stamp
+	0,   // 34: coppice.v1.PruneRequest.expected_head:type_name -> coppice.v1.Stamp
+	0,   // 35: coppice.v1.RollbackRequest.expected_head:type_name -> coppice.v1.Stamp
+	0,   // 36: coppice.v1.RotateKeyRequest.expected_head:type_name -> coppice.v1.Stamp
+	0,   // 37: coppice.v1.AdminResponse.head:type_name -> coppice.v1.Stamp
+	48,  // 38: coppice.v1.PinResponse.pin:type_name -> coppice.v1.VersionPin
+	48,  // 39: coppice.v1.ListPinsResponse.pins:type_name -> coppice.v1.VersionPin
+	0,   // 40: coppice.v1.StatusResponse.head:type_name -> coppice.v1.Stamp
+	62,  // 41: coppice.v1.StatusResponse.groups:type_name -> coppice.v1.GroupStatus
+	61,  // 42: coppice.v1.StatusResponse.coordinators:type_name -> coppice.v1.CoordinatorStatus
+	63,  // 43: coppice.v1.GroupStatus.replicas:type_name -> coppice.v1.ReplicaStatus
+	65,  // 44: coppice.v1.AppendRequest.items:type_name -> coppice.v1.LedgerItem
+	0,   // 45: coppice.v1.AppendResponse.stamp:type_name -> coppice.v1.Stamp
+	15,  // 46: coppice.v1.ListLedgersRequest.read:type_name -> coppice.v1.ReadOptions
+	67,  // 47: coppice.v1.DescribeLedgerRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 48: coppice.v1.DescribeLedgerRequest.read:type_name -> coppice.v1.ReadOptions
+	0,   // 49: coppice.v1.DescribeLedgerResponse.read_at:type_name -> coppice.v1.Stamp
+	67,  // 50: coppice.v1.ListMembersRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 51: coppice.v1.ListMembersRequest.read:type_name -> coppice.v1.ReadOptions
+	67,  // 52: coppice.v1.GetMemberRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 53: coppice.v1.GetMemberRequest.read:type_name -> coppice.v1.ReadOptions
+	0,   // 54: coppice.v1.GetMemberResponse.read_at:type_name -> coppice.v1.Stamp
+	67,  // 55: coppice.v1.GetJournalsRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 56: coppice.v1.GetJournalsRequest.read:type_name -> coppice.v1.ReadOptions
+	78,  // 57: coppice.v1.GetJournalsResponse.journals:type_name -> coppice.v1.LedgerJournal
+	0,   // 58: coppice.v1.GetJournalsResponse.read_at:type_name -> coppice.v1.Stamp
+	67,  // 59: coppice.v1.GetLedgerHashesRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 60: coppice.v1.GetLedgerHashesRequest.read:type_name -> coppice.v1.ReadOptions
+	0,   // 61: coppice.v1.GetLedgerHashesResponse.read_at:type_name -> coppice.v1.Stamp
+	67,  // 62: coppice.v1.GetLedgerRecordsRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 63: coppice.v1.GetLedgerRecordsRequest.read:type_name -> coppice.v1.ReadOptions
+	82,  // 64: coppice.v1.GetLedgerRecordsResponse.records:type_name -> coppice.v1.LedgerRecord
+	0,   // 65: coppice.v1.GetLedgerRecordsResponse.read_at:type_name -> coppice.v1.Stamp
+	67,  // 66: coppice.v1.VerifyJournalRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 67: coppice.v1.VerifyJournalRequest.read:type_name -> coppice.v1.ReadOptions
+	0,   // 68: coppice.v1.VerifyJournalResponse.read_at:type_name -> coppice.v1.Stamp
+	67,  // 69: coppice.v1.ErasureStatusRequest.ledger:type_name -> coppice.v1.LedgerName
+	0,   // 70: coppice.v1.ErasureStatusResponse.ordered:type_name -> coppice.v1.Stamp
+	88,  // 71: coppice.v1.ErasureStatusResponse.replicas:type_name -> coppice.v1.ReplicaErasure
+	67,  // 72: coppice.v1.GetLineageRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 73: coppice.v1.GetLineageRequest.read:type_name -> coppice.v1.ReadOptions
+	78,  // 74: coppice.v1.GetLineageResponse.journals:type_name -> coppice.v1.LedgerJournal
+	0,   // 75: coppice.v1.GetLineageResponse.read_at:type_name -> coppice.v1.Stamp
+	4,   // 76: coppice.v1.Ledger.Commit:input_type -> coppice.v1.CommitRequest
+	6,   // 77: coppice.v1.Ledger.CommitStream:input_type -> coppice.v1.CommitStreamRequest
+	8,   // 78: coppice.v1.Ledger.Stage:input_type -> coppice.v1.StageRequest
+	10,  // 79: coppice.v1.Ledger.Finalize:input_type -> coppice.v1.FinalizeRequest
+	11,  // 80: coppice.v1.Ledger.Discard:input_type -> coppice.v1.DiscardRequest
+	13,  // 81: coppice.v1.Ledger.OpenSession:input_type -> coppice.v1.OpenSessionRequest
+	17,  // 82: coppice.v1.Ledger.Get:input_type -> coppice.v1.GetRequest
+	19,  // 83: coppice.v1.Ledger.BatchGet:input_type -> coppice.v1.BatchGetRequest
+	21,  // 84: coppice.v1.Ledger.Range:input_type -> coppice.v1.RangeRequest
+	24,  // 85: coppice.v1.Ledger.History:input_type -> coppice.v1.HistoryRequest
+	26,  // 86: coppice.v1.Ledger.Diff:input_type -> coppice.v1.DiffRequest
+	29,  // 87: coppice.v1.Ledger.Head:input_type -> coppice.v1.HeadRequest
+	31,  // 88: coppice.v1.Ledger.GetHeader:input_type -> coppice.v1.GetHeaderRequest
+	33,  // 89: coppice.v1.Ledger.WatchHeads:input_type -> coppice.v1.WatchHeadsRequest
+	36,  // 90: coppice.v1.Ledger.GetCheckpoint:input_type -> coppice.v1.GetCheckpointRequest
+	38,  // 91: coppice.v1.Ledger.Time:input_type -> coppice.v1.TimeRequest
+	40,  // 92: coppice.v1.Ledger.Prune:input_type -> coppice.v1.PruneRequest
+	41,  // 93: coppice.v1.Ledger.Rollback:input_type -> coppice.v1.RollbackRequest
+	42,  // 94: coppice.v1.Ledger.RotateKey:input_type -> coppice.v1.RotateKeyRequest
+	43,  // 95: coppice.v1.Ledger.Anchor:input_type -> coppice.v1.AnchorRequest
+	45,  // 96: coppice.v1.Ledger.GetInterval:input_type -> coppice.v1.GetIntervalRequest
+	49,  // 97: coppice.v1.Ledger.Pin:input_type -> coppice.v1.PinRequest
+	51,  // 98: coppice.v1.Ledger.Unpin:input_type -> coppice.v1.UnpinRequest
+	53,  // 99: coppice.v1.Ledger.ListPins:input_type -> coppice.v1.ListPinsRequest
+	59,  // 100: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
+	57,  // 101: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
+	55,  // 102: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
+	64,  // 103: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
+	68,  // 104: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
+	70,  // 105: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
+	72,  // 106: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
+	74,  // 107: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
+	76,  // 108: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
+	79,  // 109: coppice.v1.Ledger.GetLedgerHashes:input_type -> coppice.v1.GetLedgerHashesRequest
+	89,  // 110: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
+	84,  // 111: coppice.v1.Ledger.VerifyJournal:input_type -> coppice.v1.VerifyJournalRequest
+	81,  // 112: coppice.v1.Ledger.GetLedgerRecords:input_type -> coppice.v1.GetLedgerRecordsRequest
+	86,  // 113: coppice.v1.Ledger.ErasureStatus:input_type -> coppice.v1.ErasureStatusRequest
+	5,   // 114: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
+	7,   // 115: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
+	9,   // 116: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
+	5,   // 117: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
+	12,  // 118: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
+	14,  // 119: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
+	18,  // 120: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
+	20,  // 121: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
+	22,  // 122: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
+	25,  // 123: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
+	27,  // 124: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
+	30,  // 125: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
+	32,  // 126: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
+	34,  // 127: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
+	37,  // 128: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
+	39,  // 129: coppice.v1.Ledger.Time:output_type -> coppice.v1.TimeResponse
+	47,  // 130: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
+	47,  // 131: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
+	47,  // 132: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
+	44,  // 133: coppice.v1.Ledger.Anchor:output_type -> coppice.v1.AnchorResponse
+	46,  // 134: coppice.v1.Ledger.GetInterval:output_type -> coppice.v1.GetIntervalResponse
+	50,  // 135: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
+	52,  // 136: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
+	54,  // 137: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
+	60,  // 138: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
+	58,  // 139: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
+	56,  // 140: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
+	66,  // 141: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
+	69,  // 142: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
+	71,  // 143: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
+	73,  // 144: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
+	75,  // 145: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
+	77,  // 146: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
+	80,  // 147: coppice.v1.Ledger.GetLedgerHashes:output_type -> coppice.v1.GetLedgerHashesResponse
+	90,  // 148: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
+	85,  // 149: coppice.v1.Ledger.VerifyJournal:output_type -> coppice.v1.VerifyJournalResponse
+	83,  // 150: coppice.v1.Ledger.GetLedgerRecords:output_type -> coppice.v1.GetLedgerRecordsResponse
+	87,  // 151: coppice.v1.Ledger.ErasureStatus:output_type -> coppice.v1.ErasureStatusResponse
+	114, // [114:152] is the sub-list for method output_type
+	76,  // [76:114] is the sub-list for method input_type
+	76,  // [76:76] is the sub-list for extension type_name
+	76,  // [76:76] is the sub-list for extension extendee
+	0,   // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_coppice_v1_ledger_proto_init() }
@@ -6745,28 +6861,28 @@ func file_coppice_v1_ledger_proto_init() {
 		(*GetHeaderRequest_Version)(nil),
 		(*GetHeaderRequest_Sequence)(nil),
 	}
-	file_coppice_v1_ledger_proto_msgTypes[39].OneofWrappers = []any{}
 	file_coppice_v1_ledger_proto_msgTypes[40].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[44].OneofWrappers = []any{
+	file_coppice_v1_ledger_proto_msgTypes[41].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[45].OneofWrappers = []any{
 		(*GetIntervalRequest_Sequence)(nil),
 		(*GetIntervalRequest_Version)(nil),
 	}
-	file_coppice_v1_ledger_proto_msgTypes[48].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[61].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[66].OneofWrappers = []any{
+	file_coppice_v1_ledger_proto_msgTypes[49].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[62].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[67].OneofWrappers = []any{
 		(*LedgerName_Name)(nil),
 		(*LedgerName_Id)(nil),
 	}
-	file_coppice_v1_ledger_proto_msgTypes[77].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[81].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[83].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[78].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[82].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[84].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coppice_v1_ledger_proto_rawDesc), len(file_coppice_v1_ledger_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   90,
+			NumMessages:   91,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -98,7 +98,9 @@ impl Client {
             limit: 0,
             read: Some(read),
             without_values: false,
+            reverse: self.rng.chance(300),
         };
+        let reverse = request.reverse;
         let mut ledger = self.ledger();
         let by_library = self.library.as_ref().map(|library| (library.client(), request.clone()));
         let call = async move {
@@ -117,7 +119,10 @@ impl Client {
             None => self.hear(call).await,
         };
         match answer {
-            Ok((found, end)) => {
+            Ok((mut found, end)) => {
+                if reverse {
+                    found.reverse();
+                }
                 let (at, records) = (stamp(end.read_at), records(found));
                 self.check_proof(&end.proof, at, &records, Some((&low, high.as_ref())));
                 self.look(begin, stale_ok, Seen::Records { asked, at, records, range: Some((low, high)) });

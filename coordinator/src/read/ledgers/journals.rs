@@ -483,7 +483,7 @@ impl Reads {
         }
         let (low, high) = (cell_key(ledger, clue, ordinals.end), cell_key(ledger, clue, ordinals.start));
         for index in located.leaves.overlapping(&low, Some(&high)) {
-            let mut pages = self.scan_range(located, index, (&low, Some(&high)), u32::MAX, false);
+            let mut pages = self.scan_range(located, index, (&low, Some(&high)), (u32::MAX, false), false);
             while let Some(page) = pages.next().await? {
                 for record in page.records {
                     jsns.push(decoded(Cell::decode(&record.value))?.jsn);

@@ -72,7 +72,7 @@ impl Sequencer {
         let (batches, traces): (Vec<_>, Vec<_>) = taken.map(|(entry, _)| (entry.request.clone(), &entry.trace)).unzip();
         let trace = trace::version(traces.into_iter(), stamp);
         let merges = self.links.merges(&leaves);
-        let plan = Plan::new(stamp, batches, &draft, &leaves, &merges, self.params.journals_kept);
+        let plan = Plan::new(stamp, batches, &draft, &leaves, &merges);
         lap("judge");
         let prepared = self.prepare(&plan).with_context(trace.clone()).await?;
         lap("prepare");
@@ -254,7 +254,8 @@ impl Sequencer {
         let deadline = Instant::now() + self.resources.limits.prepare_timeout;
         let shards = &self.resources.shards;
         let calls = plan.shards.iter().map(|(&shard, part)| {
-            let request = wire::prepare_out(shard, part, plan.stamp, attempt, self.head.shard_context(shard));
+            let lists = if self.params.journals_kept { part.lists.clone() } else { Vec::new() };
+            let request = wire::prepare_out(shard, part, lists, (plan.stamp, attempt), self.head.shard_context(shard));
             async move { (shard, shards.prepare(shard, request, deadline).await) }
         });
         let answers = join_all(calls).await;

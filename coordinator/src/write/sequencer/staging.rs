@@ -111,7 +111,7 @@ impl Sequencer {
             _ => return Ok(Err(status::refuse(Reason::Unavailable, "a shard is not ready yet"))),
         }
         let merges = base.merges(&self.links);
-        let plan = Plan::new(stamp, vec![request], &draft, &base.leaves, &merges, self.params.journals_kept);
+        let plan = Plan::new(stamp, vec![request], &draft, &base.leaves, &merges);
         let prepared = match self.prepare(&plan).await? {
             Ok(prepared) => prepared,
             Err(failures) => {

@@ -135,7 +135,7 @@ impl From<Range> for (v1::RangeRequest, Vec<v1::Record>, v1::RangeEnd) {
     fn from(it: Range) -> Self {
         let (high, read) = (it.high.map(|high| high.0), Some(it.read.into()));
         (
-            v1::RangeRequest { low: it.low.0, high, limit: it.limit, read, without_values: false },
+            v1::RangeRequest { low: it.low.0, high, limit: it.limit, read, without_values: false, reverse: false },
             records(it.records),
             v1::RangeEnd { read_at: it.read_at.map(Into::into), more: it.more, proof: it.proof.0 },
         )

@@ -11,6 +11,7 @@ use crate::{
     tree::{
         self,
         active::ActiveKeys,
+        backward::BackwardForest,
         cursor::ForestCursor,
         found::{Found, FoundBody},
     },
@@ -150,12 +151,38 @@ impl<'e> View<'e> {
     ) -> Result<RangePage> {
         let store = self.store();
         let mut cursor = ForestCursor::seek(store, self.trees(), low)?;
+        self.page((limit, bytes_max), want_values, || cursor.next_newest(store, high))
+    }
+
+    /// Like [`range_part`](Self::range_part), from the largest key to the smallest.
+    ///
+    /// # Errors
+    /// `Corrupted`, or a failure of the storage.
+    pub fn range_back(
+        &self,
+        low: &[u8],
+        high: Option<&[u8]>,
+        limit: usize,
+        bytes_max: usize,
+        want_values: bool,
+    ) -> Result<RangePage> {
+        let store = self.store();
+        let mut cursor = BackwardForest::seek(store, self.trees(), high)?;
+        self.page((limit, bytes_max), want_values, || cursor.next_newest(store, low))
+    }
+
+    fn page(
+        &self,
+        (limit, bytes_max): (usize, usize),
+        want_values: bool,
+        mut next: impl FnMut() -> Result<Option<Found>>,
+    ) -> Result<RangePage> {
         let mut page = RangePage::default();
         let mut bytes = 0_usize;
         // Values in the value log, and the indices of their records. They are read at the end, when
         // neighbours are known.
         let (mut stored, mut owners) = (Vec::new(), Vec::new());
-        while let Some(newest) = cursor.next_newest(store, high)? {
+        while let Some(newest) = next()? {
             let Some((record, elsewhere)) = self.shown(newest) else { continue };
             bytes += record.key.len() + if want_values { record.value_len as usize } else { 0 };
             if page.records.len() == limit || (bytes > bytes_max && !page.records.is_empty()) {
@@ -169,7 +196,7 @@ impl<'e> View<'e> {
             let value = record.value.filter(|_| want_values);
             page.records.push(Record { value, ..record });
         }
-        store.values(&stored, |number, value| page.records[owners[number]].value = Some(value))?;
+        self.store().values(&stored, |number, value| page.records[owners[number]].value = Some(value))?;
         Ok(page)
     }
 

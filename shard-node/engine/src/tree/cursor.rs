@@ -30,16 +30,8 @@ impl Cursor {
         Ok(cursor)
     }
 
-    fn enter(&mut self, store: &Store, mut child: Child, level: u8, choose: impl Fn(&Node) -> usize) -> Result<()> {
-        for level in (0..=level).rev() {
-            let node = store.node(&child, level, self.tree.class())?;
-            let index = choose(&node);
-            if level > 0 {
-                child = node.child(index);
-            }
-            self.path.push((node, index));
-        }
-        Ok(())
+    fn enter(&mut self, store: &Store, child: Child, level: u8, choose: impl Fn(&Node) -> usize) -> Result<()> {
+        descend(store, &self.tree, &mut self.path, (child, level), choose)
     }
 
     /// Moves to the next leaf if this one has no record left.
@@ -84,6 +76,25 @@ impl Cursor {
         }
         self.settle(store)
     }
+}
+
+/// Adds the nodes from a child down to a leaf to a path, each with the index that is chosen in it.
+pub(super) fn descend(
+    store: &Store,
+    tree: &Tree,
+    path: &mut Vec<(Node, usize)>,
+    (mut child, level): (Child, u8),
+    choose: impl Fn(&Node) -> usize,
+) -> Result<()> {
+    for level in (0..=level).rev() {
+        let node = store.node(&child, level, tree.class())?;
+        let index = choose(&node);
+        if level > 0 {
+            child = node.child(index);
+        }
+        path.push((node, index));
+    }
+    Ok(())
 }
 
 /// All trees of a forest, youngest first.

@@ -54,6 +54,17 @@ fn a_range_comes_in_pages_of_bounded_number_and_bytes_and_proves_itself_at_its_e
     let some = page(&talk, &first, range(0, 7, false)).expect("it is here");
     assert_eq!((some.records.len(), more(&some)), (7, Some(true)), "the caller's limit is reached");
     assert!(some.end.expect("it is the last page").trees.is_empty(), "no proof was asked for");
+    let back = |from: Option<usize>, limit, want_proof| {
+        let from = from.map(|at| key(at).into());
+        Scan::Range(v1::RangeScan { from, limit, want_proof, reverse: true, ..Default::default() })
+    };
+    let last = page(&talk, &first, back(None, 0, false)).expect("it is here");
+    let end: Vec<_> = rest.records.iter().rev().map(|record| &record.key).collect();
+    assert!(last.records.iter().map(|record| &record.key).take(10).eq(end) && more(&last).is_none());
+    let few = page(&talk, &first, back(Some(3), 0, false)).expect("it is here");
+    assert!(few.records.iter().map(|record| record.key.to_vec()).eq([2, 1, 0].map(|at| Vec::from(key(at)))));
+    assert_eq!(more(&few), Some(false));
+    assert_eq!(page(&talk, &first, back(None, 0, true)).expect_err("no proof"), Reason::InvalidArgument);
     let large = page(&talk, &second, range(0, 0, false)).expect("it is here");
     assert!((4..200).contains(&large.records.len()), "the fourth value fills the page: {}", large.records.len());
     assert_eq!(more(&large), None);
