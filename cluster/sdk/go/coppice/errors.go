@@ -29,9 +29,10 @@ const (
 	RoleMissing     Reason = "ROLE_MISSING"
 	OrderIncomplete Reason = "ORDER_INCOMPLETE"
 	NotFound        Reason = "NOT_FOUND"
-	// PurgedJournal is the reason why JournalPage, LedgerJournals and LedgerOrder do not give a
-	// journal that a purge has taken. If a key is trusted, the ledger's head is proven to be purged
-	// above the journal's number; otherwise the journal was withheld, and the error is ErrUntrusted.
+	// PurgedJournal is the reason why JournalPage, LedgerJournals, LedgerOrder, JournalsBelow and
+	// VerifyJournal do not give a journal that a purge has taken. If a key is trusted, the ledger's
+	// head is proven to be purged above the journal's number; otherwise the journal was withheld, and
+	// the error is ErrUntrusted.
 	PurgedJournal      Reason = "PURGED_JOURNAL"
 	PreconditionFailed Reason = "PRECONDITION_FAILED"
 	Lane               Reason = "LANE"

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 
@@ -80,6 +79,8 @@ func (a *Author) OrderDraft(file *OrderFile) (*Draft, error) {
 	slices.SortFunc(order.Approvals, func(a, b verify.Approval) int {
 		return bytes.Compare(a.Member[:], b.Member[:])
 	})
+	same := func(a, b verify.Approval) bool { return a.Member == b.Member }
+	order.Approvals = slices.CompactFunc(order.Approvals, same)
 	draft := new(Draft).Order(&order)
 	return draft, draft.err
 }
@@ -119,12 +120,17 @@ func (f *OrderFile) Encode() ([]byte, error) {
 		line := approvalJSON{Member: approval.Member, Signature: signature}
 		file.Approvals = append(file.Approvals, line)
 	}
-	text, err := json.MarshalIndent(file, "", "  ")
-	return append(text, '\n'), err
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	err = encoder.Encode(file)
+	return text.Bytes(), err
 }
 
 // DecodeOrderFile reads the file of an order. Only the order's bytes and the signatures count;
-// names are there for people. No signature is verified.
+// names are there for people. No signature is verified. But for white space, an order has one file:
+// with a field twice, two signers could read two orders.
 func DecodeOrderFile(text []byte) (*OrderFile, error) {
 	bad := func(why string) (*OrderFile, error) {
 		return nil, errors.New("coppice: the file of an order: " + why)
@@ -132,14 +138,9 @@ func DecodeOrderFile(text []byte) (*OrderFile, error) {
 	if len(text) > orderFileMax {
 		return bad("it has more than 1 MiB")
 	}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
 	var read orderJSON
-	if err := decoder.Decode(&read); err != nil {
+	if err := json.Unmarshal(text, &read); err != nil {
 		return bad(printable(err.Error()))
-	}
-	if _, err := decoder.Token(); err != io.EOF {
-		return bad("it has something behind the order")
 	}
 	if read.Format != orderFormat || len(read.Approvals) > ordersSignersMax {
 		return bad("it has another format, or more signatures than an order has")
@@ -162,7 +163,17 @@ func DecodeOrderFile(text []byte) (*OrderFile, error) {
 		}
 		f.Approvals = append(f.Approvals, approval)
 	}
+	if again, err := f.Encode(); err != nil || !sameJSON(text, again) {
+		return bad("it has other fields than an order has, or a field twice")
+	}
 	return f, nil
+}
+
+// sameJSON compares two texts in JSON, but for white space.
+func sameJSON(a, b []byte) bool {
+	var left, right bytes.Buffer
+	err := errors.Join(json.Compact(&left, a), json.Compact(&right, b))
+	return err == nil && bytes.Equal(left.Bytes(), right.Bytes())
 }
 
 // unhex fills bytes with hex digits, and tells whether there were as many.

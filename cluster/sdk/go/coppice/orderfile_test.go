@@ -3,6 +3,7 @@ package coppice
 import (
 	"bytes"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -45,6 +46,9 @@ func TestTheCommandAndTheClientSignTheSameFile(t *testing.T) {
 	if status := p.status(t); status.Order != purge || status.Before != 4 {
 		t.Errorf("%+v", status)
 	}
+	// A signature twice counts once.
+	signed.Approvals = append(signed.Approvals, signed.Approvals[0])
+	must(p.bank.OrderDraft(signed))(t)
 	// The file is for one ledger of one cluster.
 	for _, change := range []func(*OrderFile){
 		func(f *OrderFile) { f.Ledger[0] ^= 1 }, func(f *OrderFile) { f.Cluster[0] ^= 1 },
@@ -111,6 +115,11 @@ func TestAFileOfAnOrderHasOneForm(t *testing.T) {
 	if string(must(again.Encode())(t)) != text || again.Name != "grain" || again.Order.Until != 9 {
 		t.Errorf("%+v", again)
 	}
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	must(DecodeOrderFile(compact.Bytes()))(t)
 	order := hex.EncodeToString(must(file.Order.Encode())(t))
 	order = order[:len(order)-4]
 	change := func(old, text2 string) string { return strings.Replace(text, old, text2, 1) }
@@ -119,6 +128,9 @@ func TestAFileOfAnOrderHasOneForm(t *testing.T) {
 		"a part":             text[:len(text)/2],
 		"another format":     change(`"coppice_order": 1`, `"coppice_order": 2`),
 		"an unknown field":   change(`"coppice_order": 1`, `"coppice_order": 1, "more": 1`),
+		"a field twice":      change(`"order":`, `"order": "`+order+`", "order":`),
+		"a field in capital": change(`"order":`, `"Order": "`+order+`", "order":`),
+		"no ledger's name":   change(`  "ledger": "grain",`, ``),
 		"two orders":         text + text,
 		"a shorter id":       change(file.Cluster.String(), file.Cluster.String()[2:]),
 		"another id":         change(file.Ledger.String(), "zz"+file.Ledger.String()[2:]),

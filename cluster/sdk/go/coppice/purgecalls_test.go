@@ -154,6 +154,10 @@ func (p *purged) checkSwept(t *testing.T, anchor *verify.TrustedAnchor, purge ui
 	reader := connect(t, Options{Endpoints: []string{p.endpoint}, Unverified: true})
 	early, err := reader.JournalsBelow(ctx, anchor, 1, 9, true)
 	isLie(t, "missing journals without a key to trust", early, err)
+	p.onJournals = func(a *v1.GetJournalsResponse) { a.Journals = nil }
+	early, err = client.JournalsBelow(ctx, anchor, 1, 9, true)
+	isLie(t, "no journals where some are kept", early, err)
+	p.onJournals = nil
 	for what, err := range map[string]error{
 		"a sweep of what is swept": func() (err error) {
 			for _, err = range p.bank.Sweep(ctx) {

@@ -146,6 +146,11 @@ func TestAnAnchorMovesOnlyToAListThatContinuesIt(t *testing.T) {
 		"no word of the known list": func(a *answer) {
 			become(a, ask(&v1.GetLedgerHashesRequest{Ledger: identified(s.ledger), Read: at(nil)}))
 		},
+		"a list that was forged as a whole": func(a *answer) {
+			last := len(a.Rest) - 1
+			a.Rest[last] ^= 1
+			a.Root = forgedRoot(t, whole, a.Rest[last])
+		},
 		"another ledger": func(a *answer) {
 			become(a, ask(&v1.GetLedgerHashesRequest{Ledger: identified(s.other), Read: at(nil)}))
 		},
@@ -168,17 +173,32 @@ func TestAnAnchorMovesOnlyToAListThatContinuesIt(t *testing.T) {
 		got, err := s.client.AdvanceAnchor(s.ctx, two)
 		isLie(t, what, got, err)
 	}
-	// A few blocks at a time are no lie.
+}
+
+func TestAnAnchorMovesByAFewBlocksAtATime(t *testing.T) {
+	s := setScene(t, "anchor-parts")
+	small := must(s.client.TrustLedger(s.ctx, s.ledger))(t)
+	must(s.bank.Append(s.ctx, numbered(3, 700)))(t)
+	whole := must(s.client.TrustLedger(s.ctx, s.ledger))(t)
 	calls := s.count("GetLedgerHashes")
-	s.onHashes = func(request *v1.GetLedgerHashesRequest, a *answer) {
+	s.onHashes = func(request *v1.GetLedgerHashesRequest, a *v1.GetLedgerHashesResponse) {
 		if a.Size/verify.BlockJournals-request.FromBlock > 1 {
 			a.Blocks, a.Rest = a.Blocks[:32], nil
 		}
 	}
-	parts := must(s.client.AdvanceAnchor(s.ctx, two))(t)
+	parts := must(s.client.AdvanceAnchor(s.ctx, small))(t)
 	if !bytes.Equal(parts.Encode(), whole.Encode()) || s.count("GetLedgerHashes")-calls != 2 {
 		t.Errorf("%d journals after %d calls", parts.Size(), s.count("GetLedgerHashes")-calls)
 	}
+}
+
+// forgedRoot is the root of an anchor's list with another last byte of its hashes.
+func forgedRoot(t *testing.T, anchor *verify.TrustedAnchor, last byte) []byte {
+	t.Helper()
+	encoded := anchor.Encode()
+	encoded[len(encoded)-1] = last
+	root := must(verify.DecodeTrustedAnchor(encoded))(t).Root()
+	return root[:]
 }
 
 func TestBelowAnAnchorOnlyItsOwnJournalsAreBelieved(t *testing.T) {
@@ -188,17 +208,19 @@ func TestBelowAnAnchorOnlyItsOwnJournalsAreBelieved(t *testing.T) {
 	anchor := must(s.client.TrustLedger(s.ctx, s.ledger))(t)
 	reader := connect(t, Options{Endpoints: []string{s.endpoint}, Unverified: true})
 	must(reader.JournalsBelow(s.ctx, anchor, 1, 2, true))(t)
-	one := func(ledger LedgerID, jsn uint64) *v1.LedgerJournal {
+	below := func(ledger LedgerID, jsn uint64, size uint64) *v1.LedgerJournal {
 		return must(s.relay.ledger.GetJournals(s.ctx, &v1.GetJournalsRequest{
-			Ledger: identified(ledger), FromJsn: jsn, Limit: 1, WantPayload: true, AnchorSize: 1,
+			Ledger: identified(ledger), FromJsn: jsn, Limit: 1, WantPayload: true, AnchorSize: size,
 		}))(t).Journals[0]
 	}
+	third, elsewhere := below(s.ledger, 3, anchor.Size()), below(s.other, 0, 1)
 	second := uint64(2)
 	lies := map[string]func(*answer){
 		"another order":      func(a *answer) { slices.Reverse(a.Journals) },
 		"one journal twice":  func(a *answer) { a.Journals[1] = a.Journals[0] },
 		"one journal less":   func(a *answer) { a.Journals = a.Journals[:1] },
 		"no journals":        func(a *answer) { a.Journals = nil },
+		"a true one more":    func(a *answer) { a.Journals = append(a.Journals, third) },
 		"more journals":      func(a *answer) { a.Journals = append(a.Journals, a.Journals...) },
 		"a damaged leaf":     func(a *answer) { a.Journals[1].Leaf[60] ^= 1 },
 		"another number":     func(a *answer) { a.Journals[1].Jsn++ },
@@ -208,7 +230,7 @@ func TestBelowAnAnchorOnlyItsOwnJournalsAreBelieved(t *testing.T) {
 		"a damaged envelope": func(a *answer) { a.Journals[0].Envelope[40] ^= 1 },
 		"no envelope":        func(a *answer) { a.Journals[0].Envelope = nil },
 		"withheld content":   func(a *answer) { a.Journals[0].OccultedBy = &second },
-		"another ledger":     func(a *answer) { a.Journals[0] = one(s.other, 0) },
+		"another ledger":     func(a *answer) { a.Journals[0] = elsewhere },
 	}
 	for name, client := range map[string]*Client{"verifying": s.client, "unverified": reader} {
 		for what, lie := range lies {
