@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hyperledger/fabric-lib-go/common/flogging"
 	"github.com/hyperledger/fabric/core/ledger/kvledger/txmgmt/statedb"
 
 	"coppice.dev/sdk/coppice"
@@ -23,6 +24,12 @@ import (
 const binVariable = "COPPICE_BIN"
 
 const testPatience = 120 * time.Second
+
+func TestMain(m *testing.M) {
+	// Fabric logs each connection.
+	flogging.ActivateSpec("fatal")
+	os.Exit(m.Run())
+}
 
 // ledger is a `coppice dev` of a test.
 type ledger struct {
@@ -102,6 +109,17 @@ func kill(process *exec.Cmd) {
 // connect gives a verifying client of the ledger, at another endpoint if that is not empty.
 func (l *ledger) connect(t testing.TB, endpoint string) *coppice.Client {
 	t.Helper()
+	return l.patient(t, endpoint, testPatience)
+}
+
+// quick gives a client that does not wait.
+func (l *ledger) quick(t testing.TB, endpoint string) *coppice.Client {
+	t.Helper()
+	return l.patient(t, endpoint, time.Nanosecond)
+}
+
+func (l *ledger) patient(t testing.TB, endpoint string, patience time.Duration) *coppice.Client {
+	t.Helper()
 	text, err := os.ReadFile(filepath.Join(l.directory, "ledger.vkey"))
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +131,7 @@ func (l *ledger) connect(t testing.TB, endpoint string) *coppice.Client {
 	if endpoint == "" {
 		endpoint = l.endpoint
 	}
-	options := coppice.Options{Endpoints: []string{endpoint}, Trust: &key, Patience: testPatience}
+	options := coppice.Options{Endpoints: []string{endpoint}, Trust: &key, Patience: patience}
 	client := must(coppice.New(options))(t)
 	t.Cleanup(func() { _ = client.Close() })
 	return client
