@@ -73,6 +73,20 @@ func (b *Batch) Metadata(metadata []byte) *Batch {
 	return b
 }
 
+// Writes gives what the batch leaves: the last value of each key, and nil for a key that it deletes.
+// An empty value is not nil.
+func (b *Batch) Writes() map[string][]byte {
+	writes := make(map[string][]byte, len(b.pb.Operations))
+	for _, operation := range b.pb.Operations {
+		if put, is := operation.Change.(*v1.Operation_Put); is {
+			writes[string(operation.Key)] = append([]byte{}, put.Put...)
+		} else {
+			writes[string(operation.Key)] = nil
+		}
+	}
+	return writes
+}
+
 // operations gives the changes in the form of the journal.
 func operationsOf(batch *v1.Batch) []verify.Operation {
 	operations := make([]verify.Operation, 0, len(batch.Operations))

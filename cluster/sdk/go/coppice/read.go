@@ -3,10 +3,8 @@ package coppice
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"iter"
-	"slices"
 	"time"
 
 	v1 "coppice.dev/sdk/v1"
@@ -28,6 +26,8 @@ type Read struct {
 	StaleOK bool
 	// Cosigned waits for a checkpoint that witnesses have cosigned.
 	Cosigned bool
+	// Unproven takes the coordinator's word for the answer to Get or BatchGet, without a proof.
+	Unproven bool
 }
 
 // Record is a key with its value, and the stamp of its last change.
@@ -59,6 +59,9 @@ func (c *Client) readOptions(read *Read) *v1.ReadOptions {
 	options := &v1.ReadOptions{WantProof: c.trust != nil, ValuesInProof: c.trust != nil}
 	if read != nil {
 		options.AnyEpoch, options.StaleOk, options.Cosigned = read.AnyEpoch, read.StaleOK, read.Cosigned
+		if read.Unproven {
+			options.WantProof, options.ValuesInProof = false, false
+		}
 		if read.At != nil {
 			options.At = toStamp(*read.At)
 		}
@@ -95,7 +98,10 @@ func (c *Client) BatchGet(ctx context.Context, keys [][]byte, read *Read) (*Batc
 		return nil, distrust("BatchGet", "the answer has other keys than the question")
 	}
 	got := &BatchGot{ReadAt: stampOf(answer.ReadAt), Proof: answer.Proof, Records: make([]*Record, len(keys))}
-	if c.trust == nil {
+	if c.trust == nil || read != nil && read.Unproven {
+		if read != nil && read.At != nil && read.At.Version != got.ReadAt.Version {
+			return nil, distrust("BatchGet", "the answer is of another version than was asked for")
+		}
 		for i, record := range answer.Records {
 			if !bytes.Equal(record.GetKey(), keys[i]) {
 				return nil, distrust("BatchGet", "the answer has other keys than the question")
@@ -180,132 +186,6 @@ func checkPlace(v *verify.Verified, k known, read *Read, readAt Stamp) error {
 		return errors.New("the proof is older than what this client had seen before it asked")
 	}
 	return nil
-}
-
-// pageRecords and pageBytes bound what Range holds in memory at one time.
-const (
-	pageRecords = 512
-	pageBytes   = 128 << 20
-)
-
-// Range gives the records with low <= key < high in ascending order, all of one version. A nil high
-// is the end of the key space. Records come in pages, and each page is proven to be complete before
-// its first record is given. The sequence ends with an error, if there is one.
-func (c *Client) Range(ctx context.Context, low, high []byte, read *Read) iter.Seq2[Record, error] {
-	return func(yield func(Record, error) bool) {
-		place := Read{}
-		if settled, err := c.settled(ctx, "Range", read); err != nil {
-			yield(Record{}, err)
-			return
-		} else if settled != nil {
-			place = *settled
-		}
-		low := low
-		for {
-			page, err := c.page(ctx, low, high, &place)
-			if err != nil {
-				yield(Record{}, err)
-				return
-			}
-			for _, record := range page.records {
-				if !yield(record, nil) {
-					return
-				}
-			}
-			if !page.more {
-				return
-			}
-			low = successor(page.records)
-			place.At, place.AnyEpoch, place.AtTime = &page.readAt, false, time.Time{}
-		}
-	}
-}
-
-// successor is the smallest key above the last record.
-func successor(records []Record) []byte { return append(slices.Clone(records[len(records)-1].Key), 0) }
-
-type page struct {
-	records []Record
-	readAt  Stamp
-	more    bool
-	proof   []byte
-}
-
-func (c *Client) page(ctx context.Context, low, high []byte, read *Read) (*page, error) {
-	k := c.known()
-	request := &v1.RangeRequest{Low: low, High: high, Limit: pageRecords, Read: c.readOptions(read)}
-	p := &page{}
-	ended, size := false, 0
-	var last []byte
-	take := func(message *v1.RangeResponse) error {
-		if ended || len(message.Records) == 0 && message.End == nil {
-			return errors.New("a range that neither goes on nor ends")
-		}
-		for _, record := range message.Records {
-			key := record.GetKey()
-			size += len(key) + len(record.GetValue())
-			switch {
-			case !record.GetFound() || len(p.records) == pageRecords || size > pageBytes:
-				return errors.New("more records than were asked for, or one that is not there")
-			case bytes.Compare(key, low) < 0 || high != nil && bytes.Compare(key, high) >= 0:
-				return errors.New("a key outside of what was asked for")
-			case last != nil && bytes.Compare(key, last) <= 0:
-				return errors.New("keys that do not ascend")
-			}
-			last = key
-			p.records = append(p.records, *recordOf(record))
-		}
-		if message.End != nil {
-			ended, p.readAt, p.more, p.proof = true, stampOf(message.End.ReadAt), message.End.More, message.End.Proof
-		}
-		return nil
-	}
-	err := collect(ctx, c, "Range", request, v1.LedgerClient.Range, take)
-	if err != nil {
-		return nil, err
-	}
-	if !ended || p.more && len(p.records) != pageRecords {
-		return nil, distrust("Range", "the range breaks off")
-	}
-	if c.trust != nil {
-		if err := c.checkPage(ctx, k, low, high, read, p); err != nil {
-			return nil, distrusted("Range", err)
-		}
-	}
-	return p, nil
-}
-
-// checkPage compares a page with its proof. If a limit cut the page short, its proof is of the
-// range that ends directly after the last record.
-func (c *Client) checkPage(ctx context.Context, k known, low, high []byte, read *Read, p *page) error {
-	v, err := c.verifyProof(ctx, k, p.proof)
-	if err != nil {
-		return err
-	}
-	if p.more {
-		next := successor(p.records)
-		if high != nil && bytes.Equal(next, high) {
-			return errors.New("nothing can follow, and the answer says that something does")
-		}
-		high = next
-	}
-	if err := v.Answers(verify.Question{Subject: verify.AboutRange{Low: low, High: high}}); err != nil {
-		return err
-	}
-	if err := checkPlace(v, k, read, p.readAt); err != nil {
-		return err
-	}
-	if len(v.Query.Records) != len(p.records) {
-		return errors.New("the answer is not the proven range")
-	}
-	for i := range p.records {
-		record, shown := &v.Query.Records[i], &p.records[i]
-		if !bytes.Equal(record.Key, shown.Key) || record.Stamp != shown.LastChanged ||
-			sha256.Sum256(shown.Value) != record.Hash {
-			return errors.New("the answer and its proof disagree")
-		}
-	}
-	return c.follow(ctx, v, p.proof)
 }
 
 // Change is one change in the history of a key.

@@ -281,6 +281,12 @@ func (c *Client) growthFrom(ctx context.Context, old *seen) (*seen, error) {
 // growthOf gives the proof that the log grew from an older checkpoint, or from its first entry, and
 // learns from it.
 func (c *Client) growthOf(ctx context.Context, old *seen) (*verify.Verified, error) {
+	v, _, err := c.growthFile(ctx, old)
+	return v, err
+}
+
+// growthFile is growthOf, with the file of the proof.
+func (c *Client) growthFile(ctx context.Context, old *seen) (*verify.Verified, []byte, error) {
 	size := uint64(1)
 	if old != nil {
 		size = old.Size
@@ -288,22 +294,22 @@ func (c *Client) growthOf(ctx context.Context, old *seen) (*verify.Verified, err
 	k := c.trust.known()
 	answer, err := c.Checkpoint(ctx, size)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	v, err := verify.Verify(answer.Standing, k.key, &verify.Options{Known: k.changes})
 	if err != nil {
-		return nil, &untrusted{call: "GetCheckpoint", err: err}
+		return nil, nil, &untrusted{call: "GetCheckpoint", err: err}
 	}
 	if err := v.Answers(verify.Question{Subject: verify.AboutGrowth{Size: size}}); err != nil {
-		return nil, &untrusted{call: "GetCheckpoint", err: err}
+		return nil, nil, &untrusted{call: "GetCheckpoint", err: err}
 	}
 	if old != nil && v.Standing.OldRoot != old.Root {
-		return nil, &ForkError{
+		return nil, nil, &ForkError{
 			Known: old.note, Shown: bytes.Clone(v.Note), Proof: answer.Standing,
 			Why: fmt.Sprintf("the log had another root at %d entries", old.Size),
 		}
 	}
 	c.trust.mutex.Lock()
 	defer c.trust.mutex.Unlock()
-	return v, c.trust.learn(v, answer.Standing)
+	return v, answer.Standing, c.trust.learn(v, answer.Standing)
 }

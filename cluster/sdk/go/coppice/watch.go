@@ -19,6 +19,10 @@ type Watch struct {
 	Follow bool
 	// ChangedKeys asks for the keys that each commit changed, and ChangedValues for their values too.
 	ChangedKeys, ChangedValues bool
+	// Journal asks for the journal of each commit, which verify.Written checks. It shows all that the
+	// commit wrote, but for the values. A ledger that keeps no journals shows those of its newest
+	// versions, and only where its leader is followed.
+	Journal bool
 }
 
 // Headed is one header of the root log.
@@ -29,8 +33,12 @@ type Headed struct {
 	// Changes are the records that a commit changed, by ascending keys, if they were asked for. They
 	// are the coordinator's word. Of a deleted key, Deleted is set.
 	Changes []Changed
-	// RolledBack tells that changes were asked for, of a commit that was rolled back.
+	// RolledBack tells that changes or a journal were asked for, of a commit that was rolled back.
 	RolledBack bool
+	// Journal is that of a commit, if it was asked for: nil if the commit was rolled back. ListsGone
+	// tells that it has no operation lists, since the ledger no longer knows them.
+	Journal   *verify.VersionJournal
+	ListsGone bool
 }
 
 // Changed is a record that a commit changed.
@@ -50,6 +58,7 @@ func (c *Client) WatchHeads(ctx context.Context, watch Watch) iter.Seq2[Headed, 
 			request := &v1.WatchHeadsRequest{
 				FromSequence: w.next, Follow: watch.Follow,
 				WantChangedKeys: watch.ChangedKeys, WantChangedValues: watch.ChangedValues,
+				WantJournal: watch.Journal,
 			}
 			w.part = Headed{}
 			var failed error
@@ -105,8 +114,10 @@ type watcher struct {
 	hash   verify.Digest
 	part   Headed
 	last   []byte
-	// size is the memory that the changes of the part take.
+	// size is the memory that changes and journal of the part take.
 	size int
+	// shard is the one whose operation lists came last.
+	shard *uint32
 }
 
 // take gives a header when its last message has come.
@@ -124,12 +135,18 @@ func (w *watcher) take(message *v1.WatchHeadsResponse) (*Headed, error) {
 				return nil, err
 			}
 		}
-		w.part, w.last, w.size = Headed{Encoded: message.Header, Header: header}, nil, 0
+		w.part = Headed{Encoded: message.Header, Header: header}
+		w.last, w.size, w.shard = nil, 0, nil
 	} else if !bytes.Equal(message.Header, w.part.Encoded) {
 		return nil, errors.New("a header in the middle of another")
 	}
-	if message.Continued && len(message.Changes) == 0 {
-		return nil, errors.New("a part without changes")
+	if message.Journal != nil {
+		if err := w.takeJournal(message.Journal); err != nil {
+			return nil, err
+		}
+	}
+	if message.Continued && len(message.Changes) == 0 && message.Journal == nil {
+		return nil, errors.New("a part without changes or journal")
 	}
 	for _, change := range message.Changes {
 		if w.last != nil && bytes.Compare(change.GetKey(), w.last) <= 0 {
@@ -142,7 +159,10 @@ func (w *watcher) take(message *v1.WatchHeadsResponse) (*Headed, error) {
 		record := Record{Key: change.GetKey(), Value: change.GetValue(), LastChanged: stampOf(change.GetLastChanged())}
 		w.part.Changes = append(w.part.Changes, Changed{Record: record, Deleted: !change.GetFound()})
 	}
-	w.part.RolledBack = message.RolledBack
+	w.part.RolledBack, w.part.ListsGone = message.RolledBack, message.ListsGone
+	if message.RolledBack {
+		w.part.Journal, w.part.Changes = nil, nil
+	}
 	if message.Continued {
 		return nil, nil
 	}
@@ -150,4 +170,30 @@ func (w *watcher) take(message *v1.WatchHeadsResponse) (*Headed, error) {
 	w.part = Headed{}
 	w.before, w.hash, w.next = whole.Header, verify.EntryHash(whole.Encoded), whole.Header.Sequence+1
 	return &whole, nil
+}
+
+// takeJournal takes a part of a journal: all entries, or the operation lists of the next shard.
+func (w *watcher) takeJournal(part *v1.WatchedJournal) error {
+	w.size += partBytes
+	for _, encoded := range [][][]byte{part.Entries, part.Lists} {
+		for _, one := range encoded {
+			w.size += partBytes + len(one)
+		}
+	}
+	journal := w.part.Journal
+	switch {
+	case w.size > versionBytesMax:
+		return errors.New("a version has a longer journal than any that a ledger commits")
+	case w.part.Changes != nil:
+		return errors.New("a journal behind the changes")
+	case journal == nil && (len(part.Entries) == 0 || len(part.Lists) > 0):
+		return errors.New("a journal that does not begin with its entries")
+	case journal == nil:
+		w.part.Journal = &verify.VersionJournal{Entries: part.Entries, Lists: make(map[uint32][][]byte)}
+		return nil
+	case len(part.Entries) > 0 || len(part.Lists) == 0 || w.shard != nil && part.Shard <= *w.shard:
+		return errors.New("the operation lists of shards out of order")
+	}
+	journal.Lists[part.Shard], w.shard = part.Lists, &part.Shard
+	return nil
 }

@@ -162,6 +162,13 @@ func OperationListHash(operations []Operation) Digest {
 	return hashOf(tagOperations, w)
 }
 
+// EncodeOperations gives an operation list in the bytes that a shard keeps of it.
+func EncodeOperations(operations []Operation) []byte {
+	w := writer{}
+	encodeOperations(&w, operations)
+	return w
+}
+
 // MetadataHash is the hash of the metadata of a batch.
 func MetadataHash(metadata []byte) Digest {
 	w := writer{}

@@ -25,8 +25,9 @@ type Verified struct {
 	Note []byte
 	// SignedBy is the ledger's key that signed the checkpoint.
 	SignedBy VKey
-	// Newest is the newest header below the checkpoint.
-	Newest *Header
+	// Newest is the newest header below the checkpoint, and NewestEntry the EntryHash of its bytes.
+	Newest      *Header
+	NewestEntry Digest
 	// KeyChanges are the key changes that are known now: from the file, from the newer checkpoint, or
 	// from before.
 	KeyChanges []KeyChange
@@ -207,7 +208,7 @@ func (j *judgement) judgeLog(known []KeyChange) error {
 		return err
 	}
 	j.result.Checkpoint, j.result.SignedBy, j.result.Newest = log.checkpoint, log.signer, log.newest
-	j.result.Note = j.file.log.note
+	j.result.Note, j.result.NewestEntry = j.file.log.note, logEntryHash(j.file.log.newest)
 	j.result.KeyChanges = slices.Clone(j.chain.changes)
 	j.notes = log.note
 	return nil
