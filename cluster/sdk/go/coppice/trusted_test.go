@@ -190,6 +190,14 @@ func TestAnAnchorMovesByAFewBlocksAtATime(t *testing.T) {
 	if !bytes.Equal(parts.Encode(), whole.Encode()) || s.count("GetLedgerHashes")-calls != 2 {
 		t.Errorf("%d journals after %d calls", parts.Size(), s.count("GetLedgerHashes")-calls)
 	}
+	// Answers without any block end at once.
+	calls = s.count("GetLedgerHashes")
+	s.onHashes = func(_ *v1.GetLedgerHashesRequest, a *v1.GetLedgerHashesResponse) { a.Blocks = nil }
+	got, err := s.client.AdvanceAnchor(s.ctx, small)
+	isLie(t, "no blocks, again and again", got, err)
+	if s.count("GetLedgerHashes")-calls != 1 {
+		t.Errorf("%d calls", s.count("GetLedgerHashes")-calls)
+	}
 }
 
 // forgedRoot is the root of an anchor's list with another last byte of its hashes.
@@ -294,6 +302,12 @@ func TestContentBelowAnAnchorIsMissingOnlyIfAnOrderHasOccultedIt(t *testing.T) {
 				t.Errorf("%q by %s: %+v", failed, by, verdict)
 			}
 		}
+	}
+	// A mark alone is not enough: the order has to name the journal.
+	occulted := must(client.JournalsBelow(ctx, anchor, 1, 1, true))(t)
+	occulted[0].Leaf.Number++
+	if err := client.checkMarks(ctx, ledger, occulted); err == nil {
+		t.Error("an order occults a journal with another leaf")
 	}
 	// Why content is missing needs a proof at head.
 	got, err := reader.JournalsBelow(ctx, anchor, 1, 2, true)
