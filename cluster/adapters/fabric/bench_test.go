@@ -1,0 +1,200 @@
+package fabric
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/hyperledger/fabric-protos-go-apiv2/common"
+	"github.com/hyperledger/fabric/core/ledger/kvledger/txmgmt/rwsetutil"
+	"github.com/hyperledger/fabric/core/ledger/kvledger/txmgmt/statedb"
+	"github.com/hyperledger/fabric/core/ledger/kvledger/txmgmt/statedb/stateleveldb"
+
+	"coppice.dev/adapters/fabric/internal/peer"
+)
+
+const (
+	// benchTransactions is how many transactions a block has. Each reads and writes two keys.
+	benchTransactions = 500
+	benchKeysOfEach   = 2
+	benchValueBytes   = 200
+	// keysVariable is the number of keys in the state.
+	keysVariable = "COPPICE_BENCH_KEYS"
+	benchKeys    = 100_000
+)
+
+// wire passes connections on, and holds back what it passes for half a round trip in each direction.
+func wire(b *testing.B, to string, roundTrip time.Duration) string {
+	b.Helper()
+	if roundTrip == 0 {
+		return to
+	}
+	listener := must(net.Listen("tcp", "127.0.0.1:0"))(b)
+	b.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", to)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			go hold(in, out, roundTrip/2)
+			go hold(out, in, roundTrip/2)
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// hold passes bytes on after a delay. What comes meanwhile is delayed as well, and not one after the
+// other.
+func hold(from, to net.Conn, delay time.Duration) {
+	type part struct {
+		bytes []byte
+		due   time.Time
+	}
+	parts := make(chan part, 1024)
+	go func() {
+		defer func() { _ = to.Close() }()
+		for p := range parts {
+			time.Sleep(time.Until(p.due))
+			if _, err := to.Write(p.bytes); err != nil && !errors.Is(err, io.EOF) {
+				_ = from.Close()
+			}
+		}
+	}()
+	defer close(parts)
+	for {
+		buffer := make([]byte, 64<<10)
+		n, err := from.Read(buffer)
+		if n > 0 {
+			parts <- part{buffer[:n], time.Now().Add(delay)}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// keyOf is spread over the key space.
+func keyOf(i int) string {
+	return fmt.Sprintf("%016x", uint64(i)*0x9e3779b97f4a7c15)
+}
+
+// initial gives the state before the first block.
+type initial struct {
+	keys []string
+	next int
+}
+
+func (s *initial) Next() (*statedb.VersionedKV, error) {
+	if s.next == len(s.keys) {
+		return nil, nil
+	}
+	s.next++
+	value := &statedb.VersionedValue{Value: make([]byte, benchValueBytes), Version: heightAt(noHeight, 1, 0)}
+	return &statedb.VersionedKV{
+		CompositeKey: &statedb.CompositeKey{Namespace: "bank", Key: s.keys[s.next-1]}, VersionedValue: value,
+	}, nil
+}
+
+func (s *initial) Close() {}
+
+// bank makes blocks whose transactions read and write different keys.
+type bank struct {
+	*rand.Rand
+	keys   []string
+	number uint64
+	// changed has the block and the transaction that wrote a key.
+	changed map[string][2]uint64
+}
+
+func (k *bank) block(b *testing.B, p *peer.Peer) *common.Block {
+	b.Helper()
+	k.number++
+	var results [][]byte
+	used := map[string]bool{}
+	for tx := range benchTransactions {
+		set := rwsetutil.NewRWSetBuilder()
+		for range benchKeysOfEach {
+			key := k.keys[k.IntN(len(k.keys))]
+			for used[key] {
+				key = k.keys[k.IntN(len(k.keys))]
+			}
+			used[key] = true
+			at, known := k.changed[key]
+			if !known {
+				at = [2]uint64{1, 0}
+			}
+			set.AddToReadSet("bank", key, heightAt(noHeight, at[0], at[1]))
+			value := make([]byte, benchValueBytes)
+			binary.BigEndian.PutUint64(value, k.Uint64())
+			set.AddToWriteSet("bank", key, value)
+			k.changed[key] = [2]uint64{k.number, uint64(tx)}
+		}
+		result := must(set.GetTxSimulationResults())(b)
+		results = append(results, must(result.GetPubSimulationBytes())(b))
+	}
+	return must(p.Block(k.number, results))(b)
+}
+
+// runBlocks measures validation and commit of blocks over a state database.
+func runBlocks(b *testing.B, states statedb.VersionedDBProvider, keys []string) {
+	b.Helper()
+	if err := states.ImportFromSnapshot("mychannel", heightAt(noHeight, 1, 0), &initial{keys: keys}); err != nil {
+		b.Fatal(err)
+	}
+	p := must(peer.Open(b.TempDir(), "mychannel", states))(b)
+	defer p.Close()
+	k := &bank{Rand: rand.New(rand.NewPCG(1, 2)), keys: keys, number: 1, changed: map[string][2]uint64{}}
+	var times []time.Duration
+	for b.Loop() {
+		b.StopTimer()
+		block := k.block(b, p)
+		b.StartTimer()
+		began := time.Now()
+		if valid := must(p.CommitBlock(block))(b); valid != benchTransactions {
+			b.Fatalf("%d transactions are valid", valid)
+		}
+		times = append(times, time.Since(began))
+	}
+	slices.Sort(times)
+	b.ReportMetric(float64(times[len(times)/2].Microseconds())/1000, "ms/median")
+	b.ReportMetric(float64(times[len(times)*9/10].Microseconds())/1000, "ms/p90")
+}
+
+// BenchmarkBlocks validates and commits blocks of 500 transactions, with 1,000 reads and 1,000 writes
+// of 200 bytes: on goleveldb, and on a ledger that is up to 1 ms away. Both sync each block to the
+// same disk.
+func BenchmarkBlocks(b *testing.B) {
+	count := benchKeys
+	if text := os.Getenv(keysVariable); text != "" {
+		count = must(strconv.Atoi(text))(b)
+	}
+	keys := make([]string, count)
+	for i := range keys {
+		keys[i] = keyOf(i)
+	}
+	slices.Sort(keys)
+	b.Run("goleveldb", func(b *testing.B) {
+		runBlocks(b, must(stateleveldb.NewVersionedDBProvider(filepath.Join(b.TempDir(), "state")))(b), keys)
+	})
+	for _, roundTrip := range []time.Duration{0, 500 * time.Microsecond, time.Millisecond} {
+		b.Run(fmt.Sprintf("ledger at %v", roundTrip), func(b *testing.B) {
+			l := startLedger(b)
+			runBlocks(b, open(b, l.connect(b, wire(b, l.endpoint, roundTrip)), Options{}), keys)
+		})
+	}
+}
