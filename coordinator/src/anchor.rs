@@ -18,10 +18,10 @@ use std::{collections::BTreeSet, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use coppice_proto::status;
-use coppice_timestamp::{Authority, QUERY_MEDIA_TYPE, TOKEN_BYTES_MAX};
+use coppice_timestamp::{Authority, QUERY_MEDIA_TYPE};
 use coppice_types::Reason;
 use coppice_verify::{
-    anchor::{ALL_TOKENS_BYTES_MAX, RFC_3161, Stamps, TOKENS_MAX, Token},
+    anchor::{ALL_TOKENS_BYTES_MAX, Stamps, TOKEN_BYTES_MAX, TOKENS_MAX, Token},
     checkpoint::Checkpoint,
 };
 use tokio::{
@@ -31,7 +31,8 @@ use tokio::{
 };
 use tonic::Status;
 
-pub use self::authority::Tsa;
+use self::authority::Stamper;
+pub use self::authority::{OpenChannel, TimeLedger, Tsa};
 use crate::{
     error::Error,
     groups::{
@@ -65,6 +66,8 @@ pub const EVERY_MIN: Duration = Duration::from_millis(100);
 pub struct Anchoring {
     /// The authorities, none of which has a root in common with another.
     pub authorities: Vec<Tsa>,
+    /// The time ledgers, which count as authorities, too.
+    pub time_ledgers: Vec<TimeLedger>,
     /// The number of authorities that must stamp a checkpoint for an anchor.
     pub quorum: NonZeroUsize,
     /// The time from one anchor to the next.
@@ -82,7 +85,7 @@ impl Anchoring {
     /// If an authority stands twice, the quorum can't be reached, or there are too many.
     pub fn check(&self) -> Result<(), Error> {
         let refuse = |message: String| Err(Error::Options(message));
-        let count = self.authorities.len();
+        let count = self.authorities.len() + self.time_ledgers.len();
         if count > TOKENS_MAX {
             return refuse(format!("there are {count} time-stamping authorities, at most {TOKENS_MAX}"));
         }
@@ -98,8 +101,24 @@ impl Anchoring {
                 return refuse(format!("{} is no http or https address of an authority", tsa.url));
             }
         }
+        for (index, ledger) in self.time_ledgers.iter().enumerate() {
+            if self.time_ledgers[..index].iter().any(|other| other.key.name() == ledger.key.name()) {
+                return refuse(format!("time ledger {} stands twice", ledger.name));
+            }
+        }
         let authorities: Vec<Authority> = self.authorities.iter().map(|tsa| tsa.authority.clone()).collect();
         Authority::distinct(&authorities).map_err(|error| Error::Options(format!("time-stamping authorities: {error}")))
+    }
+}
+
+impl Anchoring {
+    /// All authorities, in the order of their numbers.
+    ///
+    /// # Errors
+    /// If the channel to a time ledger can't be made.
+    pub fn stampers(&self) -> Result<Vec<Stamper>, Error> {
+        let ledgers = self.time_ledgers.iter().cloned().map(Stamper::of_ledger);
+        self.authorities.iter().cloned().map(Stamper::Tsa).map(Ok).chain(ledgers).collect()
     }
 }
 
@@ -154,11 +173,16 @@ pub struct Means {
 }
 
 /// Makes anchors while this coordinator leads. Ends when the command channel closes.
-pub async fn run(means: Means, post: Post, anchoring: Anchoring, mut orders: mpsc::Receiver<Order>) {
-    for tsa in &anchoring.authorities {
-        means.resources.metrics.has_authority(&tsa.name());
+pub async fn run(
+    means: Means,
+    post: Post,
+    (anchoring, stampers): (Anchoring, Vec<Stamper>),
+    mut orders: mpsc::Receiver<Order>,
+) {
+    for stamper in &stampers {
+        means.resources.metrics.has_authority(&stamper.name());
     }
-    let task = Task { means, post, anchoring };
+    let task = Task { means, post, anchoring, stampers };
     let mut look_at = Instant::now() + task.anchoring.every;
     loop {
         let order = tokio::select! {
@@ -195,6 +219,7 @@ struct Task {
     means: Means,
     post: Post,
     anchoring: Anchoring,
+    stampers: Vec<Stamper>,
 }
 
 impl Task {
@@ -265,15 +290,14 @@ impl Task {
     /// Asks all authorities at once. Returns their tokens, in the order of the settings, once a
     /// quorum has answered and the others have had their time.
     async fn tokens(&self, checkpoint: &Checkpoint) -> Result<Vec<Token>, Status> {
-        let imprint = coppice_verify::hash::sha256(checkpoint.text().as_bytes());
         let Resources { metrics, random, .. } = &self.means.resources;
         let mut asked = JoinSet::new();
-        for (index, tsa) in self.anchoring.authorities.iter().cloned().enumerate() {
-            let (post, random) = (self.post.clone(), random.clone());
-            asked.spawn(async move { (index, tsa.stamp(&post, &random, &imprint).await) });
+        for (index, stamper) in self.stampers.iter().cloned().enumerate() {
+            let (post, random, checkpoint) = (self.post.clone(), random.clone(), checkpoint.clone());
+            asked.spawn(async move { (index, stamper.stamp(&post, &random, &checkpoint).await) });
         }
         let quorum = self.anchoring.quorum.get();
-        let mut silent: BTreeSet<usize> = (0..self.anchoring.authorities.len()).collect();
+        let mut silent: BTreeSet<usize> = (0..self.stampers.len()).collect();
         let mut tokens = Vec::new();
         let mut last = String::new();
         let mut until = Instant::now() + authority::TIMEOUT + GRACE;
@@ -281,11 +305,10 @@ impl Task {
             // A task that panicked has no token.
             let Ok((index, answer)) = answered else { continue };
             silent.remove(&index);
-            let name = self.anchoring.authorities[index].name();
+            let name = self.stampers[index].name();
             metrics.asked_authority(&name, answer.is_ok());
             match answer {
-                Ok((token, stamped)) => {
-                    tracing::debug!(authority = name, time = %stamped.time, "a checkpoint was stamped");
+                Ok(token) => {
                     tokens.push((index, token));
                     if tokens.len() == quorum {
                         until = until.min(Instant::now() + GRACE);
@@ -298,19 +321,18 @@ impl Task {
             }
         }
         for index in silent {
-            let name = self.anchoring.authorities[index].name();
+            let name = self.stampers[index].name();
             metrics.asked_authority(&name, false);
             tracing::warn!(authority = name, "an authority has not answered in time");
             last = format!("; {name}: no answer in time");
         }
         tokens.sort_by_key(|(index, _)| *index);
         let mut bytes = 0;
-        let fit = tokens.iter().map(|(_, token)| token.as_der()).take_while(|der| {
-            bytes += der.len();
+        let fit = tokens.into_iter().map(|(_, token)| token).take_while(|token| {
+            bytes += token.bytes.len();
             bytes <= ALL_TOKENS_BYTES_MAX
         });
-        let token = |der: &[u8]| Token { kind: RFC_3161, chain: 0, bytes: der.to_vec() };
-        let tokens: Vec<Token> = fit.map(token).collect();
+        let tokens: Vec<Token> = fit.collect();
         if tokens.len() < quorum {
             let message = format!("{} of {quorum} time-stamping authorities have stamped{last}", tokens.len());
             return Err(status::refuse(Reason::Unavailable, message));

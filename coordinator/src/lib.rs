@@ -62,7 +62,7 @@ use tokio::{
 use tokio_stream::Stream;
 use tonic::{service::Routes, transport::server::Connected};
 
-pub use anchor::{Anchoring, Tsa};
+pub use anchor::{Anchoring, OpenChannel, TimeLedger, Tsa};
 pub use api::forward::Dial;
 pub use error::Error;
 pub use log::witness::{WITNESSES_MAX, Witness};
@@ -213,6 +213,7 @@ impl Service {
         if anchoring.cosigned && !self.shown.asks_witnesses() {
             return Err(Error::Options("anchors of cosigned checkpoints need witnesses".to_owned()));
         }
+        let stampers = anchoring.stampers()?;
         let (orders, receiver) = anchor::Orders::channel();
         metrics::show_anchors(&self.shown);
         let means = anchor::Means {
@@ -221,7 +222,7 @@ impl Service {
             shown: self.shown.clone(),
             commands: self.commands.0.clone(),
         };
-        self.tasks.spawn(anchor::run(means, post, anchoring, receiver));
+        self.tasks.spawn(anchor::run(means, post, (anchoring, stampers), receiver));
         self.anchors = Some(orders);
         Ok(())
     }

@@ -46,7 +46,7 @@ fn quorum(of: usize) -> NonZeroUsize {
 }
 
 fn anchoring(authorities: Vec<Tsa>, of: usize) -> Anchoring {
-    Anchoring { authorities, quorum: quorum(of), every: EVERY, cosigned: false, idle: false }
+    Anchoring { authorities, time_ledgers: Vec::new(), quorum: quorum(of), every: EVERY, cosigned: false, idle: false }
 }
 
 async fn leader(world: &World, anchoring: Anchoring) -> Running {

@@ -11,7 +11,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use anchor::{Anchor, AnchorExport, AnchorInterval, AnchorList, Window};
+pub use anchor::{Anchor, AnchorExport, AnchorInterval, AnchorList, AnchorProve, Window};
 pub use ledger::{
     Ledger, LedgerAnchor, LedgerAppend, LedgerAudit, LedgerCreate, LedgerGet, LedgerJournals, LedgerLineage,
     LedgerMember, LedgerOccult, LedgerPurge, LedgerShow, LedgerVerify, MayOccult, MemberRole, OccultPrepare, Order,
@@ -233,6 +233,10 @@ pub struct Dev {
     /// PEM file with the roots of a time-stamping authority, in the order of --tsa.
     #[arg(long, value_name = "FILE", requires = "tsa")]
     pub tsa_root: Vec<PathBuf>,
+    /// Address and public key of a time ledger: a ledger of another cluster that takes checkpoints
+    /// in, and is stamped itself; repeatable. It counts as an authority.
+    #[arg(long, num_args = 2, value_names = ["HOST:PORT", "VKEY"])]
+    pub time_ledger: Vec<String>,
     /// Time from one stamped checkpoint to the next, such as 2s. While nothing is committed, too.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = anchor::parse_duration)]
     pub anchor_every: Duration,

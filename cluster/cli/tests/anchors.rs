@@ -149,12 +149,93 @@ fn a_receipt_is_judged_by_the_clock_of_an_authority() {
 }
 
 #[test]
+fn a_time_ledger_stamps_two_clusters_and_is_stamped_itself() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let made = authorities(dir.path());
+    let url = serve(made.clone(), "millis");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (root, stranger) = (made.join("first.pem").display().to_string(), made.join("third.pem").display().to_string());
+    let data = path("time");
+    let shape = ["--replicas", "1", "--tsa", &url, "--tsa-root", &root, "--anchor-every", "1h"].map(str::to_owned);
+    let clock = Dev::start(Path::new(&data), &shape);
+    let clock_key = format!("@{data}/ledger.vkey");
+    // Each member has a cluster of its own, and both use one time ledger.
+    let member = |name: &str| {
+        let shape = [
+            "--replicas",
+            "1",
+            "--time-ledger",
+            clock.endpoint.trim_start_matches("http://"),
+            &clock_key,
+            "--anchor-every",
+            "1h",
+        ];
+        Dev::start(Path::new(&path(name)), &shape.map(str::to_owned))
+    };
+    let members = [member("one"), member("two")];
+    for (member, name) in members.iter().zip(["one", "two"]) {
+        clock.run(&["anchor", "now"]).expect(0);
+        let before = member.run(&["--json", "anchor", "now"]).expect(0).json();
+        assert_eq!(
+            (&before["tokens"][0]["type"], before["tokens"].as_array().map(Vec::len)),
+            (&Value::from(2), Some(1))
+        );
+        clock.run(&["anchor", "now"]).expect(0);
+        member.run(&["commit", "--put", "contract=signed"]).expect(0);
+        member.run(&["anchor", "now"]).expect(0);
+        let (time, proofs) = (path(&format!("{name}.time")), path(&format!("{name}.proofs")));
+        member.run(&["anchor", "interval", "--version", "1", "--proof", &time]).expect(0);
+        let early = clock.run(&["--json", "anchor", "prove", &time, &proofs]).expect(0).json();
+        assert_eq!(
+            (early["files"].as_array().map(Vec::len), &early["without_later_stamp"]),
+            (Some(2), &Value::from(1))
+        );
+        let own_key = format!("@{}/ledger.vkey", path(name));
+        let verify = |words: &[&str]| {
+            let files = fs::read_dir(&proofs).expect("a folder").map(|entry| entry.expect("an entry").path());
+            let files: Vec<String> = files.map(|file| file.display().to_string()).collect();
+            let mut command = coppice();
+            command.args(["--json", "verify", &time, "--key", &own_key]).args(words);
+            run(command.arg("--time-proof").args(files))
+        };
+        let believed = ["--time-ledger", &clock_key, "--time-ledger-root", &root];
+        let open = verify(&[&believed[..], &["--max-window", "60s"]].concat()).expect(1).json();
+        assert!(open["error"].as_str().is_some_and(|error| error.contains("no stamp on one side")), "{open}");
+        clock.run(&["anchor", "now"]).expect(0);
+        clock.run(&["anchor", "prove", &time, &proofs]).expect(0);
+        let judged = verify(&[&believed[..], &["--max-window", "60s"]].concat()).expect(0).json();
+        assert_eq!((&judged["time"]["proven"], &judged["time"]["quorum"]), (&Value::from(true), &Value::from(1)));
+        let width = judged["time"]["window_s"].as_f64().expect("both bounds");
+        assert!((3.0..60.0).contains(&width), "the authority names an accuracy of 1.5 s: {judged}");
+        let refused = |words: &[&str], why: &str| {
+            let object = verify(words).expect(1).json();
+            assert!(object["error"].as_str().is_some_and(|error| error.contains(why)), "{why}: {object}");
+        };
+        refused(&["--time-ledger", &clock_key, "--time-ledger-root", &stranger], "no chain to the authority's roots");
+        refused(&["--time-ledger", &own_key, "--time-ledger-root", &root], "checkpoint");
+        let none = run(coppice().args(["--json", "verify", &time, "--key", &own_key]).args(believed)).expect(1).json();
+        assert!(none["error"].as_str().is_some_and(|error| error.contains("no --time-proof says when")), "{none}");
+        verify(&["--time-ledger", &clock_key, "--time-ledger", &clock_key]).expect(2);
+    }
+    // The receipts of one member are worth nothing in the log of another.
+    let (time, proofs) = (path("one.time"), path("none"));
+    members[1].run(&["anchor", "prove", &time, &proofs]).expect(1);
+    let listed = clock.run(&["--json", "range", "--prefix", "time/"]).expect(0).lines();
+    let taken_in = listed.iter().filter(|record| record["value"].is_string()).count();
+    assert_eq!(taken_in, 4, "the time ledger shows what it took in: {listed:?}");
+    let words = members[0].run(&["anchor", "list"]).expect(0).stdout;
+    assert!(words.contains("of the time ledger"), "{words}");
+}
+
+#[test]
 fn an_authority_without_its_root_is_refused() {
     for words in [
         &["--tsa", "http://127.0.0.1:1/"][..],
         &["--tsa-root", "/dev/null"],
         &["--tsa", "http://127.0.0.1:1/", "--tsa-root", "/dev/null"],
         &["--anchor-every", "2"],
+        &["--time-ledger", "127.0.0.1:1", "no key"],
+        &["--time-ledger", "no address", "no key"],
     ] {
         run(coppice().arg("dev").args(words)).expect(2);
     }

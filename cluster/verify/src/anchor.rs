@@ -6,7 +6,7 @@
 //!
 //! **Invariant** of a decoded anchor: encoding it gives the same bytes again.
 
-use alloc::{string::String, vec::Vec};
+use alloc::{format, string::String, vec::Vec};
 
 use coppice_types::{
     Digest, Sequence,
@@ -27,8 +27,11 @@ pub const ALL_TOKENS_BYTES_MAX: usize = 64_000;
 pub const TOKENS_MAX: usize = 32;
 /// Most certificates of a chain.
 pub const CERTIFICATES_MAX: usize = 32;
-/// The type of a token of RFC 3161. Tokens of every other type count for nothing.
+/// The type of a token of RFC 3161.
 pub const RFC_3161: u8 = 1;
+/// The type of a token that is a receipt of a time ledger. Tokens of all further types count for
+/// nothing.
+pub const TIME_LEDGER: u8 = 2;
 
 /// Body of a header of kind `anchor`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +56,7 @@ pub struct Stamps {
 /// A statement by an authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// [`RFC_3161`], or a type that this code does not know.
+    /// [`RFC_3161`], [`TIME_LEDGER`], or a type that this code does not know.
     pub kind: u8,
     /// The number of the chain whose certificates belong to the token, in order of the log from 1
     /// on; 0 if the token brings its certificates.
@@ -74,6 +77,13 @@ impl Stamps {
     pub fn imprint(&self, origin: &str) -> Digest {
         sha256(self.checkpoint(origin).text().as_bytes())
     }
+}
+
+/// The key under which a time ledger takes a checkpoint in, with the checkpoint's three lines as
+/// its value.
+#[must_use]
+pub fn time_key(checkpoint: &Checkpoint) -> Vec<u8> {
+    format!("time/{}", sha256(checkpoint.text().as_bytes())).into_bytes()
 }
 
 impl Anchor {

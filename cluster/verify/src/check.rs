@@ -21,6 +21,7 @@ use alloc::boxed::Box;
 use coppice_types::{Digest, Stamp};
 
 pub use self::{
+    anchors::verify_time_receipt,
     claim::{
         AnchorClaim, Answer, Claim, IntervalClaim, Journal, JournalsClaim, LineageClaim, QueryClaim, ReceiptClaim,
         Record, StandingClaim, TimeClaim, Verified,

@@ -1,6 +1,6 @@
 //! The settings of `coppice-coordinator`; docs/operations.md describes them for operators.
 
-use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
 use coppice_process::{
     Failure, Flag, Format, Log, Program, Settings, Telemetry,
@@ -8,12 +8,14 @@ use coppice_process::{
     config::{millis, read_text},
     ledger::{self, Ledger, Nodes, parse_cluster},
     log_filter,
+    net::{Dialer, check_address},
     store::Store,
     tls::{Acceptor, Believed, Protocol, ServerTls, Tls},
 };
+use coppice_proto::{Channel, secure::Expected};
 use coppice_timestamp::{Accuracy, Authority};
 use coppice_types::ClusterId;
-use coppice_verify::cosignature::CosignerKey;
+use coppice_verify::{cosignature::CosignerKey, note::VerifierKey};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -117,12 +119,16 @@ pub struct Witness {
     pub vkey: String,
 }
 
-/// Time stamps over the root log, by authorities that speak RFC 3161 over HTTP.
+/// Time stamps over the root log, by authorities that speak RFC 3161 over HTTP, and by time ledgers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Anchor {
     /// The authorities. None may have a root in common with another.
+    #[serde(default)]
     pub tsa: Vec<Tsa>,
+    /// Ledgers of other clusters that take checkpoints in, and are stamped themselves.
+    #[serde(default)]
+    pub time_ledger: Vec<TimeLedger>,
     /// How many of them must stamp a checkpoint [default: a majority].
     pub quorum: Option<NonZeroUsize>,
     /// Seconds from one anchor to the next.
@@ -146,6 +152,36 @@ pub struct Tsa {
     pub root: PathBuf,
     /// The best accuracy of its times that is believed, in ms. Needed if its tokens name none.
     pub accuracy_ms: Option<u32>,
+}
+
+/// A ledger of another cluster, to which this coordinator commits as a writer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimeLedger {
+    /// HOST:PORT of one of its coordinators.
+    pub address: String,
+    /// The file with its public key.
+    pub vkey: PathBuf,
+    /// Its certificate authority, and the certificate of a writer. Without it, the connection is
+    /// plain.
+    pub tls: Option<Tls>,
+}
+
+impl TimeLedger {
+    fn open(&self, own: &str) -> Result<anchor::TimeLedger, Failure> {
+        let wrong = |what: String| Failure::usage(format!("anchor.time_ledger: {what}"));
+        let vkey = read_text(&self.vkey)?;
+        let key =
+            VerifierKey::parse(vkey.trim()).map_err(|error| wrong(format!("{}: {error}", self.vkey.display())))?;
+        check_address(&self.address).map_err(wrong)?;
+        let (ledger, own) = (self.clone(), own.to_owned());
+        let open = move || {
+            let tls = ledger.tls.as_ref().map(|tls| tls.client(Expected::Anybody)).transpose();
+            let channel = tls.and_then(|tls| Dialer::new(&own, tls).channel(&ledger.address, Expected::Anybody));
+            channel.map(Channel::from).map_err(|failure| failure.to_string())
+        };
+        Ok(anchor::TimeLedger { name: self.address.clone(), key, open: Arc::new(open) })
+    }
 }
 
 fn every_s() -> u32 {
@@ -264,8 +300,7 @@ impl Config {
             parse_cluster(cluster)?;
         }
         if let Some(address) = &self.advertise {
-            coppice_process::net::check_address(address)
-                .map_err(|error| Failure::usage(format!("advertise: {error}")))?;
+            check_address(address).map_err(|error| Failure::usage(format!("advertise: {error}")))?;
         }
         if !self.metadata.endpoints.is_empty() && self.advertise.is_none() && self.listen.ip().is_unspecified() {
             let message = format!("{listen} = {} tells others nothing: advertise is missing", self.listen);
@@ -342,12 +377,16 @@ impl Config {
     pub(super) fn anchoring(&self) -> Result<Option<Anchoring>, Failure> {
         let Some(anchor) = &self.anchor else { return Ok(None) };
         let authorities = anchor.tsa.iter().map(Tsa::open).collect::<Result<Vec<_>, Failure>>()?;
+        let ledgers = anchor.time_ledger.iter().map(|ledger| ledger.open(&self.name));
+        let time_ledgers = ledgers.collect::<Result<Vec<_>, Failure>>()?;
+        let count = authorities.len() + time_ledgers.len();
         let anchoring = Anchoring {
-            quorum: anchor.quorum.unwrap_or_else(|| Authority::majority(authorities.len())),
+            quorum: anchor.quorum.unwrap_or_else(|| Authority::majority(count)),
             every: Duration::from_secs(anchor.every_s.into()),
             cosigned: anchor.cosigned.unwrap_or(!self.witnesses.is_empty()),
             idle: anchor.idle,
             authorities,
+            time_ledgers,
         };
         anchoring.check().map_err(|error| Failure::usage(format!("anchor: {error}")))?;
         if anchoring.cosigned && self.witnesses.is_empty() {

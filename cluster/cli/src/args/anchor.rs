@@ -17,6 +17,8 @@ pub enum Anchor {
     Now,
     /// Write a proof of the time stamps around an entry, for `coppice verify --tsa-root`.
     Interval(AnchorInterval),
+    /// Ask a time ledger when it took in the checkpoints that a proof of time names.
+    Prove(AnchorProve),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -63,8 +65,22 @@ pub struct AnchorInterval {
     pub proof: PathBuf,
 }
 
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "--endpoint names the time ledger, which need not be the ledger of the proof. Give the written files to `coppice verify` as --time-proof."
+)]
+pub struct AnchorProve {
+    /// A proof of time by `coppice anchor interval`, of the ledger that asked for stamps.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The folder for the proofs, which is made if it is missing.
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
 /// What a verifier demands of time.
 #[derive(Clone, Debug, Default, Args)]
+#[command(group(clap::ArgGroup::new("believed").args(["tsa_root", "time_ledger"]).multiple(true)))]
 pub struct Window {
     /// A proof of the time stamps around the same entry, by `coppice anchor interval`.
     #[arg(long, value_name = "FILE")]
@@ -72,14 +88,24 @@ pub struct Window {
     /// The roots of a time-stamping authority, as PEM or DER; repeat for several authorities.
     #[arg(long, value_name = "FILE")]
     pub tsa_root: Vec<PathBuf>,
+    /// The public key of a time ledger, or `@` and its file; repeat it, each time with a
+    /// --time-ledger-root. It counts as an authority.
+    #[arg(long, value_name = "VKEY", requires = "time_ledger_root")]
+    pub time_ledger: Vec<String>,
+    /// The roots of the authority that stamps a time ledger, in the order of --time-ledger.
+    #[arg(long, value_name = "FILE", requires = "time_ledger")]
+    pub time_ledger_root: Vec<PathBuf>,
+    /// A proof of a time ledger, by `coppice anchor prove`; repeat for several.
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "time_ledger")]
+    pub time_proof: Vec<PathBuf>,
     /// How many authorities must give a bound [default: a majority].
-    #[arg(long, value_name = "N", requires = "tsa_root")]
+    #[arg(long, value_name = "N", requires = "believed")]
     pub tsa_quorum: Option<NonZeroUsize>,
     /// How far the authorities' times may be off at least, where tokens say less or nothing.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "tsa_root")]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "believed")]
     pub tsa_accuracy: Option<Duration>,
     /// Fail unless both bounds are known and lie no farther apart, as in `10s`.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "tsa_root")]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "believed")]
     pub max_window: Option<Duration>,
 }
 

@@ -7,15 +7,17 @@ use coppice_client::{Client, Error};
 use coppice_proto::v1::{self, get_header_request::Which, get_interval_request::Entry};
 use coppice_timestamp::{Info, Token, claimed_signer};
 use coppice_verify::{
-    anchor::{Anchor, RFC_3161, Stamps},
+    anchor::{self, Anchor, RFC_3161, Stamps, TIME_LEDGER},
     checkpoint,
     header::{Body, Header},
+    proof::{Proof, ProofFile},
 };
 use serde_json::{Value, json};
 
 use crate::{
-    args::{self, AnchorExport, AnchorInterval, AnchorList},
+    args::{self, AnchorExport, AnchorInterval, AnchorList, AnchorProve},
     failure::{Code, Failure},
+    input,
     output::{self, Output, Table},
     text::{self, count},
     time::moment,
@@ -27,6 +29,7 @@ pub async fn anchor(client: &Client, command: &args::Anchor, output: Output) -> 
         args::Anchor::Export(args) => export(client, args, output).await,
         args::Anchor::Now => now(client, output).await,
         args::Anchor::Interval(args) => interval(client, args, output).await,
+        args::Anchor::Prove(args) => prove(client, args, output).await,
     }
 }
 
@@ -48,7 +51,7 @@ async fn list(client: &Client, args: &AnchorList, output: Output) -> Result<(), 
         let header = coppice_client::header(&message.header)?;
         let Some(stamps) = stamps(&header) else { continue };
         table.row(&describe(&header, stamps), || {
-            let tokens: Vec<String> = stamps.tokens.iter().map(|token| line(&token.bytes)).collect();
+            let tokens: Vec<String> = stamps.tokens.iter().map(line).collect();
             let time = moment(header.timestamp_ms);
             Ok([header.sequence.to_string(), stamps.size.to_string(), time, tokens.join("; ")])
         })?;
@@ -58,8 +61,13 @@ async fn list(client: &Client, args: &AnchorList, output: Output) -> Result<(), 
 }
 
 /// The claim of a token, in some words.
-fn line(token: &[u8]) -> String {
-    match Token::parse(token) {
+fn line(token: &anchor::Token) -> String {
+    if token.kind == TIME_LEDGER {
+        let place = receipt(&token.bytes)
+            .map(|(header, origin)| format!("version {} of the time ledger {}", header.stamp, text::safe(&origin)));
+        return place.unwrap_or_else(|| "an unreadable receipt of a time ledger".to_owned());
+    }
+    match Token::parse(&token.bytes) {
         Ok(token) => {
             let Info { time, accuracy, .. } = token.info();
             let accuracy = accuracy.map_or_else(|| "unknown".to_owned(), |accuracy| accuracy.to_string());
@@ -68,6 +76,13 @@ fn line(token: &[u8]) -> String {
         }
         Err(error) => text::safe(&format!("unreadable: {error}")),
     }
+}
+
+/// The header that a receipt names, and the origin of its log. Nothing is verified.
+fn receipt(file: &[u8]) -> Option<(Header, String)> {
+    let Proof::Receipt(receipt) = ProofFile::decode(file).ok()?.proof else { return None };
+    let checkpoint = checkpoint::Checkpoint::claimed(&receipt.log.checkpoint).ok()?;
+    Some((Header::decode(&receipt.header.header).ok()?, checkpoint.origin))
 }
 
 /// An anchor as an object. Its times are claims of its tokens.
@@ -81,6 +96,15 @@ pub fn describe(header: &Header, stamps: &Stamps) -> Value {
             "authority": claimed_signer(&parsed),
             "bytes": token.bytes.len(),
         }),
+        _ if token.kind == TIME_LEDGER => {
+            let place = receipt(&token.bytes);
+            json!({
+                "type": token.kind,
+                "authority": place.as_ref().map(|(_, origin)| origin),
+                "version": place.as_ref().map(|(header, _)| header.stamp.version.0),
+                "bytes": token.bytes.len(),
+            })
+        }
         _ => json!({ "type": token.kind, "bytes": token.bytes.len() }),
     };
     json!({
@@ -97,7 +121,7 @@ async fn now(client: &Client, output: Output) -> Result<(), Failure> {
     let header = coppice_client::header(&answer.header)?;
     let stamps = stamps(&header).ok_or(Error::Malformed("no anchor"))?;
     output.result(&describe(&header, stamps), || {
-        let tokens: String = stamps.tokens.iter().map(|token| format!("\n  {}", line(&token.bytes))).collect();
+        let tokens: String = stamps.tokens.iter().map(|token| format!("\n  {}", line(token))).collect();
         format!("entry {} stamps the first {}{tokens}", header.sequence, count(stamps.size, "entry"))
     })
 }
@@ -200,4 +224,55 @@ async fn interval(client: &Client, args: &AnchorInterval, output: Output) -> Res
     output.result(&json!({ "bytes": bytes }), || {
         format!("a proof of {}: check it with coppice verify --tsa-root", count(bytes as u64, "byte"))
     })
+}
+
+/// Writes a time ledger's proof of time for each of its receipts in a proof of time. Nothing is
+/// verified here.
+async fn prove(client: &Client, args: &AnchorProve, output: Output) -> Result<(), Failure> {
+    let file = input::read(&args.file)?;
+    let receipts = receipts(&file).map_err(|error| Failure::usage(format!("{}: {error}", text::path(&args.file))))?;
+    if receipts.is_empty() {
+        let message = format!("{}: no token is a receipt of a time ledger", text::path(&args.file));
+        return Err(Failure::new(Code::NotFound, message));
+    }
+    fs::create_dir_all(&args.dir).map_err(|error| Failure::file(&args.dir, &error))?;
+    let (mut files, mut open) = (Vec::new(), 0);
+    for receipt in receipts {
+        let sequence = receipt.sequence.0;
+        let theirs = coppice_client::header(&client.header(Which::Sequence(sequence)).await?)?;
+        if theirs != receipt {
+            // It is of another time ledger.
+            continue;
+        }
+        let entry = Some(Entry::Sequence(sequence));
+        let answer = client.interval(v1::GetIntervalRequest { entry, anchors: 1, cosigned: false }).await?;
+        let path = args.dir.join(format!("{sequence}.proof"));
+        output::file(&path, &answer.proof)?;
+        let proof = ProofFile::decode(&answer.proof).map_err(|_| Error::Malformed("no proof"))?;
+        open += u32::from(matches!(proof.proof, Proof::Interval(proof) if proof.above.is_empty()));
+        files.push(text::path(&path));
+    }
+    if files.is_empty() {
+        return Err(Failure::new(Code::NotFound, "no receipt in the proof is of this ledger"));
+    }
+    output.result(&json!({ "files": files, "without_later_stamp": open }), || {
+        let later = if open > 0 { "\nthe newest has no stamp after it yet: ask again later" } else { "" };
+        files.join("\n") + later
+    })
+}
+
+/// The headers of the receipts of time ledgers in a proof of time.
+fn receipts(file: &[u8]) -> Result<Vec<Header>, coppice_types::codec::Error> {
+    let file = ProofFile::decode(file)?;
+    let Proof::Interval(proof) = &file.proof else { return Ok(Vec::new()) };
+    let anchors = proof.below.iter().chain(proof.above.iter().map(|(anchor, _)| anchor));
+    let mut headers = Vec::new();
+    for anchor in anchors {
+        let header = Header::decode(&anchor.header)?;
+        let tokens = stamps(&header).map(|stamps| &stamps.tokens[..]).unwrap_or_default();
+        for token in tokens.iter().filter(|token| token.kind == TIME_LEDGER) {
+            headers.extend(receipt(&token.bytes).map(|(header, _)| header));
+        }
+    }
+    Ok(headers)
 }

@@ -112,7 +112,8 @@ impl Times {
     /// if there are no time stamps, and none are asked for. The inner error says why it does not
     /// hold.
     fn judge(&self, verified: &Verified<'_>) -> Result<Result<Option<time::Judged>, String>, Failure> {
-        let judge = |claim: &IntervalClaim| time::judge(claim, self.believed.as_ref()).map(Some);
+        let origin = &verified.checkpoint.origin;
+        let judge = |claim: &IntervalClaim| time::judge(claim, origin, self.believed.as_ref()).map(Some);
         let Some(file) = &self.file else {
             return match &verified.claim {
                 Claim::Interval(claim) => Ok(judge(claim)),

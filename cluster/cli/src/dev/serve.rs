@@ -3,11 +3,15 @@
 //! Everything that can be refused is checked before the data directory is touched, so a refused
 //! option leaves nothing behind.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use coppice_coordinator::{Anchoring, Retention, Tsa, Witness};
+use coppice_coordinator::{Anchoring, Retention, TimeLedger, Tsa, Witness};
 use coppice_env::SystemRng;
-use coppice_process::{Format, Log, health};
+use coppice_process::{
+    Format, Log, health,
+    net::{Dialer, check_address},
+};
+use coppice_proto::{Channel, secure::Expected};
 use coppice_shard_node::Tuning;
 use coppice_timestamp::Authority;
 use coppice_types::escape::guard_but;
@@ -23,6 +27,7 @@ use super::{
 };
 use crate::{
     args,
+    commands::verify::parse_vkey,
     failure::{Code, Failure},
     input,
     output::{self, Output, line, object},
@@ -234,14 +239,29 @@ fn anchoring(args: &args::Dev) -> Result<Option<Anchoring>, Failure> {
         Ok(Tsa { url: url.clone(), authority: Authority::from_certificates(&input::read(root)?).map_err(wrong)? })
     };
     let authorities = args.tsa.iter().zip(&args.tsa_root).map(tsa).collect::<Result<Vec<_>, Failure>>()?;
-    if authorities.is_empty() {
+    let time_ledgers = args.time_ledger.chunks(2).map(time_ledger).collect::<Result<Vec<_>, Failure>>()?;
+    let count = authorities.len() + time_ledgers.len();
+    if count == 0 {
         return Ok(None);
     }
-    let quorum = Authority::majority(authorities.len());
+    let quorum = Authority::majority(count);
     let (every, cosigned) = (args.anchor_every, !args.witness.is_empty());
-    let anchoring = Anchoring { authorities, quorum, every, cosigned, idle: true };
+    let anchoring = Anchoring { authorities, time_ledgers, quorum, every, cosigned, idle: true };
     anchoring.check().map_err(|error| Failure::usage(error.to_string()))?;
     Ok(Some(anchoring))
+}
+
+/// A time ledger by its address and key.
+fn time_ledger(words: &[String]) -> Result<TimeLedger, Failure> {
+    let [address, key] = words else { return Err(Failure::usage("--time-ledger has an address and a key")) };
+    let refuse = |error: String| Failure::usage(format!("--time-ledger {}: {error}", text::safe(address)));
+    check_address(address).map_err(refuse)?;
+    let (key, dialed) = (parse_vkey(key)?, address.clone());
+    let open = move || {
+        let channel = Dialer::new("dev", None).channel(&dialed, Expected::Anybody);
+        channel.map(Channel::from).map_err(|failure| failure.to_string())
+    };
+    Ok(TimeLedger { name: address.clone(), key, open: Arc::new(open) })
 }
 
 fn retention(args: &args::Dev) -> Option<Retention> {

@@ -3,14 +3,18 @@
 use alloc::vec::Vec;
 
 use super::{
-    claim::{AnchorClaim, IntervalClaim},
+    claim::{AnchorClaim, Claim, IntervalClaim},
     failure::{Failure, Step, ensure, fail},
     log::Log,
+    verify,
 };
 use crate::{
-    anchor::Anchor,
+    anchor::{Anchor, time_key},
+    checkpoint::Checkpoint,
+    hash::{RecordBody, operation_list_hash, sha256},
     header::{Body, Header},
     merkle,
+    note::VerifierKey,
     proof::{HeaderPart, IntervalProof},
 };
 
@@ -31,6 +35,26 @@ pub(super) fn check(log: &Log, proof: &IntervalProof<'_>) -> Result<IntervalClai
     let ordered = all.is_sorted_by(|a, b| a.sequence < b.sequence && a.stamps.size < b.stamps.size);
     ensure(ordered, Step::Anchors, "anchors out of order")?;
     Ok(IntervalClaim { header, below, above })
+}
+
+/// Checks a token of a time ledger: a receipt, under the key of the ledger, of a batch that takes
+/// the checkpoint in and does nothing else. Returns the header of the batch's version, whose time in
+/// the log of the time ledger is that of the token.
+///
+/// # Errors
+/// Names the step that failed.
+pub fn verify_time_receipt(file: &[u8], key: &VerifierKey, checkpoint: &Checkpoint) -> Result<Header, Failure> {
+    let Claim::Receipt(receipt) = verify(file, key, None)?.claim else {
+        return Err(Failure::rule(Step::Question, "the token is not a receipt"));
+    };
+    let text = checkpoint.text();
+    let value_len =
+        u32::try_from(text.len()).map_err(|_| Failure::rule(Step::Question, "the checkpoint is too long"))?;
+    let put = RecordBody::Put { value_len, value_hash: sha256(text.as_bytes()) };
+    let taken_in = operation_list_hash([(&time_key(checkpoint)[..], put)]);
+    let does = receipt.batch.shards.iter().map(|(_, list)| *list);
+    ensure(does.eq([taken_in]), Step::Question, "the receipt is for another batch")?;
+    Ok(receipt.header)
 }
 
 /// An anchor that is in the log and has stamps.

@@ -1,7 +1,11 @@
 //! Times of entries by time stamps, as `coppice verify` judges and shows them
 //! (`docs/verification.md` section 19).
 
-use std::{num::NonZeroUsize, path::Path, time::Duration};
+use std::{
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use coppice_timestamp::{
     Accuracy, Authority, Moment, Token,
@@ -9,11 +13,15 @@ use coppice_timestamp::{
     verify,
 };
 use coppice_verify::{
-    anchor::{self, RFC_3161},
-    check::{AnchorClaim, IntervalClaim},
+    anchor::{self, RFC_3161, TIME_LEDGER},
+    check::{self, AnchorClaim, Claim, IntervalClaim, verify_time_receipt},
+    checkpoint::Checkpoint,
+    hash::sha256,
+    note::VerifierKey,
 };
 use serde_json::{Value, json};
 
+use super::parse_vkey;
 use crate::{args, failure::Failure, input, text};
 
 /// How far a header's own time may lie outside of its interval.
@@ -22,8 +30,18 @@ const TOLERANCE: Duration = Duration::from_secs(1);
 /// The authorities that the caller believes.
 pub struct Believed {
     authorities: Vec<Authority>,
+    /// The time ledgers, whose numbers as authorities follow.
+    ledgers: Vec<TimeLedger>,
+    /// The proofs of time ledgers, as files.
+    proofs: Vec<Vec<u8>>,
     quorum: NonZeroUsize,
     max_window: Option<Duration>,
+}
+
+/// A time ledger that the caller believes as far as its own authority stamps it.
+struct TimeLedger {
+    key: VerifierKey,
+    stamped_by: Box<Believed>,
 }
 
 /// The time of an entry by the stamps.
@@ -41,8 +59,11 @@ pub struct Judged {
 impl Believed {
     /// Reads the roots. `None` if the caller names none.
     pub fn read(args: &args::Window) -> Result<Option<Self>, Failure> {
-        if args.tsa_root.is_empty() {
+        if args.tsa_root.is_empty() && args.time_ledger.is_empty() {
             return Ok(None);
+        }
+        if args.time_ledger.len() != args.time_ledger_root.len() {
+            return Err(Failure::usage("each --time-ledger needs a --time-ledger-root"));
         }
         let accuracy = args.tsa_accuracy.map(accuracy).transpose()?;
         let authority = |path: &Path| {
@@ -55,16 +76,36 @@ impl Believed {
         };
         let authorities = args.tsa_root.iter().map(|path| authority(path)).collect::<Result<Vec<_>, Failure>>()?;
         Authority::distinct(&authorities).map_err(|error| Failure::usage(format!("--tsa-root: {error}")))?;
-        let quorum = args.tsa_quorum.unwrap_or_else(|| Authority::majority(authorities.len()));
-        if quorum.get() > authorities.len() {
-            let count = authorities.len();
-            return Err(Failure::usage(format!("--tsa-quorum {quorum}: there are {count} of --tsa-root")));
+        let ledger = |(key, root): (&String, &PathBuf)| {
+            let stamped_by = Self::new(vec![authority(root)?], Vec::new(), NonZeroUsize::MIN);
+            Ok(TimeLedger { key: parse_vkey(key)?, stamped_by: Box::new(stamped_by) })
+        };
+        let ledgers = args.time_ledger.iter().zip(&args.time_ledger_root).map(ledger);
+        let ledgers = ledgers.collect::<Result<Vec<_>, Failure>>()?;
+        for (index, ledger) in ledgers.iter().enumerate() {
+            if ledgers[..index].iter().any(|other| other.key.name() == ledger.key.name()) {
+                return Err(Failure::usage("--time-ledger: one ledger stands twice"));
+            }
         }
-        Ok(Some(Self { authorities, quorum, max_window: args.max_window }))
+        let count = authorities.len() + ledgers.len();
+        let quorum = args.tsa_quorum.unwrap_or_else(|| Authority::majority(count));
+        if quorum.get() > count {
+            let believed = "--tsa-root and --time-ledger";
+            return Err(Failure::usage(format!("--tsa-quorum {quorum}: there are {count} of {believed}")));
+        }
+        let proofs = args.time_proof.iter().map(|path| input::read(path)).collect::<Result<Vec<_>, Failure>>()?;
+        Ok(Some(Self { proofs, max_window: args.max_window, ..Self::new(authorities, ledgers, quorum) }))
+    }
+
+    fn new(authorities: Vec<Authority>, ledgers: Vec<TimeLedger>, quorum: NonZeroUsize) -> Self {
+        Self { authorities, ledgers, proofs: Vec::new(), quorum, max_window: None }
     }
 
     /// The stamp of a token, if one of the authorities made it.
-    fn judge(&self, token: &anchor::Token, imprint: &[u8; 32]) -> Result<Stamp, String> {
+    fn judge(&self, token: &anchor::Token, checkpoint: &Checkpoint, imprint: &[u8; 32]) -> Result<Stamp, String> {
+        if (token.kind, token.chain) == (TIME_LEDGER, 0) {
+            return self.judge_receipt(&token.bytes, checkpoint);
+        }
         if token.kind != RFC_3161 || token.chain != 0 {
             return Err(format!("a token of type {} and chain {} counts for nothing", token.kind, token.chain));
         }
@@ -79,10 +120,43 @@ impl Believed {
         Err(reason)
     }
 
-    fn anchor(&self, claim: &AnchorClaim, notes: &mut Vec<String>) -> interval::Anchor {
+    /// The stamp of a receipt: the time ledger's own proof of time says between which stamps it took
+    /// the checkpoint in.
+    fn judge_receipt(&self, receipt: &[u8], checkpoint: &Checkpoint) -> Result<Stamp, String> {
+        let mut reason = "a receipt of a time ledger counts with --time-ledger alone".to_owned();
+        for (index, ledger) in self.ledgers.iter().enumerate() {
+            let header = match verify_time_receipt(receipt, &ledger.key, checkpoint) {
+                Ok(header) => header,
+                Err(failure) => {
+                    reason = format!("a receipt of a time ledger: {failure}");
+                    continue;
+                }
+            };
+            for proof in &self.proofs {
+                let Ok(verified) = check::verify(proof, &ledger.key, None) else { continue };
+                let Claim::Interval(claim) = &verified.claim else { continue };
+                if claim.header != header {
+                    continue;
+                }
+                let judged = judge(claim, &verified.checkpoint.origin, Some(&ledger.stamped_by))?;
+                let Some(Interval { lower: Some(earliest), upper: Some(latest) }) = judged.interval else {
+                    return Err("the time ledger has no stamp on one side of the receipt yet".to_owned());
+                };
+                // The ledger is its own signer, whichever key signed the receipt.
+                let signer = sha256(ledger.key.name().as_bytes()).0;
+                return Ok(Stamp { authority: self.authorities.len() + index, signer, earliest, latest });
+            }
+            let version = header.stamp;
+            return Err(format!("no --time-proof says when version {version} of the time ledger was stamped"));
+        }
+        Err(reason)
+    }
+
+    fn anchor(&self, claim: &AnchorClaim, origin: &str, notes: &mut Vec<String>) -> interval::Anchor {
         let mut stamps: Vec<Stamp> = Vec::new();
+        let checkpoint = claim.stamps.checkpoint(origin);
         for token in &claim.stamps.tokens {
-            match self.judge(token, &claim.imprint.0) {
+            match self.judge(token, &checkpoint, &claim.imprint.0) {
                 // An authority counts once, so one of its tokens is enough.
                 Ok(stamp) if stamps.iter().any(|known| known.authority == stamp.authority) => {}
                 Ok(stamp) => stamps.push(stamp),
@@ -101,12 +175,12 @@ fn accuracy(duration: Duration) -> Result<Accuracy, Failure> {
     millis.map(Accuracy::from_millis).map_err(|_| Failure::usage("--tsa-accuracy is too long"))
 }
 
-/// Judges the time of an entry.
+/// Judges the time of an entry in the log of this origin.
 ///
 /// # Errors
 /// The reason for the failure, in words: a demand of the caller is not met, or the stamps
 /// contradict each other or the ledger's clock.
-pub fn judge(claim: &IntervalClaim, believed: Option<&Believed>) -> Result<Judged, String> {
+pub fn judge(claim: &IntervalClaim, origin: &str, believed: Option<&Believed>) -> Result<Judged, String> {
     let lower = claim.below.iter().flat_map(claimed_times).max();
     let upper = claim.above.iter().flat_map(claimed_times).min();
     let Some(believed) = believed else {
@@ -114,7 +188,7 @@ pub fn judge(claim: &IntervalClaim, believed: Option<&Believed>) -> Result<Judge
     };
     let mut notes = Vec::new();
     let anchors = claim.below.iter().chain(&claim.above);
-    let anchors: Vec<interval::Anchor> = anchors.map(|anchor| believed.anchor(anchor, &mut notes)).collect();
+    let anchors: Vec<interval::Anchor> = anchors.map(|anchor| believed.anchor(anchor, origin, &mut notes)).collect();
     let timeline = Timeline::new(&anchors, believed.quorum).map_err(|error| error.to_string())?;
     let aside = timeline.set_aside().iter();
     notes.extend(aside.map(|index| format!("authority {index} goes back in time, and counts for nothing")));
