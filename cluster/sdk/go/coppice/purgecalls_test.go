@@ -118,6 +118,13 @@ func TestALedgerIsPurgedByThoseWhoseJournalsGo(t *testing.T) {
 		!status.Open() || status.Before != 2052 || status.Purged != 0 || status.Pruned {
 		t.Errorf("%+v", status)
 	}
+	if err := second(client.PrepareRetain(ctx, p.ledger, 2, 2052)); err == nil {
+		t.Error("a journal above the purge is retained")
+	}
+	must(p.bank.Append(ctx, numbered(1, 1)))(t)
+	if err := second(client.PrepareRetain(ctx, p.ledger, 2, purge+1)); !errors.Is(err, NotPossible) {
+		t.Error(err)
+	}
 	retain := must(client.PrepareRetain(ctx, p.ledger, 2, 3))(t)
 	must(p.mill.Append(ctx, retain))(t)
 	if reached := p.sweep(t); !slices.Equal(reached, []uint64{1024, 2048, 2052}) {
@@ -430,14 +437,22 @@ func TestAVerdictOfACoordinatorIsOnTheJournalThatWasAskedFor(t *testing.T) {
 		got, err := s.client.CoordinatorVerdict(s.ctx, claim)
 		isLie(t, what, got, err)
 	}
+	s.onVerdict = func(a *v1.VerifyJournalResponse) { a.Leaf = ask(0, s.other) }
+	founding := JournalClaim{Ledger: s.ledger, AnyPayload: true}
+	other, err := s.client.CoordinatorVerdict(s.ctx, founding)
+	isLie(t, "the founding of another ledger", other, err)
 	s.onVerdict = func(a *v1.VerifyJournalResponse) { a.Valid, a.Failed = false, "list\x1b[2J" }
 	if said := must(s.client.CoordinatorVerdict(s.ctx, claim))(t); said.Failed != "list\uFFFD[2J" {
 		t.Errorf("%+v", said)
 	}
-	by := uint64(2)
+	by, withheld := uint64(2), must(s.relay.ledger.GetJournals(s.ctx, &v1.GetJournalsRequest{
+		Ledger: identified(s.ledger), FromJsn: 1, Limit: 1, WantRequest: true, Read: at(nil),
+	}))(t)
+	withheld.Journals[0].OccultedBy = &by
 	for what, lie := range map[string]func(*v1.GetJournalsResponse){
 		"another journal":  func(a *v1.GetJournalsResponse) { become(a, s.journals(t, 2, 1, 0, true)) },
 		"no signature":     func(a *v1.GetJournalsResponse) { become(a, s.journals(t, 1, 1, 0, false)) },
+		"no order at all":  func(a *v1.GetJournalsResponse) { become(a, withheld) },
 		"a damaged proof":  func(a *v1.GetJournalsResponse) { a.Proof[len(a.Proof)/2] ^= 1 },
 		"withheld content": func(a *v1.GetJournalsResponse) { a.Journals[0].OccultedBy = &by },
 	} {
@@ -445,7 +460,22 @@ func TestAVerdictOfACoordinatorIsOnTheJournalThatWasAskedFor(t *testing.T) {
 		got, err := s.client.VerifyJournal(s.ctx, claim)
 		isLie(t, what, got, err)
 	}
+	s.onJournals = nil
 	reader := connect(t, Options{Endpoints: []string{s.endpoint}, Unverified: true})
 	got, err := reader.VerifyJournal(s.ctx, claim)
 	isLie(t, "a verdict by proof without a key to trust", got, err)
+}
+
+func TestAVerdictByAnAnchorIsOnAJournalBelowIt(t *testing.T) {
+	s := setScene(t, "verdict-anchor")
+	anchor := must(s.client.TrustLedger(s.ctx, s.ledger))(t)
+	for _, claim := range []JournalClaim{
+		{Ledger: s.other, AnyPayload: true}, {Ledger: s.ledger, JSN: anchor.Size(), AnyPayload: true},
+	} {
+		calls := s.count("GetJournals")
+		got, err := s.client.VerifyJournalBelow(s.ctx, anchor, claim)
+		if err == nil || s.count("GetJournals") != calls {
+			t.Errorf("a journal that does not lie below the anchor: %+v", got)
+		}
+	}
 }

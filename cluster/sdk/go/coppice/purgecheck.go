@@ -26,10 +26,10 @@ func (c *Client) CheckPurge(ctx context.Context, ledger LedgerID) (*GivenOrder, 
 	if err != nil {
 		return nil, err
 	}
-	order := given.Order.Purge
-	if order == nil || order.Before != purge.Before || given.Leaf.Stamp != purge.Stamp {
+	if !orders(given, &purge.Purge) {
 		return nil, distrust("GetJournals", "the order is that of another purge than the record says")
 	}
+	order := given.Order.Purge
 	seen := &LedgerMark{Size: order.Size, Root: order.Root}
 	if _, err := c.JournalPage(ctx, ledger, purge.Order, 1, JournalRead{}, seen); err != nil {
 		return nil, err
@@ -51,6 +51,13 @@ func (c *Client) CheckPurge(ctx context.Context, ledger LedgerID) (*GivenOrder, 
 		return nil, distrusted("GetJournals", err)
 	}
 	return given, nil
+}
+
+// orders tells whether an order is that of a purge, as the purge's record has it.
+func orders(given *GivenOrder, purge *verify.Purge) bool {
+	order := given.Order.Purge
+	return order != nil && order.Before == purge.Before && order.Closes == purge.Closes &&
+		given.Leaf.Stamp == purge.Stamp
 }
 
 // signedByAll checks that each affected member has signed a purge, or is named absent.

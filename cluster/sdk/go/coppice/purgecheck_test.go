@@ -42,6 +42,17 @@ func TestAPurgeIsCheckedByThoseThatReadTheRest(t *testing.T) {
 			t.Errorf("%s: the purge is taken for signed", what)
 		}
 	}
+	record := p.status(t).Purge
+	for what, change := range map[string]func(*verify.Purge){
+		"another number":  func(r *verify.Purge) { r.Before++ },
+		"another version": func(r *verify.Purge) { r.Stamp.Version++ },
+		"another effect":  func(r *verify.Purge) { r.Closes = true },
+	} {
+		other := record
+		if change(&other); !orders(given, &record) || orders(given, &other) {
+			t.Errorf("%s: the order of another purge is taken", what)
+		}
+	}
 	absent := *given.Order
 	absent.Approvals = nil
 	absent.Purge = &verify.PurgeOrder{Authors: 2, Absent: []verify.Absent{{Member: mill}}}
@@ -49,6 +60,13 @@ func TestAPurgeIsCheckedByThoseThatReadTheRest(t *testing.T) {
 	if err := signedByAll(without, []verify.MemberID{bank, mill}); err != nil {
 		t.Error(err)
 	}
+	p.checkLies(t, purge)
+}
+
+// checkLies checks that lies about a purge are refused.
+func (p *purged) checkLies(t *testing.T, purge uint64) {
+	t.Helper()
+	ctx, client := limited(t), p.client
 	for what, lie := range map[string]func(*v1.GetLedgerRecordsResponse){
 		"a record left out": func(a *v1.GetLedgerRecordsResponse) { a.Records[0].Value = nil },
 		"no proof":          func(a *v1.GetLedgerRecordsResponse) { a.Proof = nil },
@@ -67,6 +85,16 @@ func TestAPurgeIsCheckedByThoseThatReadTheRest(t *testing.T) {
 	}
 	got, err := client.CheckPurge(ctx, p.ledger)
 	isLie(t, "another journal for the order", got, err)
+	calls := 0
+	p.onJournals = func(a *v1.GetJournalsResponse) {
+		if calls++; calls == 2 {
+			become(a, must(p.relay.ledger.GetJournals(ctx, &v1.GetJournalsRequest{
+				Ledger: identified(p.ledger), FromJsn: purge, Limit: 1, Read: at(nil),
+			}))(t))
+		}
+	}
+	unseen, err := client.CheckPurge(ctx, p.ledger)
+	isLie(t, "no word of the list that signers saw", unseen, err)
 	reader := connect(t, Options{Endpoints: []string{p.endpoint}, Unverified: true})
 	got, err = reader.CheckPurge(ctx, p.ledger)
 	isLie(t, "a check without a key to trust", got, err)
