@@ -14,7 +14,7 @@ AS_IN_TESTS := --features coppice-process/as-in-tests
 CHAOS_SECONDS ?= 600
 CHAOS_SEED ?= 1
 
-.PHONY: wasm test-wasm crds charts e2e help demo test test-sha test-go test-loadtest test-alerts test-k6 test-chaos test-adversaries chaos load bench bench-cluster check audit build release sim sim-bugs versions
+.PHONY: wasm test-wasm crds charts e2e help demo test test-sha test-go test-state test-loadtest test-alerts test-k6 test-chaos test-adversaries chaos load bench bench-cluster check audit build release sim sim-bugs versions
 
 help:
 	@echo "make demo     build, run a whole cluster on this repository's own history, show what it does"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-wasm  that module in Node, Chromium, Python and Go, and that two builds of it have the same bytes"
 	@echo "make chaos    a cluster of real processes under real faults for CHAOS_SECONDS=600; the plan follows from CHAOS_SEED=1"
 	@echo "make test-go  vet, staticcheck and all tests of the SDK for Go, against a real coppice dev"
+	@echo "make test-state  go-ethereum and Hyperledger Fabric on a ledger, by the suites of both; ETHEREUM_TESTS=DIR adds go-ethereum's block tests"
 	@echo "make test-adversaries  a cluster of processes under attack while others go on with their work; ADVERSARY_FLAGS=\"--only silent\" takes some"
 	@echo "make load SCENARIO=payment  a load test by k6 that verifies proofs meanwhile; TARGET=dev, processes or an endpoint; docs/load-testing.md lists scenarios and parameters"
 	@echo "make dashboard  the chart's dashboard and alerts before a real Prometheus, on a cluster of processes whose nodes are killed"
@@ -46,20 +47,28 @@ demo:
 	$(CARGO) build --locked --bin coppice $(AS_IN_TESTS)
 	@scripts/demo.sh target/debug/coppice
 
-test: test-loadtest test-go
+test: test-loadtest test-go test-state
 	@scripts/install-etcd.sh >/dev/null
 	@scripts/install-timestamp-authority.sh >/dev/null
 	$(CARGO) test --workspace --locked
 	@$(MAKE) --no-print-directory test-sha test-wasm test-alerts test-k6 test-chaos
 	@$(MAKE) --no-print-directory test-adversaries ADVERSARY_FLAGS=--sample
 
-# The SDK for Go and the module for go-ethereum, against a real `coppice dev`. The pinned linter is built at the first time, which
-# takes a minute, and so is go-ethereum.
+# The SDK for Go, against a real `coppice dev`. The pinned linter is built at the first time, which takes a minute.
 test-go: build
 	cd cluster/sdk/go && go vet ./... && go tool -modfile=tools/go.mod staticcheck ./... && go test ./...
-	cd cluster/adapters/geth && go vet -tags fixtures ./... && go test ./... \
-		&& go tool -modfile=../../sdk/go/tools/go.mod staticcheck -tags fixtures ./...
 	cd cluster/sdk/go/tools && go vet ./... && go tool staticcheck ./...
+
+# A ledger as the state of other platforms, judged by their own suites: go-ethereum's, and Fabric's on a patched copy in target/.
+# The first build takes some minutes. ETHEREUM_TESTS names a checkout of github.com/ethereum/tests for go-ethereum's block tests.
+test-state: build
+	cd cluster/adapters/geth && go vet -tags fixtures ./... \
+		&& go tool -modfile=../../sdk/go/tools/go.mod staticcheck -tags fixtures ./...
+	$(if $(ETHEREUM_TESTS),,@echo "ETHEREUM_TESTS is not set: the block tests of go-ethereum are left out")
+	cd cluster/adapters/geth && go test $(if $(ETHEREUM_TESTS),-tags fixtures) ./...
+	cd cluster/adapters/fabric && go vet -tags suites ./... \
+		&& go tool -modfile=../../sdk/go/tools/go.mod staticcheck -tags suites ./... \
+		&& go test -tags suites -timeout 40m ./...
 
 # The package with the one `unsafe` of the product, calls of what is compiled for the processor's instructions for SHA: with
 # AddressSanitizer, which stable Rust has behind a switch and for a named target alone; and without the instructions.

@@ -67,9 +67,9 @@ func (d *database) apply(changes []change, savepoint *height) error {
 }
 
 // applyLarge writes changes that do not fit one batch. They are parked first, by any number of
-// commits that no read sees. One commit decides, with the savepoint. Then the changes are moved into
-// place. Before the decision a crash leaves the state as it was. After it, the move goes on when the
-// database is opened.
+// commits that no read sees. One commit decides, with the savepoint. Then the changes are moved
+// into place. Before the decision a crash leaves the state as it was. After it, the move goes on
+// when the database is opened.
 func (d *database) applyLarge(changes []change, next *state) error {
 	kept := d.state
 	low, high := d.keys.area(kindParked)
@@ -100,8 +100,10 @@ func (p *provider) pages(changes []change) func(func([]change) bool) {
 	return func(yield func([]change) bool) {
 		for len(changes) > 0 {
 			count, size := 0, 0
-			for count < len(changes) && count < pageChanges && (count == 0 || size+changes[count].size() <= p.pageBytes) {
-				size += changes[count].size()
+			for count < min(len(changes), pageChanges) {
+				if size += changes[count].size(); count > 0 && size > p.pageBytes {
+					break
+				}
 				count++
 			}
 			if !yield(changes[:count]) {
@@ -288,7 +290,12 @@ func (d *database) write(changes []change, next *state) error {
 
 // commit sends a batch, again and again as long as the client is patient. Its session sees to it
 // that it is applied once.
-func (d *database) commit(ctx context.Context, changes []change, next *state, name tag) (*coppice.Committed, error) {
+func (d *database) commit(
+	ctx context.Context,
+	changes []change,
+	next *state,
+	name tag,
+) (*coppice.Committed, error) {
 	batch := new(coppice.Batch)
 	for _, c := range changes {
 		if c.value != nil {

@@ -32,7 +32,8 @@ const (
 	benchKeys    = 100_000
 )
 
-// wire passes connections on, and holds back what it passes for half a round trip in each direction.
+// wire passes connections on, and holds back what it passes for half a round trip in each
+// direction.
 func wire(b *testing.B, to string, roundTrip time.Duration) string {
 	b.Helper()
 	if roundTrip == 0 {
@@ -58,8 +59,8 @@ func wire(b *testing.B, to string, roundTrip time.Duration) string {
 	return listener.Addr().String()
 }
 
-// hold passes bytes on after a delay. What comes meanwhile is delayed as well, and not one after the
-// other.
+// hold passes bytes on after a delay. Bytes that come meanwhile wait at the same time, and not one
+// after the other.
 func hold(from, to net.Conn, delay time.Duration) {
 	type part struct {
 		bytes []byte
@@ -104,9 +105,13 @@ func (s *initial) Next() (*statedb.VersionedKV, error) {
 		return nil, nil
 	}
 	s.next++
-	value := &statedb.VersionedValue{Value: make([]byte, benchValueBytes), Version: heightAt(noHeight, 1, 0)}
+	value := &statedb.VersionedValue{
+		Value:   make([]byte, benchValueBytes),
+		Version: heightAt(noHeight, 1, 0),
+	}
 	return &statedb.VersionedKV{
-		CompositeKey: &statedb.CompositeKey{Namespace: "bank", Key: s.keys[s.next-1]}, VersionedValue: value,
+		CompositeKey:   &statedb.CompositeKey{Namespace: "bank", Key: s.keys[s.next-1]},
+		VersionedValue: value,
 	}, nil
 }
 
@@ -153,12 +158,18 @@ func (k *bank) block(b *testing.B, p *peer.Peer) *common.Block {
 // runBlocks measures validation and commit of blocks over a state database.
 func runBlocks(b *testing.B, states statedb.VersionedDBProvider, keys []string) {
 	b.Helper()
-	if err := states.ImportFromSnapshot("mychannel", heightAt(noHeight, 1, 0), &initial{keys: keys}); err != nil {
+	first := heightAt(noHeight, 1, 0)
+	if err := states.ImportFromSnapshot("mychannel", first, &initial{keys: keys}); err != nil {
 		b.Fatal(err)
 	}
 	p := must(peer.Open(b.TempDir(), "mychannel", states))(b)
 	defer p.Close()
-	k := &bank{Rand: rand.New(rand.NewPCG(1, 2)), keys: keys, number: 1, changed: map[string][2]uint64{}}
+	k := &bank{
+		Rand:    rand.New(rand.NewPCG(1, 2)),
+		keys:    keys,
+		number:  1,
+		changed: map[string][2]uint64{},
+	}
 	var times []time.Duration
 	for b.Loop() {
 		b.StopTimer()
@@ -175,9 +186,9 @@ func runBlocks(b *testing.B, states statedb.VersionedDBProvider, keys []string) 
 	b.ReportMetric(float64(times[len(times)*9/10].Microseconds())/1000, "ms/p90")
 }
 
-// BenchmarkBlocks validates and commits blocks of 500 transactions, with 1,000 reads and 1,000 writes
-// of 200 bytes: on goleveldb, and on a ledger that is up to 1 ms away. Both sync each block to the
-// same disk.
+// BenchmarkBlocks validates and commits blocks of 500 transactions, with 1,000 reads and 1,000
+// writes of 200 bytes: on goleveldb, and on a ledger that is up to 1 ms away. Both sync each block
+// to the same disk.
 func BenchmarkBlocks(b *testing.B) {
 	count := benchKeys
 	if text := os.Getenv(keysVariable); text != "" {
@@ -189,7 +200,8 @@ func BenchmarkBlocks(b *testing.B) {
 	}
 	slices.Sort(keys)
 	b.Run("goleveldb", func(b *testing.B) {
-		runBlocks(b, must(stateleveldb.NewVersionedDBProvider(filepath.Join(b.TempDir(), "state")))(b), keys)
+		path := filepath.Join(b.TempDir(), "state")
+		runBlocks(b, must(stateleveldb.NewVersionedDBProvider(path))(b), keys)
 	})
 	for _, roundTrip := range []time.Duration{0, 500 * time.Microsecond, time.Millisecond} {
 		b.Run(fmt.Sprintf("ledger at %v", roundTrip), func(b *testing.B) {

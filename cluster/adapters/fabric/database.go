@@ -117,7 +117,12 @@ func (d *database) readLocked(names []name) (map[name]*entry, error) {
 
 // readChunk asks for keys at once, or in parts if the answer would be too large. The first answer
 // fixes the version.
-func (d *database) readChunk(ctx context.Context, chunk []name, at *coppice.Read, entries map[name]*entry) error {
+func (d *database) readChunk(
+	ctx context.Context,
+	chunk []name,
+	at *coppice.Read,
+	entries map[name]*entry,
+) error {
 	asked := make([][]byte, len(chunk))
 	for i, n := range chunk {
 		asked[i] = d.keys.data(n.namespace, n.key)

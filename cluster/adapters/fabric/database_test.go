@@ -232,15 +232,17 @@ func TestADirectoryThatWasDeletedBeginsAnEmptyState(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := handle(directory)
-	if v := must(again.GetState("ns", "a"))(t); v != nil || must(again.GetLatestSavePoint())(t) != nil {
-		t.Errorf("a directory that was deleted has %v", v)
+	v, at := must(again.GetState("ns", "a"))(t), must(again.GetLatestSavePoint())(t)
+	if v != nil || at != nil {
+		t.Errorf("a directory that was deleted has %v at %v", v, at)
 	}
 	marker := filepath.Join(directory, markerName)
 	for _, text := range []string{"4\n", "18446744073709551616", "0", "-1", "", "one"} {
 		if err := os.WriteFile(marker, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := New(limited(t), client, Options{Directory: directory}); !errors.Is(err, ErrDirectory) {
+		_, err := New(limited(t), client, Options{Directory: directory})
+		if !errors.Is(err, ErrDirectory) {
 			t.Errorf("a directory of generation %q: %v", text, err)
 		}
 	}
@@ -263,13 +265,15 @@ func TestTheLongestNamesFitALedgersKey(t *testing.T) {
 		batch.Put(namespace, key, make([]byte, bytes), heightAt(noHeight, 1, 1))
 		return apply(handle, 1, batch)
 	}
-	if err := errors.Join(write(namespace, key, 1), handle.ValidateKeyValue(key, make([]byte, 1_000_000))); err != nil {
+	valid := handle.ValidateKeyValue(key, make([]byte, 1_000_000))
+	if err := errors.Join(write(namespace, key, 1), valid); err != nil {
 		t.Fatal(err)
 	}
 	if v := must(handle.GetState(namespace, key))(t); v == nil {
 		t.Error("it is not there")
 	}
-	records := must(handle.GetStateRangeScanIterator(namespace, key, key+strings.Repeat("\xff", 600)))(t)
+	end := key + strings.Repeat("\xff", 600)
+	records := must(handle.GetStateRangeScanIterator(namespace, key, end))(t)
 	defer records.Close()
 	if told := all(t, records.Next); len(told) != 1 {
 		t.Errorf("a range gives %q", told)
@@ -279,12 +283,16 @@ func TestTheLongestNamesFitALedgersKey(t *testing.T) {
 	_, zero := db.GetDBHandle("a\x00b", nil)
 	_, none := db.GetDBHandle("", nil)
 	for what, err := range map[string]error{
-		"a long key": write("ns", key+"x", 1), "a long namespace": write(namespace+"x", "a", 1),
-		"a namespace with a zero byte": write("a\x00b", "a", 1), "a large value": write("ns", "a", 1<<20),
+		"a long key":                     write("ns", key+"x", 1),
+		"a long namespace":               write(namespace+"x", "a", 1),
+		"a namespace with a zero byte":   write("a\x00b", "a", 1),
+		"a large value":                  write("ns", "a", 1<<20),
 		"a long key of a transaction":    handle.ValidateKeyValue(key+"x", nil),
 		"a large value of a transaction": handle.ValidateKeyValue("a", make([]byte, 1_000_001)),
-		"a read of a long key":           missing, "a long channel": channel, "a channel with a zero byte": zero,
-		"a channel without a name": none,
+		"a read of a long key":           missing,
+		"a long channel":                 channel,
+		"a channel with a zero byte":     zero,
+		"a channel without a name":       none,
 	} {
 		if !errors.Is(err, ErrLimit) {
 			t.Errorf("%s: %v", what, err)
@@ -305,8 +313,14 @@ func TestAProviderThatIsClosedRefusesAllCalls(t *testing.T) {
 	_, full := db.GetFullScanIterator(nil)
 	_, next := records.Next()
 	for what, err := range map[string]error{
-		"GetDBHandle": handle, "GetState": get, "GetLatestSavePoint": savepoint, "GetStateRangeScanIterator": ranged,
-		"GetFullScanIterator": full, "Next": next, "Drop": p.Drop("mychannel"), "ApplyUpdates": apply(db, 1, block(1, "a")),
+		"GetDBHandle":               handle,
+		"GetState":                  get,
+		"GetLatestSavePoint":        savepoint,
+		"GetStateRangeScanIterator": ranged,
+		"GetFullScanIterator":       full,
+		"Next":                      next,
+		"Drop":                      p.Drop("mychannel"),
+		"ApplyUpdates":              apply(db, 1, block(1, "a")),
 	} {
 		if !errors.Is(err, ErrClosed) {
 			t.Errorf("%s: %v", what, err)

@@ -60,7 +60,10 @@ func pairFrom[H heightOf](f *found) *statedb.VersionedKV {
 
 // GetDBHandle gives the database of a channel. It waits for the ledger, at most for
 // Options.StartTimeout.
-func (p *Provider[H]) GetDBHandle(id string, _ statedb.NamespaceProvider) (statedb.VersionedDB, error) {
+func (p *Provider[H]) GetDBHandle(
+	id string,
+	_ statedb.NamespaceProvider,
+) (statedb.VersionedDB, error) {
 	d, err := p.provider.database(id)
 	if err != nil {
 		return nil, err
@@ -70,7 +73,11 @@ func (p *Provider[H]) GetDBHandle(id string, _ statedb.NamespaceProvider) (state
 
 // ImportFromSnapshot writes the records of an iterator by pages, and the savepoint with the last of
 // them. After an error, drop the channel before another attempt, as Fabric does.
-func (p *Provider[H]) ImportFromSnapshot(id string, savepoint *H, records statedb.FullScanIterator) error {
+func (p *Provider[H]) ImportFromSnapshot(
+	id string,
+	savepoint *H,
+	records statedb.FullScanIterator,
+) error {
 	d, err := p.provider.database(id)
 	if err != nil {
 		return err
@@ -140,7 +147,10 @@ func (db *DB[H]) GetVersion(namespace, key string) (*H, error) {
 }
 
 // GetStateMultipleKeys reads several keys of one version of the ledger.
-func (db *DB[H]) GetStateMultipleKeys(namespace string, keys []string) ([]*statedb.VersionedValue, error) {
+func (db *DB[H]) GetStateMultipleKeys(
+	namespace string,
+	keys []string,
+) ([]*statedb.VersionedValue, error) {
 	names := make([]name, len(keys))
 	for i, key := range keys {
 		names[i] = name{namespace, key}
@@ -177,7 +187,9 @@ func (db *DB[H]) ClearCachedVersions() { db.database.forget() }
 
 // GetStateRangeScanIterator gives the keys of a namespace from start on and below end. An empty end
 // is that of the namespace.
-func (db *DB[H]) GetStateRangeScanIterator(namespace, start, end string) (statedb.ResultsIterator, error) {
+func (db *DB[H]) GetStateRangeScanIterator(
+	namespace, start, end string,
+) (statedb.ResultsIterator, error) {
 	return db.GetStateRangeScanIteratorWithPagination(namespace, start, end, 0)
 }
 
@@ -203,7 +215,10 @@ func (db *DB[H]) ExecuteQuery(_, _ string) (statedb.ResultsIterator, error) {
 }
 
 // ExecuteQueryWithPagination is refused with ErrNoQueries.
-func (db *DB[H]) ExecuteQueryWithPagination(_, _, _ string, _ int32) (statedb.QueryResultsIterator, error) {
+func (db *DB[H]) ExecuteQueryWithPagination(
+	_, _, _ string,
+	_ int32,
+) (statedb.QueryResultsIterator, error) {
 	return nil, ErrNoQueries
 }
 
@@ -227,7 +242,11 @@ func (db *DB[H]) ApplyUpdates(batch *statedb.UpdateBatch, at *H) error {
 }
 
 // changeOf makes a change of an update.
-func changeOf[H heightOf](d *database, namespace, key string, v *statedb.VersionedValue) (change, error) {
+func changeOf[H heightOf](
+	d *database,
+	namespace, key string,
+	v *statedb.VersionedValue,
+) (change, error) {
 	if err := checkName(namespace, key); err != nil {
 		return change{}, err
 	}

@@ -63,7 +63,8 @@ func (l *ledger) start(t testing.TB, listen string, arguments ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	process := exec.Command(bin, append([]string{"dev", "--data-dir", l.directory, "--listen", listen}, arguments...)...)
+	all := append([]string{"dev", "--data-dir", l.directory, "--listen", listen}, arguments...)
+	process := exec.Command(bin, all...)
 	// The ledger goes with the test, however that ends.
 	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var words bytes.Buffer

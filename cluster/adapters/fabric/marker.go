@@ -38,7 +38,13 @@ func (p *provider) findGeneration(ctx context.Context, directory string) (uint64
 		return 0, err
 	}
 	if known > last {
-		return 0, fmt.Errorf("%w: %s names generation %d, the ledger has had %d", ErrDirectory, path, known, last)
+		return 0, fmt.Errorf(
+			"%w: %s names generation %d, the ledger has had %d",
+			ErrDirectory,
+			path,
+			known,
+			last,
+		)
 	}
 	if known > 0 {
 		return known, nil

@@ -39,8 +39,8 @@ type Options struct {
 	Timeout time.Duration
 	// StartTimeout is how long New and GetDBHandle wait for the ledger: 60 s by default.
 	StartTimeout time.Duration
-	// ValueBytesMax is the size above which ValidateKeyValue refuses a value: 1,000,000 by default. All
-	// peers of a channel must have the same. The ledger's value_bytes_max must be larger, since
+	// ValueBytesMax is the size above which ValidateKeyValue refuses a value: 1,000,000 by default.
+	// All peers of a channel must have the same. The ledger's value_bytes_max must be larger, since
 	// metadata lie next to the value.
 	ValueBytesMax int
 }
@@ -86,7 +86,11 @@ type provider struct {
 // New gives Fabric a ledger as its state database. It waits for the ledger until
 // Options.StartTimeout, and then fails with ErrUnreachable. The client stays open when the provider
 // is closed. Use a client with Options.Trust, so that reads are proven.
-func New(ctx context.Context, client *coppice.Client, options Options) (statedb.VersionedDBProvider, error) {
+func New(
+	ctx context.Context,
+	client *coppice.Client,
+	options Options,
+) (statedb.VersionedDBProvider, error) {
 	if err := options.fill(); err != nil {
 		return nil, err
 	}
@@ -148,12 +152,20 @@ func (p *provider) findLimits(ctx context.Context) error {
 	p.batchBytes, p.valueBytes = int(params.BatchBytesMax), int(params.ValueBytesMax)
 	p.pageBytes = min(pageBytesMax, p.batchBytes/2)
 	if params.KeyBytesMax < ledgerKeyMax || p.batchBytes < p.valueBytes+spareBytes {
-		return fmt.Errorf("%w: the ledger must have key_bytes_max %d, and batch_bytes_max above value_bytes_max by %d",
-			ErrLimit, ledgerKeyMax, spareBytes)
+		return fmt.Errorf(
+			"%w: the ledger must have key_bytes_max %d, and batch_bytes_max above value_bytes_max by %d",
+			ErrLimit,
+			ledgerKeyMax,
+			spareBytes,
+		)
 	}
 	if p.options.ValueBytesMax >= p.valueBytes {
-		return fmt.Errorf("%w: ValueBytesMax is %d, and the ledger takes values of %d bytes with their metadata",
-			ErrLimit, p.options.ValueBytesMax, p.valueBytes)
+		return fmt.Errorf(
+			"%w: ValueBytesMax is %d, and the ledger takes values of %d bytes with their metadata",
+			ErrLimit,
+			p.options.ValueBytesMax,
+			p.valueBytes,
+		)
 	}
 	return nil
 }
@@ -196,7 +208,11 @@ func (p *provider) named(channel string) *database {
 	defer p.mutex.Unlock()
 	d := p.databases[channel]
 	if d == nil {
-		d = &database{provider: p, channel: channel, keys: keysOf(p.options.Prefix, p.generation, channel)}
+		d = &database{
+			provider: p,
+			channel:  channel,
+			keys:     keysOf(p.options.Prefix, p.generation, channel),
+		}
 		d.forget()
 		p.databases[channel] = d
 	}

@@ -23,7 +23,11 @@ const (
 	generationBytesMax = 20
 )
 
-var _ [ledgerKeyMax - prefixBytesMax - generationBytesMax - channelBytesMax - namespaceBytesMax - keyBytesMax - 4]struct{}
+// A key has four bytes besides these parts.
+const keyPartsMax = prefixBytesMax + generationBytesMax + channelBytesMax + namespaceBytesMax +
+	keyBytesMax
+
+var _ [ledgerKeyMax - keyPartsMax - 4]struct{}
 
 // Kinds of records, behind the channel.
 const (
@@ -94,9 +98,20 @@ func checkName(namespace, key string) error {
 	case strings.Contains(namespace, "\x00"):
 		return fmt.Errorf("%w: the namespace %q has a zero byte", ErrLimit, namespace)
 	case len(namespace) > namespaceBytesMax:
-		return fmt.Errorf("%w: the namespace %q has more than %d bytes", ErrLimit, namespace, namespaceBytesMax)
+		return fmt.Errorf(
+			"%w: the namespace %q has more than %d bytes",
+			ErrLimit,
+			namespace,
+			namespaceBytesMax,
+		)
 	case len(key) > keyBytesMax:
-		return fmt.Errorf("%w: a key of %q has %d bytes, at most %d fit", ErrLimit, namespace, len(key), keyBytesMax)
+		return fmt.Errorf(
+			"%w: a key of %q has %d bytes, at most %d fit",
+			ErrLimit,
+			namespace,
+			len(key),
+			keyBytesMax,
+		)
 	}
 	return nil
 }

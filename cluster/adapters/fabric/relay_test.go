@@ -36,8 +36,10 @@ type relay struct {
 
 func startRelay(t testing.TB, l *ledger) *relay {
 	t.Helper()
-	connection := must(grpc.NewClient(l.endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(relayBytesMax))))(t)
+	connection := must(grpc.NewClient(
+		l.endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(relayBytesMax)),
+	))(t)
 	t.Cleanup(func() { _ = connection.Close() })
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	r := &relay{ledger: v1.NewLedgerClient(connection), endpoint: listener.Addr().String()}
@@ -72,7 +74,10 @@ func (r *relay) Commit(ctx context.Context, request *v1.CommitRequest) (*v1.Comm
 	return answer, err
 }
 
-func (r *relay) BatchGet(ctx context.Context, request *v1.BatchGetRequest) (*v1.BatchGetResponse, error) {
+func (r *relay) BatchGet(
+	ctx context.Context,
+	request *v1.BatchGetRequest,
+) (*v1.BatchGetResponse, error) {
 	answer, err := r.ledger.BatchGet(ctx, request)
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -83,7 +88,10 @@ func (r *relay) BatchGet(ctx context.Context, request *v1.BatchGetRequest) (*v1.
 	return answer, err
 }
 
-func (r *relay) Range(request *v1.RangeRequest, out grpc.ServerStreamingServer[v1.RangeResponse]) error {
+func (r *relay) Range(
+	request *v1.RangeRequest,
+	out grpc.ServerStreamingServer[v1.RangeResponse],
+) error {
 	in, err := r.ledger.Range(out.Context(), request)
 	if err != nil {
 		return err
@@ -107,11 +115,17 @@ func (r *relay) Range(request *v1.RangeRequest, out grpc.ServerStreamingServer[v
 	}
 }
 
-func (r *relay) OpenSession(ctx context.Context, request *v1.OpenSessionRequest) (*v1.OpenSessionResponse, error) {
+func (r *relay) OpenSession(
+	ctx context.Context,
+	request *v1.OpenSessionRequest,
+) (*v1.OpenSessionResponse, error) {
 	return r.ledger.OpenSession(ctx, request)
 }
 
-func (r *relay) GetHeader(ctx context.Context, request *v1.GetHeaderRequest) (*v1.GetHeaderResponse, error) {
+func (r *relay) GetHeader(
+	ctx context.Context,
+	request *v1.GetHeaderRequest,
+) (*v1.GetHeaderResponse, error) {
 	return r.ledger.GetHeader(ctx, request)
 }
 

@@ -14,8 +14,8 @@ type found struct {
 	entry
 }
 
-// scan gives the records of a range of one version, in the order of namespace and key. One goroutine
-// at a time uses it.
+// scan gives the records of a range of one version, in the order of namespace and key. One
+// goroutine at a time uses it.
 type scan struct {
 	database *database
 	// context lives as long as the scan: each page has its time limit from the client.
@@ -56,8 +56,8 @@ func (s *scan) begin(low, high []byte, read *coppice.Read) {
 	s.next, s.stop = iter.Pull2(s.database.provider.client.Range(s.context, low, high, read))
 }
 
-// rangeOf gives the range of a namespace's keys from start on and below end. An empty end is that of
-// the namespace.
+// rangeOf gives the range of a namespace's keys from start on and below end. An empty end is that
+// of the namespace.
 func (d *database) rangeOf(namespace, start, end string) (low, high []byte, err error) {
 	if err := checkName(namespace, ""); err != nil {
 		return nil, nil, err

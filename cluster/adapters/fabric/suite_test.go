@@ -30,8 +30,16 @@ var suite = []struct {
 	{"TestSmallBatchSize", "testsmallbatchsize", commontests.TestSmallBatchSize},
 	{"TestValueAndMetadataWrites", "testvalueandmetadata", commontests.TestValueAndMetadataWrites},
 	{"TestPaginatedRangeQuery", "testpaginatedrangequery", commontests.TestPaginatedRangeQuery},
-	{"TestRangeQuerySpecialCharacters", "testrangequeryspecialcharacters", commontests.TestRangeQuerySpecialCharacters},
-	{"TestApplyUpdatesWithNilHeight", "test-apply-updates-with-nil-height", commontests.TestApplyUpdatesWithNilHeight},
+	{
+		"TestRangeQuerySpecialCharacters",
+		"testrangequeryspecialcharacters",
+		commontests.TestRangeQuerySpecialCharacters,
+	},
+	{
+		"TestApplyUpdatesWithNilHeight",
+		"test-apply-updates-with-nil-height",
+		commontests.TestApplyUpdatesWithNilHeight,
+	},
 	{"TestBatchWithIndividualRetry", "testbatchretry", commontests.TestBatchWithIndividualRetry},
 	{"TestDataExportImport", "source_ledger", commontests.TestDataExportImport},
 }
@@ -67,7 +75,10 @@ func TestTheCommonTestsOfFabricPass(t *testing.T) {
 
 // A test that a later version of Fabric adds is run, or is named with a reason.
 func TestNoCommonTestOfFabricIsForgotten(t *testing.T) {
-	source := filepath.Join(fabricDirectory(t), "core/ledger/kvledger/txmgmt/statedb/commontests/test_common.go")
+	source := filepath.Join(
+		fabricDirectory(t),
+		"core/ledger/kvledger/txmgmt/statedb/commontests/test_common.go",
+	)
 	text := string(must(os.ReadFile(source))(t))
 	known := exceptions(t, "commontests.txt")
 	for _, test := range suite {

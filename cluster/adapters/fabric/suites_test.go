@@ -26,7 +26,10 @@ var ledgerSuites = []string{"core/ledger/kvledger/txmgmt/txmgr", "core/ledger/kv
 // edits are the changes to Fabric's files: each text is there once, and is replaced.
 var edits = map[string][][2]string{
 	"core/ledger/kvledger/txmgmt/privacyenabledstate/db.go": {
-		{"stateleveldb.NewVersionedDBProvider(stateDBConf.LevelDBPath)", "newStateDB(stateDBConf.LevelDBPath)"},
+		{
+			"stateleveldb.NewVersionedDBProvider(stateDBConf.LevelDBPath)",
+			"newStateDB(stateDBConf.LevelDBPath)",
+		},
 		{"\t\"" + fabricModule + "/core/ledger/kvledger/txmgmt/statedb/stateleveldb\"\n", ""},
 	},
 	// What runs on CouchDB runs on the ledger, too.
@@ -63,7 +66,8 @@ func patchedFabric(t *testing.T) string {
 	if err := os.WriteFile(path, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for module, from := range map[string]string{"coppice.dev/sdk": "../../sdk/go", "coppice.dev/adapters/fabric": "."} {
+	modules := map[string]string{"coppice.dev/sdk": "../../sdk/go", "coppice.dev/adapters/fabric": "."}
+	for module, from := range modules {
 		from = must(filepath.Abs(from))(t)
 		run(t, directory, "go", "mod", "edit", "-require", module+"@v0.0.0", "-replace", module+"="+from)
 	}
@@ -112,8 +116,8 @@ func outcomes(t *testing.T, directory, suite string, l *ledger) (outcome, words 
 	return outcome, words
 }
 
-// Fabric's simulation, validation, commit, recovery, snapshots, resets and rebuilds run on a ledger.
-// A test fails if it is named in testdata/suites.txt, and passes if it is not.
+// Fabric's simulation, validation, commit, recovery, snapshots, resets and rebuilds run on a
+// ledger. A test fails if it is named in testdata/suites.txt, and passes if it is not.
 func TestTheLedgerSuitesOfFabricPass(t *testing.T) {
 	directory := patchedFabric(t)
 	expected := exceptions(t, "suites.txt")

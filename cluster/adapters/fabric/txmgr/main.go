@@ -45,7 +45,11 @@ func run(endpoint, keyFile, directory string) error {
 		return err
 	}
 	defer func() { _ = client.Close() }()
-	states, err := fabric.New(context.Background(), client, fabric.Options{Directory: directory + "/state"})
+	states, err := fabric.New(
+		context.Background(),
+		client,
+		fabric.Options{Directory: directory + "/state"},
+	)
 	if err != nil {
 		return err
 	}

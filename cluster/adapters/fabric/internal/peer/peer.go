@@ -36,8 +36,8 @@ type chaincodes struct {
 
 func (chaincodes) Namespaces() []string { return nil }
 
-// Open opens a channel. Fabric's own books are in a directory, and the state in a state database, or
-// in goleveldb in that directory if the provider is nil.
+// Open opens a channel. Fabric's own books are in a directory, and the state in a state database,
+// or in goleveldb in that directory if the provider is nil.
 func Open(directory, channel string, states statedb.VersionedDBProvider) (*Peer, error) {
 	books, err := bookkeeping.NewProvider(filepath.Join(directory, "books"))
 	if err != nil {
@@ -113,15 +113,24 @@ func (p *Peer) envelope(id string, result []byte) ([]byte, error) {
 		all = append(all, err)
 		return encoded
 	}
-	header := &common.ChannelHeader{Type: int32(common.HeaderType_ENDORSER_TRANSACTION), ChannelId: p.channel, TxId: id}
-	response := &peer.ProposalResponsePayload{Extension: encode(&peer.ChaincodeAction{Results: result})}
+	header := &common.ChannelHeader{
+		Type:      int32(common.HeaderType_ENDORSER_TRANSACTION),
+		ChannelId: p.channel,
+		TxId:      id,
+	}
+	response := &peer.ProposalResponsePayload{
+		Extension: encode(&peer.ChaincodeAction{Results: result}),
+	}
 	action := &peer.ChaincodeActionPayload{
 		Action: &peer.ChaincodeEndorsedAction{ProposalResponsePayload: encode(response)},
 	}
 	transaction := &peer.Transaction{Actions: []*peer.TransactionAction{{Payload: encode(action)}}}
 	payload := &common.Payload{
-		Header: &common.Header{ChannelHeader: encode(header), SignatureHeader: encode(&common.SignatureHeader{})},
-		Data:   encode(transaction),
+		Header: &common.Header{
+			ChannelHeader:   encode(header),
+			SignatureHeader: encode(&common.SignatureHeader{}),
+		},
+		Data: encode(transaction),
 	}
 	envelope := encode(&common.Envelope{Payload: encode(payload)})
 	return envelope, errors.Join(all...)
