@@ -12,6 +12,7 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"coppice.dev/sdk/coppice"
+	cached "coppice.dev/sdk/state"
 )
 
 // ErrUnknownRoot is found by errors.Is if the ledger has no state of a root: it was never written,
@@ -29,8 +30,6 @@ const (
 	prefixMax      = 128
 	// moveTries is how often the ledger is read while others move it.
 	moveTries = 5
-	// sharedMax is how many keys Prefetch asks for at one time.
-	sharedMax = 256
 )
 
 // Options are the settings of a State.
@@ -88,7 +87,7 @@ type State struct {
 	client  *coppice.Client
 	options Options
 	keys    keys
-	cache   *cache
+	cache   *cached.Cache
 	// mutex is held while the chain moves, and while a root is looked up.
 	mutex   sync.Mutex
 	head    Head
@@ -112,8 +111,12 @@ func Open(ctx context.Context, client *coppice.Client, options Options) (*State,
 	if err := options.fill(); err != nil {
 		return nil, err
 	}
+	cache, err := cached.New(client, cached.Options{Bytes: options.CacheBytes, Timeout: options.Timeout})
+	if err != nil {
+		return nil, err
+	}
 	s := &State{
-		client: client, options: options, keys: keys(options.Prefix), cache: newCache(options.CacheBytes),
+		client: client, options: options, keys: keys(options.Prefix), cache: cache,
 		window: make(map[common.Hash]*block),
 	}
 	s.mutex.Lock()
@@ -139,7 +142,7 @@ func (s *State) reload(ctx context.Context) error {
 		return err
 	}
 	s.head, s.doubtful = head, false
-	s.cache.reset(head.Stamp)
+	s.cache.Begin(head.Stamp)
 	return nil
 }
 
@@ -231,9 +234,8 @@ func (s *State) commit(ctx context.Context, b *block) error {
 		s.doubtful = true
 		return err
 	}
-	s.cache.write(committed.Stamp, b.values)
 	s.head = Head{Root: b.root, Number: b.number, Stamp: committed.Stamp}
-	return nil
+	return s.cache.Apply(committed.Stamp, b.values)
 }
 
 // Follow makes sure that the chain in the ledger has the block with a state root, which is the head
@@ -337,7 +339,7 @@ func (s *State) rollback(ctx context.Context, base Head) error {
 		}
 		return err
 	}
-	s.cache.rollback(done.Head)
+	s.cache.RolledBack(done.Head)
 	s.head = Head{Root: base.Root, Number: base.Number, Stamp: done.Head}
 	return nil
 }
@@ -350,14 +352,18 @@ func (s *State) At(ctx context.Context, root common.Hash) (*View, error) {
 		return nil, err
 	}
 	if root == types.EmptyRootHash {
-		return &View{state: s, empty: true}, nil
+		return &View{state: s}, nil
 	}
 	found, err := s.find(ctx, root)
 	if err != nil {
 		return nil, err
 	}
-	return &View{state: s, place: s.cache.place(found.Stamp)}, nil
+	// A proof at head has shown that the version stands.
+	return &View{state: s, view: s.cache.AtProven(found.Stamp)}, nil
 }
 
 // Stats counts reads that the cache could answer, and those that it could not.
-func (s *State) Stats() (hits, misses uint64) { return s.cache.stats() }
+func (s *State) Stats() (hits, misses uint64) {
+	metrics := s.cache.Metrics()
+	return metrics.Hits, metrics.Misses
+}

@@ -10,54 +10,36 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 
 	"coppice.dev/sdk/coppice"
+	cached "coppice.dev/sdk/state"
 )
 
 // View is the state of one root. It is a state.Reader, and may be read from several goroutines.
 type View struct {
 	state *State
-	place place
-	// empty is the state before the first block.
-	empty bool
+	// view is nil for the state before the first block.
+	view *cached.View
 }
 
 var _ state.Reader = (*View)(nil)
 
 // Stamp is the version of the ledger that the view reads.
-func (v *View) Stamp() coppice.Stamp { return v.place.stamp }
-
-// value reads a key: nil if it has none.
-func (v *View) value(key []byte) ([]byte, error) {
-	if v.empty {
-		return nil, nil
+func (v *View) Stamp() coppice.Stamp {
+	if v.view == nil {
+		return coppice.Stamp{}
 	}
-	if value, known := v.state.cache.get(key, v.place); known {
-		return value, nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), v.state.options.Timeout)
-	defer cancel()
-	values, err := v.fetch(ctx, [][]byte{key})
-	if err != nil {
-		return nil, err
-	}
-	return values[0], nil
+	return v.view.Stamp()
 }
 
-// fetch reads keys from the ledger, and fills the cache.
-func (v *View) fetch(ctx context.Context, keys [][]byte) ([][]byte, error) {
-	got, err := v.state.client.BatchGet(ctx, keys, &coppice.Read{At: &v.place.stamp})
+// value reads a key: nil if it has none. The cache bounds the time of each read (Options.Timeout).
+func (v *View) value(key []byte) ([]byte, error) {
+	if v.view == nil {
+		return nil, nil
+	}
+	value, err := v.view.Get(context.Background(), key)
 	if err != nil {
-		return nil, fmt.Errorf("geth: a read of the ledger at %s: %w", v.place.stamp, err)
+		return nil, fmt.Errorf("geth: %w", err)
 	}
-	values := make([][]byte, len(keys))
-	for i, record := range got.Records {
-		changed := uint64(0)
-		if record != nil {
-			// A value is never nil, even if it is empty.
-			values[i], changed = append([]byte{}, record.Value...), record.LastChanged.Version
-		}
-		v.state.cache.fill(keys[i], v.place, values[i], changed)
-	}
-	return values, nil
+	return value, nil
 }
 
 // Account reads an account: nil if there is none.
@@ -130,30 +112,16 @@ func AccessesOf(block *types.Block, signer types.Signer) map[common.Address][]co
 // Prefetch reads accounts and their slots into the cache, many at one time: for instance those of a
 // block's access list. An account or slot that is named twice is read once.
 func (v *View) Prefetch(ctx context.Context, accesses map[common.Address][]common.Hash) error {
-	if v.empty {
+	if v.view == nil {
 		return nil
 	}
 	var keys [][]byte
-	wanted := make(map[string]bool)
-	want := func(key []byte) {
-		if _, known := v.state.cache.get(key, v.place); !known && !wanted[string(key)] {
-			wanted[string(key)] = true
-			keys = append(keys, key)
-		}
-	}
 	for address, slots := range accesses {
 		hash := crypto.Keccak256Hash(address[:])
-		want(v.state.keys.account(hash))
+		keys = append(keys, v.state.keys.account(hash))
 		for _, slot := range slots {
-			want(v.state.keys.slot(hash, crypto.Keccak256Hash(slot[:])))
+			keys = append(keys, v.state.keys.slot(hash, crypto.Keccak256Hash(slot[:])))
 		}
 	}
-	for len(keys) > 0 {
-		part := keys[:min(len(keys), sharedMax)]
-		if _, err := v.fetch(ctx, part); err != nil {
-			return err
-		}
-		keys = keys[len(part):]
-	}
-	return nil
+	return v.view.Prefetch(ctx, keys)
 }
