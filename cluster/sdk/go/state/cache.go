@@ -58,6 +58,9 @@ func New(ledger Ledger, options Options) (*Cache, error) {
 // Begin drops everything, and begins at a version: the head, as a program found it that is the only
 // writer. Older views read through from then on.
 func (c *Cache) Begin(head coppice.Stamp) {
+	c.mutex.Lock()
+	c.evidence = nil
+	c.mutex.Unlock()
 	c.counts.drops.Add(1)
 	c.store.begin(head, 0)
 	c.announce()

@@ -23,7 +23,7 @@
 // (Options.Samples).
 //
 // If two things contradict each other, everything is dropped. Reads and Follow then fail with an
-// [Evidence], which errors.Is finds as coppice.ErrUntrusted, until Follow is called again.
+// [Evidence], which errors.Is finds as coppice.ErrUntrusted, until Follow or Begin is called again.
 //
 // # Own writes
 //

@@ -79,7 +79,7 @@ func (c *Cache) Follow(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		if evidence := f.judge(err); evidence != nil {
-			return c.fail(evidence)
+			return c.fail(f.signed(ctx, evidence))
 		}
 		if err == nil {
 			continue
@@ -109,6 +109,33 @@ func (f *follower) judge(err error) *Evidence {
 	return nil
 }
 
+// signed looks for the ledger's signature under what contradicts a checkpoint: if the log was forked,
+// its next checkpoint shows that.
+func (f *follower) signed(ctx context.Context, found *Evidence) *Evidence {
+	if _, err := f.askGrown(ctx); err != nil {
+		if fork := evidenceOf(err); fork != nil {
+			return fork
+		}
+	}
+	return found
+}
+
+// askGrown asks for the newest checkpoint, and keeps it.
+func (f *follower) askGrown(ctx context.Context) (*coppice.Grown, error) {
+	ctx, cancel := context.WithTimeout(ctx, f.options.Timeout)
+	defer cancel()
+	grown, err := f.ledger.Grown(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for known := f.grown.Load(); known == nil || known.Size < grown.Size; known = f.grown.Load() {
+		if f.grown.CompareAndSwap(known, grown) {
+			break
+		}
+	}
+	return grown, nil
+}
+
 func contradiction(why string, shown []byte, err error) *Evidence {
 	return &Evidence{Why: why, Shown: bytes.Clone(shown), Err: err}
 }
@@ -135,7 +162,7 @@ func (f *follower) run(ctx context.Context) error {
 		bare = f.bare && from < head.LogSize || head.LogSize > from+gapMax
 	}
 	f.bare, f.boundary = false, head.PrunedBoundary
-	if from >= head.LogSize {
+	if grown := f.grown.Load(); from >= head.LogSize && (grown == nil || from >= grown.Size) {
 		f.reached()
 	}
 	ctx, end := context.WithCancelCause(ctx)
@@ -158,9 +185,7 @@ func (f *follower) mind(ctx context.Context, end context.CancelCauseFunc) {
 		if sleep(ctx, f.options.StaleMax) != nil {
 			return
 		}
-		limited, cancel := context.WithTimeout(ctx, f.options.Timeout)
-		grown, err := f.ledger.Grown(limited)
-		cancel()
+		grown, err := f.askGrown(ctx)
 		now := f.size.Load()
 		switch {
 		case errors.Is(err, coppice.ErrUntrusted):
@@ -245,14 +270,10 @@ func (f *follower) prove(ctx context.Context) error {
 	until := time.Now().Add(checkPatience)
 	grown := f.grown.Load()
 	for grown == nil || grown.Size <= newest.header.Sequence {
-		limited, cancel := context.WithTimeout(ctx, f.options.Timeout)
-		next, err := f.ledger.Grown(limited)
-		cancel()
-		if err != nil {
+		var err error
+		if grown, err = f.askGrown(ctx); err != nil {
 			return err
 		}
-		grown = next
-		f.grown.Store(grown)
 		if grown.Size > newest.header.Sequence {
 			break
 		}
