@@ -183,12 +183,8 @@ func (d *database) drop() error {
 	if d.at == nil {
 		return nil
 	}
+	// The first page makes the record say that the rest has to go, too.
 	dropping := state{phase: phaseDropping}
-	if d.state.phase != phaseDropping {
-		if err := d.write(nil, &dropping); err != nil {
-			return err
-		}
-	}
 	for _, kind := range []byte{kindData, kindParked} {
 		low, high := d.keys.area(kind)
 		if err := d.sweep(low, high, &dropping); err != nil {
@@ -244,7 +240,8 @@ func (d *database) pagesOnce(low, high []byte, call func([]change) error) (count
 }
 
 // write is one commit: changes, and the record of the database, or its deletion if next is nil. It
-// follows the change of the record that this process knows, or it is refused. The lock is held.
+// follows the change of the record that this process knows, or it is refused. The lock is held, and
+// no commit is in doubt.
 func (d *database) write(changes []change, next *state) error {
 	if d.fenced != nil {
 		return d.fenced
@@ -256,11 +253,6 @@ func (d *database) write(changes []change, next *state) error {
 	}
 	defer cancel()
 	d.forget()
-	if d.doubt {
-		if err := d.settleWithin(ctx); err != nil {
-			return err
-		}
-	}
 	if d.uncertain == name && d.wrote(name, next) {
 		return nil
 	}
@@ -281,8 +273,6 @@ func (d *database) write(changes []change, next *state) error {
 			return nil
 		}
 		return d.fence("a commit was refused")
-	case errors.Is(err, coppice.LimitExceeded):
-		return fmt.Errorf("%w: %w", ErrLimit, err)
 	}
 	d.doubt, d.uncertain = true, name
 	return d.provider.closedOr(err)
@@ -333,12 +323,12 @@ func (d *database) named(next *state, name tag) state {
 	return named
 }
 
-// wrote tells whether the record is the one that a write of this process left.
+// wrote tells whether the record is the one that a write leaves.
 func (d *database) wrote(name tag, next *state) bool {
 	if next == nil {
 		return d.at == nil
 	}
-	return d.at != nil && d.state.writer == d.provider.writer && d.state.tag == name
+	return d.at != nil && d.state.tag == name
 }
 
 func (d *database) settle() error {

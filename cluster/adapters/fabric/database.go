@@ -3,6 +3,7 @@ package fabric
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"coppice.dev/sdk/coppice"
@@ -86,15 +87,11 @@ func (d *database) read(names []name) (map[name]*entry, error) {
 // readLocked is like read. The lock is held.
 func (d *database) readLocked(names []name) (map[name]*entry, error) {
 	entries := make(map[name]*entry, len(names))
-	var asked []name
 	for _, n := range names {
-		if _, twice := entries[n]; !twice {
-			if err := checkName(n.namespace, n.key); err != nil {
-				return nil, err
-			}
-			entries[n] = nil
-			asked = append(asked, n)
+		if err := checkName(n.namespace, n.key); err != nil {
+			return nil, err
 		}
+		entries[n] = nil
 	}
 	ctx, cancel, err := d.provider.call()
 	if err != nil {
@@ -105,9 +102,7 @@ func (d *database) readLocked(names []name) (map[name]*entry, error) {
 		return nil, err
 	}
 	var at coppice.Read
-	for len(asked) > 0 {
-		chunk := asked[:min(len(asked), chunkKeys)]
-		asked = asked[len(chunk):]
+	for chunk := range slices.Chunk(names, chunkKeys) {
 		if err := d.readChunk(ctx, chunk, &at, entries); err != nil {
 			return nil, err
 		}

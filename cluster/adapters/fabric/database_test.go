@@ -111,13 +111,23 @@ func interrupt(
 var keysOfBlocks = strings.Split("abcdefghijklmnopqrstuvwx", "")
 
 func TestALargeBlockIsThereAsAWholeOrNotAtAll(t *testing.T) {
-	was, is := keysOfBlocks[:16], keysOfBlocks[8:]
+	was, is, isOdd := keysOfBlocks[:16], keysOfBlocks[8:], false
 	interrupt(t, func(t *testing.T, p statedb.VersionedDBProvider) error {
 		return apply(must(p.GetDBHandle("mychannel", nil))(t), 1, block(1, was...))
 	}, func(t *testing.T, p statedb.VersionedDBProvider) error {
 		updates := block(2, is...)
 		updates.Delete("ns", was[0], heightAt(noHeight, 2, 99))
-		return apply(must(p.GetDBHandle("mychannel", nil))(t), 2, updates)
+		db := must(p.GetDBHandle("mychannel", nil))(t)
+		err := apply(db, 2, updates)
+		if v, failed := db.GetState("ns", is[0]); err != nil && failed == nil {
+			// It is in doubt, or was not decided. A part of it is not read.
+			if last := must(db.GetState("ns", is[len(is)-1]))(t); v.Version.BlockNum != 1 || last != nil {
+				t.Errorf("a part of a block is read: %v, %v", v, last)
+			}
+		} else if err != nil && !errors.Is(failed, ErrUnfinished) {
+			t.Errorf("a read of a part: %v", failed)
+		}
+		return err
 	}, func(t *testing.T, p statedb.VersionedDBProvider, isDone bool) {
 		db := must(p.GetDBHandle("mychannel", nil))(t)
 		if at := must(db.GetLatestSavePoint())(t); !isDone && at.BlockNum == 1 {
@@ -125,12 +135,22 @@ func TestALargeBlockIsThereAsAWholeOrNotAtAll(t *testing.T) {
 			if v := must(db.GetState("ns", is[len(is)-1]))(t); v != nil {
 				t.Errorf("a part of a block is visible: %v", v)
 			}
-			// The block comes again, and meets what was parked of it.
-			updates := block(2, is...)
-			updates.Delete("ns", was[0], heightAt(noHeight, 2, 99))
-			if err := apply(db, 2, updates); err != nil {
+			// Another large block comes, or none, and meets what was parked.
+			if isOdd = !isOdd; isOdd {
+				if err := p.Drop("mychannel"); err != nil {
+					t.Fatal(err)
+				}
+				checkArea(t, p, kindParked, 0)
+				return
+			}
+			if err := apply(db, 2, block(2, was...)); err != nil {
 				t.Fatal(err)
 			}
+			checkBlock(t, db, 2, was...)
+			if v := must(db.GetState("ns", is[len(is)-1]))(t); v != nil {
+				t.Errorf("a block that was never decided is there: %v", v)
+			}
+			return
 		}
 		checkBlock(t, db, 2, is...)
 		if v := must(db.GetState("ns", was[0]))(t); v != nil {
@@ -204,6 +224,36 @@ func TestAnImportHasItsSavepointLast(t *testing.T) {
 			t.Errorf("an import that broke off has the savepoint %v", at)
 		}
 	})
+}
+
+func TestAScanIsOfTheVersionAtWhichItBegan(t *testing.T) {
+	db := must(open(t, startLedger(t).connect(t, ""), Options{}).GetDBHandle("mychannel", nil))(t)
+	batch := block(1, "a", "b")
+	for _, namespace := range []string{"nr", "nt", "nu"} {
+		batch.Put(namespace, "a", []byte("1"), heightAt(noHeight, 1, 0))
+	}
+	if err := apply(db, 1, batch); err != nil {
+		t.Fatal(err)
+	}
+	skip := func(namespace string) bool { return namespace == "nr" || namespace == "nt" }
+	full := must(db.GetFullScanIterator(skip))(t)
+	defer full.Close()
+	first := must(full.Next())(t)
+	if err := apply(db, 2, block(2, "b", "c")); err != nil {
+		t.Fatal(err)
+	}
+	batch = statedb.NewUpdateBatch()
+	batch.Put("nu", "a", []byte("3"), heightAt(noHeight, 3, 0))
+	if err := apply(db, 3, batch); err != nil {
+		t.Fatal(err)
+	}
+	told := append([]string{first.Key}, all(t, full.Next)...)
+	expected := []string{
+		"a", `"ns" "b" "b in block 1" "" {BlockNum: 1, TxNum: 1}`, `"nu" "a" "1" "" {BlockNum: 1, TxNum: 0}`,
+	}
+	if !reflect.DeepEqual(told, expected) {
+		t.Errorf("the scan gives %q", told)
+	}
 }
 
 func TestAnImportOfNothingHasASavepoint(t *testing.T) {

@@ -112,6 +112,9 @@ func (p *Provider[H]) Drop(id string) error {
 	}
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
+	if err := d.complete(); err != nil {
+		return err
+	}
 	return d.drop()
 }
 

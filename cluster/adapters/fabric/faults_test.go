@@ -138,6 +138,14 @@ func TestASecondWriterIsRefused(t *testing.T) {
 	if err := apply(first, 1, block(1, "a")); err != nil {
 		t.Fatal(err)
 	}
+	empty := must(open(t, client, Options{}).GetDBHandle("empty", nil))(t)
+	filled := must(open(t, client, Options{}).GetDBHandle("empty", nil))(t)
+	if err := apply(filled, 1, block(1, "a")); err != nil {
+		t.Fatal(err)
+	}
+	if err := apply(empty, 1, block(1, "b")); !errors.Is(err, ErrMoved) {
+		t.Errorf("the second first block: %v", err)
+	}
 	// Other channels and other prefixes are in nobody's way.
 	other := must(open(t, client, Options{Prefix: "other/"}).GetDBHandle("mychannel", nil))(t)
 	second := open(t, client, Options{})
@@ -170,6 +178,32 @@ func TestASecondWriterIsRefused(t *testing.T) {
 	}
 	if err := apply(db, 4, block(4, "a")); !errors.Is(err, ErrMoved) {
 		t.Errorf("the second writer: %v", err)
+	}
+}
+
+func TestASecondWriterIsFoundBehindACommitInDoubt(t *testing.T) {
+	l := startLedger(t)
+	r := startRelay(t, l)
+	for _, reaches := range []bool{false, true} {
+		options := Options{Prefix: fmt.Sprintf("%v/", reaches)}
+		first := must(impatient(t, l, r.endpoint, options).GetDBHandle("mychannel", nil))(t)
+		r.set(func() {
+			r.lose, r.refuse = func(int) bool { return true }, func(int) bool { return !reaches }
+		})
+		if err := apply(first, 1, block(1, "a")); !coppice.OutcomeUnknown(err) {
+			t.Fatalf("the outcome is known: %v", err)
+		}
+		r.set(func() { r.refuse, r.lose = nil, nil })
+		second := must(open(t, l.connect(t, ""), options).GetDBHandle("mychannel", nil))(t)
+		if err := apply(second, 1, block(1, "a")); err != nil {
+			t.Fatal(err)
+		}
+		// It is the very block, and yet another process wrote it.
+		for range 2 {
+			if err := apply(first, 1, block(1, "a")); !errors.Is(err, ErrMoved) {
+				t.Errorf("the first writer, whose block reached the ledger %v: %v", reaches, err)
+			}
+		}
 	}
 }
 
