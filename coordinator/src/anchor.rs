@@ -17,6 +17,7 @@ mod authority;
 use std::{collections::BTreeSet, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use coppice_env::bug::{Bug, planted};
 use coppice_proto::status;
 use coppice_timestamp::{Authority, QUERY_MEDIA_TYPE};
 use coppice_types::Reason;
@@ -243,6 +244,11 @@ impl Task {
             Survey::of(&self.means.links, self.means.resources.limits.admin_timeout).await.check_kind(KIND)?;
         }
         let tokens = self.tokens(&checkpoint).await?;
+        let checkpoint = if planted(Bug::AnchorNamesNewer) {
+            self.checkpoint(&log.view().await?, ordered).await?.unwrap_or(checkpoint)
+        } else {
+            checkpoint
+        };
         let stamps = Stamps { size: checkpoint.size, root: checkpoint.root, tokens };
         let header = self.append(stamps).await?;
         self.means.shown.anchors.anchored(Some(Instant::now()));

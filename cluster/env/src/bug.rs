@@ -72,6 +72,12 @@ bugs! {
     SegmentsKept = "segments-kept";
     /// A replica hides what is erased, and leaves it on its disk.
     OnlyHidden = "only-hidden";
+    /// A shard erases as soon as a version is staged, which may be dropped.
+    ErasedWhenStaged = "erased-when-staged";
+    /// Now and then, a purge goes without the signature of a member whose journals go.
+    AffectedMissed = "affected-member-missed";
+    /// An anchor keeps the stamps of an older checkpoint for the newest one.
+    AnchorNamesNewer = "anchor-names-newer-size";
 }
 
 impl Bug {
@@ -88,6 +94,8 @@ impl Bug {
                 | Self::NameLost
                 | Self::SegmentsKept
                 | Self::OnlyHidden
+                | Self::ErasedWhenStaged
+                | Self::AffectedMissed
         )
     }
 }

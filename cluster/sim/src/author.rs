@@ -295,6 +295,8 @@ impl Author {
         let Ok(head) = Head::decode(&head) else {
             return self.scribe.wrong("appends: the head of the ledger can't be read".to_owned());
         };
+        // The second author has journals below the line, and does not sign.
+        let mut lacking = false;
         let next = match purge.filter(Purge::is_open) {
             Some(purge) => {
                 let to = purge.before.min(head.purged + 1 + self.rng.below(6));
@@ -303,7 +305,12 @@ impl Author {
             None => {
                 let before = head.purged + 1 + self.rng.below((head.edge.size() - head.purged).max(1));
                 let Some(order) = self.purge_before(before.min(head.edge.size()), &head).await else { return };
-                (Action::Purge(order), vec![2, REGULATOR])
+                lacking = order.authors == AUTHORS as u32 && self.rng.chance(300);
+                if lacking {
+                    (Action::Purge(PurgeOrder { authors: order.authors - 1, ..order }), vec![REGULATOR])
+                } else {
+                    (Action::Purge(order), vec![2, REGULATOR])
+                }
             }
         };
         let (action, approving) = next;
@@ -316,6 +323,7 @@ impl Author {
         let number = self.numbers[0] + 1;
         let request = self.signed((0, number), Vec::new()).sign(&key_of(self.id), items);
         match self.send(&request).await {
+            None if lacking => self.scribe.wrong("appends: a purge is taken that an author did not sign".to_owned()),
             None => self.numbers[0] = number,
             Some(Reason::StaleView) => drop(self.look().await),
             // A journal of the sweep was occulted in the same version, or the view was old.

@@ -13,12 +13,15 @@
 //! - `replicas`: no replica is quarantined except for a byte that went bad. All replicas of a group
 //!   compute the same digest of every entry, have the same states at any time, and are equal at the
 //!   end.
+//! - `anchors`: each anchor holds what the time ledger took in, and its bounds on the time of other
+//!   entries are true.
 //! - `times`: each replica of the root group finds the newest version at any time.
 //! - `erasures`: no disk has a byte of what an order has occulted, and nothing else is gone.
 //! - `rot`: a byte that goes bad is found by `fsck`, or dead. `fsck`: every image that a crash left
 //!   was sound.
 //! - `progress`: once the faults have stopped, everything works again.
 
+mod anchors;
 mod commits;
 mod conditions;
 mod ledger;
@@ -53,6 +56,7 @@ fn judge(world: &World) -> Result<(), Finding> {
     ledger.check_appends(&history)?;
     let placed = commits::check(&history, &ledger)?;
     order::check(&history, &ledger, &placed)?;
+    anchors::check(world, &history, &ledger)?;
     // `replicas` may record findings of its own, so the lock is released first.
     drop(history);
     replicas(world)?;

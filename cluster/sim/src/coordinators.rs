@@ -1,8 +1,8 @@
 //! Simulated coordinators.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
-use coppice_coordinator::{Connect, Genesis, Handle, Limits, Options, Service};
+use coppice_coordinator::{Anchoring, Connect, Genesis, Handle, Limits, Options, Service};
 use coppice_env::{Clock, SimRng};
 use tokio::task::JoinSet;
 
@@ -46,6 +46,18 @@ fn limits() -> Limits {
     }
 }
 
+/// The time ledger stamps every log, or those that witnesses have cosigned.
+fn anchoring(site: &Site, life: &Life, every: Duration) -> Anchoring {
+    Anchoring {
+        authorities: Vec::new(),
+        time_ledgers: vec![site.time_ledger.of(life)],
+        quorum: NonZeroUsize::MIN,
+        every,
+        cosigned: !site.witnesses.list().is_empty(),
+        idle: false,
+    }
+}
+
 impl Coordinator {
     /// A machine that is off.
     #[must_use]
@@ -79,7 +91,11 @@ impl Coordinator {
                     true => Ok(()),
                     false => service.ask_witnesses_by(post, witnesses, QUORUM),
                 };
-                match asked {
+                let stamped = asked.and_then(|()| match site.shape.anchors {
+                    None => Ok(()),
+                    Some(every) => service.anchor_by(site.witnesses.post(&life), anchoring(site, &life, every)),
+                });
+                match stamped {
                     Ok(()) => service.open().await.map(|(routes, tasks)| (handle, routes, tasks)),
                     Err(error) => Err(error),
                 }

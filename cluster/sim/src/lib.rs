@@ -20,7 +20,7 @@
 //!  author                                 members that append to a ledger
 //!  coordinators   client                  processes that ask nodes, and their clients
 //!  node                                   machines with nodes
-//!  witnesses                              witnesses of the root log
+//!  witnesses   time_ledger                 witnesses of the root log; the ledger that stamps it
 //!  net       metadata                     calls between processes; the metadata store
 //!  shape     history     life     trace   the cluster of a seed; records; processes; events
 //! ```
@@ -34,6 +34,7 @@ pub mod shape;
 pub mod metadata;
 pub mod net;
 
+pub mod time_ledger;
 pub mod witnesses;
 
 pub mod node;

@@ -17,6 +17,7 @@ use crate::{
     life::{Life, MachineClock},
     net::Net,
     shape::{CLUSTER, Shape},
+    time_ledger::TimeLedger,
     witnesses::Witnesses,
 };
 
@@ -44,6 +45,7 @@ pub struct Site {
     /// The record of the run, which takes findings.
     pub scribe: Scribe,
     pub witnesses: Witnesses,
+    pub time_ledger: TimeLedger,
 }
 
 #[must_use]

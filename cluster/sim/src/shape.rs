@@ -84,6 +84,8 @@ pub struct Shape {
     pub admin_per_mille: u64,
     /// The witnesses of the root log; most seeds have none.
     pub witnesses: Vec<Habit>,
+    /// Time from one anchor to the next; most seeds have none.
+    pub anchors: Option<Duration>,
 }
 
 /// The cluster id of every run.
@@ -155,6 +157,7 @@ impl Shape {
             pause_ms: [60, 60, 150, 300][usize::try_from(rng.below(4)).expect("it is below 4")],
             admin_per_mille: if faults.admin { 10 + rng.below(90) } else { 0 },
             witnesses: Self::witnesses(&mut rng),
+            anchors: rng.chance(350).then(|| Duration::from_millis(150 + rng.below(1000))),
         }
     }
 

@@ -17,6 +17,7 @@ use crate::{
     net::{Net, Weather},
     node::{Machine, Site},
     shape::Shape,
+    time_ledger::TimeLedger,
     trace::Trace,
     witnesses::Witnesses,
 };
@@ -47,7 +48,8 @@ impl World {
         let net = Net::new(shape.seed ^ 0x7e7, trace.clone(), scribe.clone());
         let store = Store::new(Arc::new(clock()) as Arc<dyn Clock>, shape.seed ^ 0x3e7a, trace);
         let witnesses = Witnesses::new(&shape, net.clone());
-        let site = Site { shape: Arc::new(shape), net, scribe, witnesses };
+        let time_ledger = TimeLedger::new(net.clone(), scribe.clone());
+        let site = Site { shape: Arc::new(shape), net, scribe, witnesses, time_ledger };
         Self { site, store, machines, coordinators, formed: false }
     }
 

@@ -15,18 +15,18 @@ use coppice_sim::Settings;
 /// are tried, too.
 const FINDERS: &[(Bug, u64)] = &[
     (Bug::SkippedSync, 2),
-    (Bug::VoteForgotten, 3),
+    (Bug::VoteForgotten, 7),
     (Bug::OneDigestBelieved, 1),
-    (Bug::FinalizedBeforeAppend, 15),
-    (Bug::PageReusedEarly, 82),
-    (Bug::StaleLeaderRead, 7),
-    (Bug::SessionNumberLost, 56),
+    (Bug::FinalizedBeforeAppend, 1),
+    (Bug::PageReusedEarly, 28),
+    (Bug::StaleLeaderRead, 2),
+    (Bug::SessionNumberLost, 4),
     (Bug::NewTermDropsDecided, 2),
-    (Bug::FenceNotLifted, 69),
+    (Bug::FenceNotLifted, 104),
     (Bug::SnapshotCutShort, 5),
     (Bug::RefusalUnheeded, 12),
     (Bug::MissedAdminServed, 10),
-    (Bug::TermUnchecked, 15),
+    (Bug::TermUnchecked, 14),
     (Bug::TieBroken, 7),
     (Bug::RepeatedAppendRefused, 7),
     (Bug::LaneForgotten, 2),
@@ -36,6 +36,9 @@ const FINDERS: &[(Bug, u64)] = &[
     (Bug::NameLost, 2),
     (Bug::SegmentsKept, 2),
     (Bug::OnlyHidden, 2),
+    (Bug::ErasedWhenStaged, 9),
+    (Bug::AffectedMissed, 13),
+    (Bug::AnchorNamesNewer, 4),
 ];
 
 /// Number of seeds that are tried: enough to find a bug that no longer shows at its own seed.

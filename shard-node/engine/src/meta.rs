@@ -369,6 +369,10 @@ impl Meta {
     /// Notes what a staged version erases.
     fn erase(&mut self, id: VersionId, keys: Vec<Vec<u8>>) -> Result<(), Inconsistent> {
         let fits = self.staged.contains(&id) && self.erasures.stage(id, keys);
+        if planted(Bug::ErasedWhenStaged) {
+            let version = self.versions.get(&id).map_or(Version(0), |record| record.stamp.version);
+            self.erasures.settle(id, version, self.generation + 1);
+        }
         if fits { Ok(()) } else { Err(Inconsistent("a version erases twice, or is not staged")) }
     }
 

@@ -14,7 +14,7 @@ use coppice_env::{
 };
 use coppice_proto::{status, v1};
 use coppice_types::{ErrorKind, Reason, SessionId, ShardId};
-use coppice_verify::ledgers::Member;
+use coppice_verify::ledgers::{AuthorOf, Member};
 use futures::future::join_all;
 use opentelemetry::context::FutureExt;
 use tokio::time::Instant;
@@ -357,8 +357,14 @@ impl Sequencer {
     }
 }
 
-/// The value of a reserved key, from which the planted bug takes a member's lanes.
+/// The value of a reserved key, from which planted bugs take a member's lanes or its journals.
 fn forgotten(value: Bytes) -> Bytes {
+    if planted(Bug::AffectedMissed) {
+        return match AuthorOf::decode(&value) {
+            Ok(author) if strikes(Bug::AffectedMissed, 2) => AuthorOf { first_jsn: u64::MAX, ..author }.encode().into(),
+            _ => value,
+        };
+    }
     if !planted(Bug::LaneForgotten) {
         return value;
     }
