@@ -19,8 +19,8 @@ type Grown struct {
 	Note, Proof []byte
 }
 
-// Grown asks for the newest checkpoint, and demands a proof that its log extends the newest one that
-// the client has seen. It needs a key to trust.
+// Grown asks for the newest checkpoint, and demands a proof that its log extends the newest one
+// that the client has seen. It needs a key to trust.
 func (c *Client) Grown(ctx context.Context) (*Grown, error) {
 	if c.trust == nil {
 		return nil, errNoKey("GetCheckpoint")
@@ -36,6 +36,7 @@ func (c *Client) Grown(ctx context.Context) (*Grown, error) {
 		return nil, err
 	}
 	return &Grown{
-		Size: v.Checkpoint.Size, Newest: v.Newest, NewestEntry: v.NewestEntry, Note: bytes.Clone(v.Note), Proof: file,
+		Size: v.Checkpoint.Size, Newest: v.Newest, NewestEntry: v.NewestEntry,
+		Note: bytes.Clone(v.Note), Proof: file,
 	}, nil
 }

@@ -118,7 +118,8 @@ type page struct {
 func (c *Client) page(ctx context.Context, span Span, limit int, read *Read) (*page, error) {
 	k := c.known()
 	request := &v1.RangeRequest{
-		Low: span.Low, High: span.High, Reverse: span.Reverse, Limit: uint32(limit), Read: c.readOptions(read),
+		Low: span.Low, High: span.High, Reverse: span.Reverse, Limit: uint32(limit),
+		Read: c.readOptions(read),
 	}
 	p := &page{}
 	ended, size := false, 0
@@ -136,7 +137,9 @@ func (c *Client) page(ctx context.Context, span Span, limit int, read *Read) (*p
 			}
 		}
 		if message.End != nil {
-			ended, p.readAt, p.more, p.proof = true, stampOf(message.End.ReadAt), message.End.More, message.End.Proof
+			ended, p.readAt, p.more, p.proof = true, stampOf(
+				message.End.ReadAt,
+			), message.End.More, message.End.Proof
 		}
 		return nil
 	}
@@ -183,7 +186,8 @@ func (c *Client) checkPage(ctx context.Context, k known, span Span, read *Read, 
 		}
 		span = part
 	}
-	if err := v.Answers(verify.Question{Subject: verify.AboutRange{Low: span.Low, High: span.High}}); err != nil {
+	subject := verify.AboutRange{Low: span.Low, High: span.High}
+	if err := v.Answers(verify.Question{Subject: subject}); err != nil {
 		return err
 	}
 	if err := checkPlace(v, k, read, p.readAt); err != nil {

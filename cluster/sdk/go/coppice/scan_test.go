@@ -77,8 +77,10 @@ func TestNoLieAboutAScanInReverseIsBelieved(t *testing.T) {
 		t.Fatalf("%d records", count)
 	}
 	for name, lie := range map[string]func(*v1.RangeResponse){
-		"the largest left out":      func(a *v1.RangeResponse) { a.Records = a.Records[1:] },
-		"the last left out":         func(a *v1.RangeResponse) { a.Records = a.Records[:len(a.Records)-1] },
+		"the largest left out": func(a *v1.RangeResponse) { a.Records = a.Records[1:] },
+		"the last left out": func(a *v1.RangeResponse) {
+			a.Records = a.Records[:len(a.Records)-1]
+		},
 		"another value":             func(a *v1.RangeResponse) { a.Records[0].Value = []byte("w") },
 		"nothing more":              func(a *v1.RangeResponse) { a.End.More = !a.End.More },
 		"ascending":                 func(a *v1.RangeResponse) { slices.Reverse(a.Records) },
@@ -105,7 +107,11 @@ func TestWatchersSeeAllThatAVersionWrote(t *testing.T) {
 		l := startLedger(t, t.TempDir(), append(arguments, "--replicas", "1")...)
 		ctx, client := limited(t), l.client(t)
 		must(client.Commit(ctx, put("a", "1").Put([]byte("z"), []byte("2"))))(t)
-		must(client.Commit(ctx, put("a", "first").Put([]byte("a"), []byte("last")).Delete([]byte("none"))))(t)
+		must(
+			client.Commit(ctx, put("a", "first").Put([]byte("a"), []byte("last")).Delete([]byte("none"))),
+		)(
+			t,
+		)
 		must(client.Rollback(ctx, 1, Order{Principal: "test", Reason: "test"}))(t)
 		stamp := must(client.Commit(ctx, new(Batch).Delete([]byte("z"))))(t).Stamp
 		watch := Watch{Follow: true, ChangedKeys: true, ChangedValues: true, Journal: true}
@@ -148,7 +154,10 @@ func TestWatchersSeeAllThatAVersionWrote(t *testing.T) {
 func damaged(t *testing.T, head *Headed) {
 	t.Helper()
 	copied := func() verify.VersionJournal {
-		journal := verify.VersionJournal{Entries: slices.Clone(head.Journal.Entries), Lists: map[uint32][][]byte{}}
+		journal := verify.VersionJournal{
+			Entries: slices.Clone(head.Journal.Entries),
+			Lists:   map[uint32][][]byte{},
+		}
 		for shard, lists := range head.Journal.Lists {
 			journal.Lists[shard] = slices.Clone(lists)
 		}
@@ -162,15 +171,59 @@ func damaged(t *testing.T, head *Headed) {
 		}
 	}
 	try("no entry", func(j *verify.VersionJournal) { j.Entries = j.Entries[1:] })
-	try("an entry twice", func(j *verify.VersionJournal) { j.Entries = append(j.Entries, j.Entries[0]) })
+	try(
+		"an entry twice",
+		func(j *verify.VersionJournal) { j.Entries = append(j.Entries, j.Entries[0]) },
+	)
 	for shard, lists := range head.Journal.Lists {
 		try("no list", func(j *verify.VersionJournal) { delete(j.Lists, shard) })
-		try("a list twice", func(j *verify.VersionJournal) { j.Lists[shard] = append(j.Lists[shard], lists[0]) })
+		try(
+			"a list twice",
+			func(j *verify.VersionJournal) { j.Lists[shard] = append(j.Lists[shard], lists[0]) },
+		)
 		try("of another shard", func(j *verify.VersionJournal) { j.Lists[shard+7] = lists })
 		for i := range lists[0] {
 			list := bytes.Clone(lists[0])
 			list[i] ^= 1
 			try("another list", func(j *verify.VersionJournal) { j.Lists[shard][0] = list })
 		}
+	}
+}
+
+func TestPartsOfAJournalComeInOrder(t *testing.T) {
+	entries := &v1.WatchedJournal{Entries: [][]byte{{1}}}
+	lists := func(shard uint32) *v1.WatchedJournal {
+		return &v1.WatchedJournal{Shard: shard, Lists: [][]byte{{2}}}
+	}
+	both := &v1.WatchedJournal{Entries: entries.Entries, Lists: lists(1).Lists}
+	take := func(parts ...*v1.WatchedJournal) error {
+		w := &watcher{}
+		for _, part := range parts {
+			if err := w.takeJournal(part); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := take(entries, lists(0), lists(4)); err != nil {
+		t.Error(err)
+	}
+	for name, parts := range map[string][]*v1.WatchedJournal{
+		"lists first": {lists(1)}, "entries twice": {entries, entries}, "both at once": {both},
+		"shards that descend": {entries, lists(2), lists(1)}, "a shard twice": {entries, lists(2), lists(2)},
+		"nothing": {{}}, "nothing behind entries": {entries, {}},
+	} {
+		if err := take(parts...); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	w := &watcher{size: versionBytesMax}
+	if err := w.takeJournal(entries); err == nil {
+		t.Error("a journal without bound")
+	}
+	w = &watcher{}
+	w.part.Changes = []Changed{{}}
+	if err := w.takeJournal(entries); err == nil {
+		t.Error("a journal behind the changes")
 	}
 }

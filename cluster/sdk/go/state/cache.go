@@ -49,7 +49,12 @@ func New(ledger Ledger, options Options) (*Cache, error) {
 	if err := options.fill(); err != nil {
 		return nil, err
 	}
-	c := &Cache{ledger: ledger, options: options, moved: make(chan struct{}), pause: 5 * time.Millisecond}
+	c := &Cache{
+		ledger:  ledger,
+		options: options,
+		moved:   make(chan struct{}),
+		pause:   5 * time.Millisecond,
+	}
 	c.store = newStore(options.Bytes, &c.counts)
 	c.flights = newFlights(options.Parallel)
 	return c, nil
@@ -67,8 +72,8 @@ func (c *Cache) Begin(head coppice.Stamp) {
 }
 
 // Apply takes a version that this program has committed, with all that the version wrote: see
-// coppice.Batch.Writes. The batch must have been alone in its version (coppice.Batch.Exclusive). The
-// cache keeps the values. While Follow runs, a version that is not the next one is left to the
+// coppice.Batch.Writes. The batch must have been alone in its version (coppice.Batch.Exclusive).
+// The cache keeps the values. While Follow runs, a version that is not the next one is left to the
 // stream. Otherwise all that is not known of the versions before it is given up.
 func (c *Cache) Apply(at coppice.Stamp, writes map[string][]byte) error {
 	c.mutex.Lock()
@@ -92,8 +97,8 @@ func (c *Cache) commit(at coppice.Stamp, writes map[string][]byte, gaps bool) er
 	return nil
 }
 
-// RolledBack takes a rollback that this program has ordered. Its head is the base, in the epoch that
-// begins: coppice.Ordered.Head.
+// RolledBack takes a rollback that this program has ordered. Its head is the base, in the epoch
+// that begins: coppice.Ordered.Head.
 func (c *Cache) RolledBack(head coppice.Stamp) {
 	if c.store.rollback(head) {
 		c.counts.rollbacks.Add(1)
@@ -158,7 +163,10 @@ func (c *Cache) Head(ctx context.Context) (*View, error) {
 				return nil, err
 			}
 			if grown := c.grown.Load(); grown != nil && head.LogSize < grown.Size {
-				return nil, &Evidence{Why: "the ledger's head is older than a checkpoint of it", Known: grown.Proof}
+				return nil, &Evidence{
+					Why:   "the ledger's head is older than a checkpoint of it",
+					Known: grown.Proof,
+				}
 			}
 			return c.At(head.Stamp), nil
 		}
@@ -173,8 +181,8 @@ func (c *Cache) Head(ctx context.Context) (*View, error) {
 	}
 }
 
-// At gives a view of a version. If the cache does not know that the stamp names a version, the first
-// read asks the ledger.
+// At gives a view of a version. If the cache does not know that the stamp names a version, the
+// first read asks the ledger.
 func (c *Cache) At(stamp coppice.Stamp) *View { return &View{cache: c, at: c.store.place(stamp)} }
 
 // AtProven gives a view of a version that the caller knows to stand: for instance that of the last
@@ -185,10 +193,11 @@ func (c *Cache) AtProven(stamp coppice.Stamp) *View {
 	return v
 }
 
-// await waits a short time for a version that the stream has not reached.
-func (c *Cache) await(ctx context.Context, at coppice.Stamp) {
+// await waits a short time for a version that the stream has not reached. It tells whether that was
+// in vain.
+func (c *Cache) await(ctx context.Context, at coppice.Stamp) bool {
 	if !c.store.above(at) {
-		return
+		return false
 	}
 	timer := time.NewTimer(c.options.Wait)
 	defer timer.Stop()
@@ -201,14 +210,14 @@ func (c *Cache) await(ctx context.Context, at coppice.Stamp) {
 		}
 		c.mutex.Unlock()
 		if pointless || !c.store.above(at) {
-			return
+			return false
 		}
 		select {
 		case <-moved:
 		case <-timer.C:
-			return
+			return true
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
 }

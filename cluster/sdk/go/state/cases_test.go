@@ -10,8 +10,8 @@ import (
 	"coppice.dev/sdk/coppice"
 )
 
-// caseStep is one step of a case. One of the operations is set; those of the ledger are shown to the
-// cache at once, unless the stream is cut.
+// caseStep is one step of a case. One of the operations is set; those of the ledger are shown to
+// the cache at once, unless the stream is cut.
 type caseStep struct {
 	// Commit writes values; null deletes. ListsGone makes the stream leave out the operation lists.
 	Commit    map[string]*string `json:"commit"`
@@ -119,7 +119,8 @@ func expect(t *testing.T, number int, step *caseStep, value []byte, err error) {
 		}
 		return
 	}
-	if err != nil || (value == nil) != (step.Value == nil) || value != nil && string(value) != *step.Value {
+	if err != nil || (value == nil) != (step.Value == nil) ||
+		value != nil && string(value) != *step.Value {
 		t.Errorf("step %d: %q, %v", number+1, value, err)
 	}
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // writesOf gives what a commit on the stream wrote: a value, or nil for a key that it deleted. The
-// map is nil if that is not known. With proofs, the whole journal shows which keys they are, and each
-// value comes to the hash in it.
+// map is nil if that is not known. With proofs, the whole journal shows which keys they are, and
+// each value comes to the hash in it.
 func writesOf(level Level, headed *coppice.Headed) (map[string][]byte, error) {
 	if headed.RolledBack {
 		return nil, nil

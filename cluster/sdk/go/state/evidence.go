@@ -9,13 +9,13 @@ import (
 )
 
 // Evidence tells that the ledger, or a coordinator of it, contradicts itself or its signature. Keep
-// it: what is signed in it can have been made by nobody but a holder of the ledger's keys. The cache
-// has dropped all that it held.
+// it: what is signed in it can have been made by nobody but a holder of the ledger's keys. The
+// cache has dropped all that it held.
 type Evidence struct {
 	// Why says in words what contradicts what.
 	Why string
-	// Known is the proof file or signed checkpoint by which the cache knew what it held. It is nil if
-	// that was taken on trust.
+	// Known is the newest checkpoint that the cache knew: a proof file, or the signed note of a fork.
+	// It is nil if the cache has followed no log.
 	Known []byte
 	// Shown is what contradicts it: a proof file, a signed checkpoint, or the bytes of a header.
 	Shown []byte
@@ -51,7 +51,12 @@ func evidenceOf(err error) *Evidence {
 		if len(fork.Proof) > 0 {
 			shown = fork.Proof
 		}
-		return &Evidence{Why: fork.Why, Known: bytes.Clone(fork.Known), Shown: bytes.Clone(shown), Err: err}
+		return &Evidence{
+			Why:   fork.Why,
+			Known: bytes.Clone(fork.Known),
+			Shown: bytes.Clone(shown),
+			Err:   err,
+		}
 	}
 	return nil
 }

@@ -19,8 +19,8 @@ const (
 	behindMax = 100
 )
 
-// flights are the calls that read keys, by versions. A key of a version is asked for once at a time,
-// and reads that come while a call is under way share the next one.
+// flights are the calls that read keys, by versions. A key of a version is asked for once at a
+// time, and reads that come while a call is under way share the next one.
 type flights struct {
 	mutex sync.Mutex
 	lanes map[coppice.Stamp]*lane
@@ -229,7 +229,12 @@ func (c *Cache) load(ctx context.Context, at place, keys [][]byte) (map[string][
 }
 
 // compare proves what a read took on trust.
-func (c *Cache) compare(ctx context.Context, at place, keys [][]byte, told *coppice.BatchGot) error {
+func (c *Cache) compare(
+	ctx context.Context,
+	at place,
+	keys [][]byte,
+	told *coppice.BatchGot,
+) error {
 	got, err := c.read(ctx, at.stamp, keys, true)
 	if err != nil {
 		return err
@@ -237,7 +242,11 @@ func (c *Cache) compare(ctx context.Context, at place, keys [][]byte, told *copp
 	for i := range keys {
 		a, b := told.Records[i], got.Records[i]
 		if !same(valueOf(a), valueOf(b)) || a != nil && a.LastChanged != b.LastChanged {
-			why := fmt.Sprintf("the value of %q was read, and is not the proven one at %s", keys[i], at.stamp)
+			why := fmt.Sprintf(
+				"the value of %q was read, and is not the proven one at %s",
+				keys[i],
+				at.stamp,
+			)
 			return &Evidence{Why: why, Shown: got.Proof}
 		}
 	}

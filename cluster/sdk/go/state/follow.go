@@ -51,9 +51,10 @@ type follower struct {
 	unproven int
 }
 
-// Follow reads the root log until the context ends, and moves the frontier. It goes on after broken
-// streams. If the ledger is caught in a contradiction, it ends with an Evidence, and reads are
-// refused until it is called again, which begins with an empty cache.
+// Follow needs a client that trusts a key. It reads the root log until the context ends, and moves
+// the frontier. It goes on after broken streams. If the ledger is caught in a contradiction, it
+// ends with an Evidence, and reads are refused until it is called again, which begins with an empty
+// cache.
 func (c *Cache) Follow(ctx context.Context) error {
 	c.mutex.Lock()
 	if c.following {
@@ -109,8 +110,8 @@ func (f *follower) judge(err error) *Evidence {
 	return nil
 }
 
-// signed looks for the ledger's signature under what contradicts a checkpoint: if the log was forked,
-// its next checkpoint shows that.
+// signed looks for the ledger's signature under what contradicts a checkpoint: if the log was
+// forked, its next checkpoint shows that.
 func (f *follower) signed(ctx context.Context, found *Evidence) *Evidence {
 	if _, err := f.askGrown(ctx); err != nil {
 		if fork := evidenceOf(err); fork != nil {
@@ -238,7 +239,8 @@ func (f *follower) take(ctx context.Context, headed *coppice.Headed, bare bool) 
 	if n := len(f.queue); n > 0 {
 		before = f.queue[n-1]
 	}
-	if before != nil && (e.header.Sequence != before.header.Sequence+1 || e.header.Previous != before.hash) {
+	if before != nil &&
+		(e.header.Sequence != before.header.Sequence+1 || e.header.Previous != before.hash) {
 		return contradiction("a header does not follow the one before", e.encoded, nil)
 	}
 	if e.header.Kind == verify.KindCommit && !bare {
@@ -262,9 +264,9 @@ func sizeOf(writes map[string][]byte) (sum int) {
 	return sum
 }
 
-// prove demands a checkpoint that covers the queue. The newest header under it is one of the stream,
-// in the queue or still to come, and has the same hash there. All headers before it are named by
-// that hash, so they are applied then.
+// prove demands a checkpoint that covers the queue. The newest header under it is one of the
+// stream, in the queue or still to come, and has the same hash there. All headers before it are
+// named by that hash, so they are applied then.
 func (f *follower) prove(ctx context.Context) error {
 	newest := f.queue[len(f.queue)-1]
 	until := time.Now().Add(checkPatience)
@@ -288,7 +290,11 @@ func (f *follower) prove(ctx context.Context) error {
 		return nil
 	}
 	if newest.hash != grown.NewestEntry {
-		return contradiction("the log under the checkpoint has another header than the stream", newest.encoded, nil)
+		return contradiction(
+			"the log under the checkpoint has another header than the stream",
+			newest.encoded,
+			nil,
+		)
 	}
 	applied := f.queue
 	f.queue, f.bytes = nil, 0
@@ -322,8 +328,8 @@ func (f *follower) apply(e *entry) error {
 	return nil
 }
 
-// sample proves cached keys at the frontier, so many for each version. A ledger that refuses to prove
-// them makes the cache drop everything after a while.
+// sample proves cached keys at the frontier, so many for each version. A ledger that refuses to
+// prove them makes the cache drop everything after a while.
 func (f *follower) sample(ctx context.Context, versions int) error {
 	if f.options.Samples == 0 {
 		return nil

@@ -41,7 +41,8 @@ func startDev(t testing.TB, directory string, arguments ...string) *devLedger {
 		bin = "../../../../target/debug/coppice"
 	}
 	bin = must(filepath.Abs(bin))(t)
-	arguments = append([]string{"dev", "--data-dir", directory, "--listen", "127.0.0.1:0", "--replicas", "1"},
+	arguments = append(
+		[]string{"dev", "--data-dir", directory, "--listen", "127.0.0.1:0", "--replicas", "1"},
 		arguments...)
 	l := &devLedger{directory: directory, process: exec.Command(bin, arguments...)}
 	// The ledger goes with the test, however that ends.

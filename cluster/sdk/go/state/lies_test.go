@@ -69,7 +69,10 @@ func (w *watched) caught(t *testing.T) *Evidence {
 		if !errors.Is(err, coppice.ErrUntrusted) || !errors.As(err, &evidence) {
 			t.Fatalf("it ended by %v", err)
 		}
-		if _, err := w.At(coppice.Stamp{}).Get(limited(t), []byte("lie/a")); !errors.Is(err, coppice.ErrUntrusted) {
+		if _, err := w.At(coppice.Stamp{}).Get(limited(t), []byte("lie/a")); !errors.Is(
+			err,
+			coppice.ErrUntrusted,
+		) {
 			t.Errorf("a read after that: %v", err)
 		}
 		if keys, _ := w.store.size(); keys != 0 {
@@ -83,7 +86,7 @@ func (w *watched) caught(t *testing.T) *Evidence {
 }
 
 func TestACacheFollowsALedger(t *testing.T) {
-	for _, arguments := range [][]string{nil, {"--journals"}} {
+	for _, arguments := range [][]string{nil, {"--journals"}, {"--ledgers"}} {
 		l := startDev(t, t.TempDir(), arguments...)
 		ctx, w := limited(t), watch(t, l, l.endpoint, Options{Wait: testPatience, Samples: 3})
 		must(w.client.Commit(ctx, put("a", "1").Put([]byte("z"), []byte("1"))))(t)
@@ -115,7 +118,10 @@ func TestACacheFollowsALedger(t *testing.T) {
 				t.Errorf("%s is %q", key, value)
 			}
 		}
-		if _, err := w.At(coppice.Stamp{Version: 1}).Get(ctx, []byte("a")); !errors.Is(err, coppice.Pruned) {
+		if _, err := w.At(coppice.Stamp{Version: 1}).Get(ctx, []byte("a")); !errors.Is(
+			err,
+			coppice.Pruned,
+		) {
 			t.Errorf("a pruned version: %v", err)
 		}
 		m := w.Metrics()
@@ -194,7 +200,11 @@ func TestLiesOnTheStreamAreFoundAtOnce(t *testing.T) {
 			})
 			key := []byte("lie/a")
 			honest := l.client(t, l.endpoint)
-			must(honest.Commit(ctx, new(coppice.Batch).Put(key, []byte("first")).Put(key, []byte("last"))))(t)
+			must(
+				honest.Commit(ctx, new(coppice.Batch).Put(key, []byte("first")).Put(key, []byte("last"))),
+			)(
+				t,
+			)
 			if evidence := w.caught(t); len(evidence.Known) == 0 {
 				t.Errorf("no signed checkpoint is kept: %v", evidence)
 			}
@@ -245,7 +255,9 @@ func TestAnOldHeadIsFound(t *testing.T) {
 	size := w.size.Load()
 	r.lies(func(r *relay) {
 		r.onHeads = func(*v1.WatchHeadsResponse) bool { return false }
-		r.onHead = func(a *v1.HeadResponse) { a.LogSize, a.Stamp = size, &v1.Stamp{Version: old.Stamp.Version} }
+		r.onHead = func(a *v1.HeadResponse) {
+			a.LogSize, a.Stamp = size, &v1.Stamp{Version: old.Stamp.Version}
+		}
 	})
 	must(honest.Commit(ctx, put("lie/a", "2")))(t)
 	for {

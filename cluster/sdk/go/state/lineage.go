@@ -10,7 +10,8 @@ type cut struct {
 	epoch, base uint64
 }
 
-// place is a version that a view reads, with the generation of the cache in which the view was made.
+// place is a version that a view reads, with the generation of the cache in which the view was
+// made.
 type place struct {
 	stamp      coppice.Stamp
 	generation uint64
@@ -36,7 +37,13 @@ type lineage struct {
 
 // begin forgets everything, and begins at a version.
 func (l *lineage) begin(at coppice.Stamp, boundary uint64) {
-	*l = lineage{known: true, frontier: at, start: at, boundary: boundary, generation: l.generation + 1}
+	*l = lineage{
+		known:      true,
+		frontier:   at,
+		start:      at,
+		boundary:   boundary,
+		generation: l.generation + 1,
+	}
 }
 
 // end forgets everything.
@@ -81,8 +88,8 @@ func (l *lineage) names(at coppice.Stamp) bool {
 	return at.Version > l.start.Version && at.Epoch == owner
 }
 
-// confirms tells whether a stamp that the ledger has answered to still names a version: one above the
-// epoch of then, and 0 for none. A rollback to a version ends the second name that an earlier
+// confirms tells whether a stamp that the ledger has answered to still names a version: one above
+// the epoch of then, and 0 for none. A rollback to a version ends the second name that an earlier
 // rollback gave it, so that the ledger has to be asked again.
 func (l *lineage) confirms(at coppice.Stamp, confirmed uint64) bool {
 	for _, cut := range l.cuts {

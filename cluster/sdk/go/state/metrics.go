@@ -32,9 +32,10 @@ type counters struct {
 func (c *Cache) Metrics() Metrics {
 	n := &c.counts
 	m := Metrics{
-		Hits: n.hits.Load(), Misses: n.misses.Load(), Fills: n.fills.Load(), RefusedFills: n.refusedFills.Load(),
-		Waits: n.waits.Load(), Versions: n.versions.Load(), Unknown: n.unknown.Load(),
-		Rollbacks: n.rollbacks.Load(), Prunes: n.prunes.Load(), Cuts: n.cuts.Load(), Drops: n.drops.Load(),
+		Hits: n.hits.Load(), Misses: n.misses.Load(), Fills: n.fills.Load(),
+		RefusedFills: n.refusedFills.Load(), Waits: n.waits.Load(), Versions: n.versions.Load(),
+		Unknown: n.unknown.Load(), Rollbacks: n.rollbacks.Load(), Prunes: n.prunes.Load(),
+		Cuts: n.cuts.Load(), Drops: n.drops.Load(),
 		ProofsChecked: n.proven.Load(), Reads: n.reads.Load(), SampleFailures: n.sampleFailures.Load(),
 	}
 	m.Keys, m.Bytes = c.store.size()

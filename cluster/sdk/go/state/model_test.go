@@ -55,8 +55,12 @@ type gate struct {
 var modelShards = []verify.Shard{{ID: 7}}
 
 func newModel() *model {
-	m := &model{aliases: map[coppice.Stamp]bool{}, moved: make(chan struct{}), gates: map[string]*gate{},
-		listsGone: map[uint64]bool{}}
+	m := &model{
+		aliases:   map[coppice.Stamp]bool{},
+		moved:     make(chan struct{}),
+		gates:     map[string]*gate{},
+		listsGone: map[uint64]bool{},
+	}
 	m.versions = []modelVersion{{}}
 	m.push(&verify.Header{Kind: verify.KindGenesis}, nil)
 	m.show()
@@ -72,8 +76,15 @@ func (m *model) push(header *verify.Header, journal *verify.VersionJournal) {
 	if n := len(m.log); n > 0 {
 		header.Previous = verify.EntryHash(m.log[n-1].Encoded)
 	}
-	encoded := fmt.Appendf(nil, "%d %d %s %x %x", header.Sequence, header.Kind, header.Stamp(), header.JournalRoot,
-		header.Previous)
+	encoded := fmt.Appendf(
+		nil,
+		"%d %d %s %x %x",
+		header.Sequence,
+		header.Kind,
+		header.Stamp(),
+		header.JournalRoot,
+		header.Previous,
+	)
 	m.log = append(m.log, coppice.Headed{Header: header, Encoded: encoded, Journal: journal})
 }
 
@@ -119,7 +130,10 @@ func (m *model) commit(writes map[string]*string) coppice.Stamp {
 	lists := map[uint32][][]byte{7: {verify.EncodeOperations(operations)}}
 	m.push(header, &verify.VersionJournal{Entries: [][]byte{entry}, Lists: lists})
 	for key, value := range writes {
-		change := coppice.Changed{Record: coppice.Record{Key: []byte(key), LastChanged: next.stamp}, Deleted: value == nil}
+		change := coppice.Changed{
+			Record:  coppice.Record{Key: []byte(key), LastChanged: next.stamp},
+			Deleted: value == nil,
+		}
 		if value != nil {
 			change.Value = []byte(*value)
 		}
@@ -141,7 +155,10 @@ func (m *model) rollback(base uint64) coppice.Stamp {
 	}
 	stamp := coppice.Stamp{Epoch: m.epoch, Version: base}
 	m.aliases[stamp] = true
-	m.push(&verify.Header{Kind: verify.KindRollback, Rollback: &verify.Rollback{Target: m.head().stamp}}, nil)
+	m.push(
+		&verify.Header{Kind: verify.KindRollback, Rollback: &verify.Rollback{Target: m.head().stamp}},
+		nil,
+	)
 	return stamp
 }
 
@@ -188,7 +205,11 @@ func (m *model) Head(ctx context.Context) (*coppice.Head, error) {
 			return nil, ctx.Err()
 		}
 	}
-	return &coppice.Head{Stamp: m.present(), LogSize: uint64(len(m.log)), PrunedBoundary: m.boundary}, nil
+	return &coppice.Head{
+		Stamp:          m.present(),
+		LogSize:        uint64(len(m.log)),
+		PrunedBoundary: m.boundary,
+	}, nil
 }
 
 func (m *model) Grown(context.Context) (*coppice.Grown, error) {
@@ -217,7 +238,11 @@ func (m *model) BatchGet(
 	if reason == "" {
 		for i, key := range keys {
 			if value, has := version.values[string(key)]; has {
-				got.Records[i] = &coppice.Record{Key: key, Value: []byte(value), LastChanged: version.changed[string(key)]}
+				got.Records[i] = &coppice.Record{
+					Key:         key,
+					Value:       []byte(value),
+					LastChanged: version.changed[string(key)],
+				}
 			}
 		}
 	}
@@ -241,7 +266,10 @@ func (m *model) BatchGet(
 
 var errCut = errors.New("the connection broke")
 
-func (m *model) WatchHeads(ctx context.Context, watch coppice.Watch) iter.Seq2[coppice.Headed, error] {
+func (m *model) WatchHeads(
+	ctx context.Context,
+	watch coppice.Watch,
+) iter.Seq2[coppice.Headed, error] {
 	return func(yield func(coppice.Headed, error) bool) {
 		for next := watch.From; ; {
 			m.mutex.Lock()
@@ -280,7 +308,8 @@ func (m *model) WatchHeads(ctx context.Context, watch coppice.Watch) iter.Seq2[c
 func (m *model) see(sequence uint64, watch coppice.Watch) (*coppice.Headed, error) {
 	headed := m.log[sequence]
 	if headed.Header.Kind == verify.KindCommit && watch.ChangedKeys {
-		if _, reason := m.find(headed.Header.Stamp()); reason == coppice.RolledBack || reason == coppice.NotYet {
+		if _, reason := m.find(headed.Header.Stamp()); reason == coppice.RolledBack ||
+			reason == coppice.NotYet {
 			headed.RolledBack, headed.Journal, headed.Changes = true, nil, nil
 		} else if m.listsGone[sequence] && headed.Journal != nil {
 			headed.Journal, headed.ListsGone = &verify.VersionJournal{Entries: headed.Journal.Entries}, true

@@ -26,8 +26,8 @@ type Level int
 const (
 	// Proofs demands a proof for each read, and the whole journal for each version on the stream.
 	Proofs Level = iota
-	// Sample takes the ledger's word for reads and changes, and demands proofs of some of both. Headers
-	// are under signed checkpoints all the same.
+	// Sample takes the ledger's word for reads and changes, and demands proofs of some of both.
+	// Headers are under signed checkpoints all the same.
 	Sample
 	// Trusted takes the ledger's word for reads and changes. Headers are under signed checkpoints.
 	Trusted
@@ -36,8 +36,8 @@ const (
 // Options are the settings of a cache. The zero value of each has a default.
 type Options struct {
 	Level Level
-	// SampleReads is the part of the reads that are repeated with a proof, at the level Sample: 0.05 by
-	// default.
+	// SampleReads is the part of the reads that are repeated with a proof, at the level Sample: 0.05
+	// by default.
 	SampleReads float64
 	// Samples is how many cached keys are proven at head for each version: 2 by default at the level
 	// Sample, and none at others.
@@ -69,7 +69,8 @@ func (o *Options) fill() error {
 	if o.Level < Proofs || o.Level > Trusted {
 		return errors.New("state: a level that does not exist")
 	}
-	if o.Bytes < 0 || o.Samples < 0 || o.Wait < 0 || o.Timeout < 0 || o.StaleMax < 0 || o.Parallel < 0 {
+	if o.Bytes < 0 || o.Samples < 0 || o.Wait < 0 || o.Timeout < 0 || o.StaleMax < 0 ||
+		o.Parallel < 0 {
 		return errors.New("state: a limit is negative")
 	}
 	if !(o.SampleReads >= 0 && o.SampleReads <= 1) {

@@ -13,7 +13,11 @@ import (
 	"coppice.dev/sdk/coppice"
 )
 
-var seedsFlag = flag.Uint64("seeds", 0, "seeds of the model test; without it, as many as 4 seconds allow")
+var seedsFlag = flag.Uint64(
+	"seeds",
+	0,
+	"seeds of the model test; without it, as many as 4 seconds allow",
+)
 
 const modelTime = 4 * time.Second
 
@@ -53,7 +57,8 @@ func runTrial(t testing.TB, seed uint64, planted bug, tally map[string]int) erro
 	tally["refused fills"] += int(metrics.RefusedFills)
 	tally["unknown versions"] += int(metrics.Unknown)
 	tally["cuts"] += int(metrics.Cuts)
-	if keys, bytes := w.cache.store.size(); bytes > w.cache.options.Bytes || keys != w.cache.store.recent.Len() ||
+	if keys, bytes := w.cache.store.size(); bytes > w.cache.options.Bytes ||
+		keys != w.cache.store.recent.Len() ||
 		keys != len(w.cache.store.all) {
 		return fmt.Errorf("seed %d: %d bytes, %d keys", seed, bytes, keys)
 	}
@@ -75,7 +80,8 @@ func (r *trial) step() error {
 			return r.next()
 		}
 	case n == 8:
-		if boundary := uint64(r.random.IntN(len(r.versions))); boundary > r.boundary && r.random.IntN(3) == 0 {
+		if boundary := uint64(r.random.IntN(len(r.versions))); boundary > r.boundary &&
+			r.random.IntN(3) == 0 {
 			r.prune(boundary)
 			return r.next()
 		}
@@ -181,7 +187,10 @@ func (r *trial) readSome() error {
 	}
 	view := r.views[r.random.IntN(len(r.views))]
 	for _, key := range r.keys {
-		held := slices.ContainsFunc(r.slow, func(s *slow) bool { return s.key == key && s.view.Stamp() == view.Stamp() })
+		held := slices.ContainsFunc(
+			r.slow,
+			func(s *slow) bool { return s.key == key && s.view.Stamp() == view.Stamp() },
+		)
 		if held {
 			continue
 		}
@@ -233,7 +242,8 @@ func (r *trial) holdOne() {
 	r.slow = append(r.slow, r.hold(view, key))
 }
 
-// landOne ends a slow read. Its answer is from when it began, so it may be of a version that is gone.
+// landOne ends a slow read. Its answer is from when it began, so it may be of a version that is
+// gone.
 func (r *trial) landOne() error {
 	if len(r.slow) == 0 {
 		return nil
@@ -249,8 +259,9 @@ func (r *trial) landOne() error {
 	return r.judge(s.view, s.key, s.value, s.err)
 }
 
-// Commits, rollbacks, prunes, own writes, cut streams, journals that are gone, coordinators that are
-// behind and slow reads, in any order: no read differs from what the ledger said of its version.
+// Commits, rollbacks, prunes, own writes, cut streams, journals that are gone, coordinators that
+// are behind and slow reads, in any order: no read differs from what the ledger said of its
+// version.
 func TestNoReadDiffersFromTheLedgers(t *testing.T) {
 	tally := map[string]int{}
 	until := time.Now().Add(modelTime)

@@ -9,8 +9,9 @@ import (
 	"coppice.dev/sdk/coppice"
 )
 
-// Of n cached keys, k are proven for each version. If one of them is a lie, a version misses it with
-// the probability 1-k/n, so m versions do with (1-k/n)^m, and it takes n/k versions on average.
+// Of n cached keys, k are proven for each version. If one of them is a lie, a version misses it
+// with the probability 1-k/n, so m versions do with (1-k/n)^m, and it takes n/k versions on
+// average.
 const (
 	sampledKeys = 20
 	samples     = 4

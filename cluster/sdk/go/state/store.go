@@ -51,9 +51,9 @@ func (h *holding) isOpen() bool {
 
 // store holds the values of keys by intervals of versions, within a bound of bytes.
 //
-// Each interval was true of the lineage when it was added, and rollbacks cut what they undo. An open
-// interval holds up to the frontier, since each version that moves the frontier closes the intervals
-// of all keys that it wrote: those that it names, or all if they are not known.
+// Each interval was true of the lineage when it was added, and rollbacks cut what they undo. An
+// open interval holds up to the frontier, since each version that moves the frontier closes the
+// intervals of all keys that it wrote: those that it names, or all if they are not known.
 type store struct {
 	mutex sync.Mutex
 	line  lineage
@@ -141,13 +141,14 @@ func (s *store) above(at coppice.Stamp) bool {
 	return s.line.above(at)
 }
 
-// get gives the value of a key in a version, if it is known. The stamp must certainly name a version:
-// the lineage knows it, or the ledger has confirmed it in an epoch (see confirmed).
+// get gives the value of a key in a version, if it is known. The stamp must certainly name a
+// version: the lineage knows it, or the ledger has confirmed it in an epoch (see confirmed).
 func (s *store) get(key []byte, at place, confirmed uint64) (value []byte, known bool) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	element := s.keys[string(key)]
-	if element == nil || !s.line.stands(at) || !s.line.names(at.stamp) && !s.line.confirms(at.stamp, confirmed) {
+	if element == nil || !s.line.stands(at) ||
+		!s.line.names(at.stamp) && !s.line.confirms(at.stamp, confirmed) {
 		return nil, false
 	}
 	for _, held := range element.Value.(*holding).intervals {
@@ -160,12 +161,18 @@ func (s *store) get(key []byte, at place, confirmed uint64) (value []byte, known
 }
 
 // fill adds what a read of a version gave: a value with the version of its last change, or nil. Its
-// error is a contradiction to what is held. A fill of a version that does not stand, or that is above
-// the frontier, is refused: held is false.
-func (s *store) fill(key []byte, at place, value []byte, changed uint64) (held bool, err *Evidence) {
+// error is a contradiction to what is held. A fill of a version that does not stand, or that is
+// above the frontier, is refused: held is false.
+func (s *store) fill(
+	key []byte,
+	at place,
+	value []byte,
+	changed uint64,
+) (held bool, err *Evidence) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if s.planted == deadFills && at.generation == s.line.generation && at.stamp.Version <= s.line.frontier.Version {
+	if s.planted == deadFills && at.generation == s.line.generation &&
+		at.stamp.Version <= s.line.frontier.Version {
 		at.stamp.Epoch = s.line.frontier.Epoch
 	}
 	if !s.line.stands(at) {
@@ -184,10 +191,14 @@ func (s *store) fill(key []byte, at place, value []byte, changed uint64) (held b
 	return true, s.put(string(key), filled)
 }
 
-// commit moves the frontier to a version. Its writes are nil for each key that it deletes; without a
-// map, they are not known. A version that the frontier has passed changes nothing. If it is not the
-// next one, it is taken only with gaps, and what lies between is not known.
-func (s *store) commit(at coppice.Stamp, writes map[string][]byte, gaps bool) (moved bool, err *Evidence) {
+// commit moves the frontier to a version. Its writes are nil for each key that it deletes; without
+// a map, they are not known. A version that the frontier has passed changes nothing. If it is not
+// the next one, it is taken only with gaps, and what lies between is not known.
+func (s *store) commit(
+	at coppice.Stamp,
+	writes map[string][]byte,
+	gaps bool,
+) (moved bool, err *Evidence) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if !s.line.above(at) {
@@ -244,16 +255,17 @@ func closedAt(version uint64) func([]interval) []interval {
 	}
 }
 
-// rollback follows a rollback: head is its base, in the epoch that begins. Intervals that hold at the
-// base hold at head again, since all that closed them is undone. A rollback that is known already
-// changes nothing.
+// rollback follows a rollback: head is its base, in the epoch that begins. Intervals that hold at
+// the base hold at head again, since all that closed them is undone. A rollback that is known
+// already changes nothing.
 func (s *store) rollback(head coppice.Stamp) (moved bool) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	switch {
 	case s.line.known && head.Epoch <= s.line.frontier.Epoch:
 		return false
-	case !s.line.known || head.Epoch != s.line.frontier.Epoch+1 || head.Version > s.line.frontier.Version:
+	case !s.line.known || head.Epoch != s.line.frontier.Epoch+1 ||
+		head.Version > s.line.frontier.Version:
 		// Rollbacks or commits in between are not known.
 		s.clear()
 		s.line.begin(head, s.line.boundary)
@@ -290,8 +302,8 @@ func (s *store) changeAll(to func([]interval) []interval) {
 	}
 }
 
-// put adds an interval to those of its key, and joins it with one that it overlaps: that has the same
-// value, which began with the same version, or there is a contradiction.
+// put adds an interval to those of its key, and joins it with one that it overlaps: that has the
+// same value, which began with the same version, or there is a contradiction.
 func (s *store) put(key string, added interval) (contradiction *Evidence) {
 	s.change(key, func(all []interval) []interval {
 		joined := added

@@ -13,14 +13,16 @@ import (
 // ErrDropped refuses reads of a view over a batch that was dropped: see View.Over.
 var ErrDropped = errors.New("state: the staged batch of the view was dropped")
 
-// View is the state of one version, or of batches that are staged on it. It may be read from several
-// goroutines.
+// View is the state of one version, or of batches that are staged on it. It may be read from
+// several goroutines.
 type View struct {
 	cache *Cache
 	at    place
-	// confirmed is one above the epoch of the frontier when the ledger answered a read at the stamp, or
-	// 0 before that.
+	// confirmed is one above the epoch of the frontier when the ledger answered a read at the stamp,
+	// or 0 before that.
 	confirmed atomic.Uint64
+	// waited tells that a read has waited for the frontier in vain. Others then do not.
+	waited atomic.Bool
 	// staged is the newest batch over the version, or nil.
 	staged *staged
 }
@@ -63,7 +65,9 @@ func (v *View) look(ctx context.Context, key []byte) (value []byte, known bool, 
 	if known {
 		return value, true, nil
 	}
-	v.cache.await(ctx, v.at.stamp)
+	if !v.waited.Load() && v.cache.await(ctx, v.at.stamp) {
+		v.waited.Store(true)
+	}
 	if err := v.cache.Err(); err != nil {
 		return nil, false, err
 	}
@@ -71,9 +75,9 @@ func (v *View) look(ctx context.Context, key []byte) (value []byte, known bool, 
 	return value, known, nil
 }
 
-// Prefetch reads keys into the cache, many at one time. Those that are known already cost nothing. A
-// key may be named twice. It returns once all are there, or with the first error. What was read of a
-// version that is not cached is read again by Get.
+// Prefetch reads keys into the cache, many at one time. Those that are known already cost nothing.
+// A key may be named twice. It returns once all are there, or with the first error. What was read
+// of a version that is not cached is read again by Get.
 func (v *View) Prefetch(ctx context.Context, keys [][]byte) error {
 	var missing [][]byte
 	for _, key := range keys {
@@ -90,17 +94,17 @@ func (v *View) Prefetch(ctx context.Context, keys [][]byte) error {
 	return v.cache.flights.prefetch(ctx, v, missing)
 }
 
-// Over gives a view of a batch that is staged on this one, and not committed: the last value of each
-// key, and nil for a key that the batch deletes (coppice.Batch.Writes). The ledger has no reads of
-// stages, so they are answered from the batch, and from the version below it.
+// Over gives a view of a batch that is staged on this one, and not committed: the last value of
+// each key, and nil for a key that the batch deletes (coppice.Batch.Writes). The ledger has no
+// reads of stages, so they are answered from the batch, and from the version below it.
 func (v *View) Over(writes map[string][]byte) *View {
 	over := &View{cache: v.cache, at: v.at, staged: &staged{parent: v.staged, writes: writes}}
 	over.confirmed.Store(v.confirmed.Load())
 	return over
 }
 
-// Drop refuses all further reads of this view and of those over it, as the ledger does after Discard
-// or StageLost. A view of a version has nothing to drop.
+// Drop refuses all further reads of this view and of those over it, as the ledger does after
+// Discard or StageLost. A view of a version has nothing to drop.
 func (v *View) Drop() {
 	if v.staged != nil {
 		v.staged.dropped.Store(true)

@@ -1,8 +1,9 @@
 package state
 
 const (
-	// windowMax is of how many versions the changed keys are remembered, and windowKeysMax how many keys
-	// those may have together. A read of an older version fills the cache up to that version alone.
+	// windowMax is of how many versions the changed keys are remembered, and windowKeysMax how many
+	// keys those may have together. A read of an older version fills the cache up to that version
+	// alone.
 	windowMax     = 128
 	windowKeysMax = 1 << 16
 )

@@ -3,15 +3,16 @@ package verify
 import "errors"
 
 // Written gives what a version wrote, by its whole journal: the last operation on each key, in the
-// order of the journal. The journal is complete and unaltered, since its entries come to the root in
-// the header, and each list to the hash in its entry. That the header is in a ledger's log, and that
-// the version's state follows from the journal, is for others to check.
+// order of the journal. The journal is complete and unaltered, since its entries come to the root
+// in the header, and each list to the hash in its entry. That the header is in a ledger's log, and
+// that the version's state follows from the journal, is for others to check.
 func Written(header *Header, journal VersionJournal) (map[string]Operation, error) {
 	leaves := make([]Digest, len(journal.Entries))
 	for i, entry := range journal.Entries {
 		leaves[i] = JournalLeafHash(entry)
 	}
-	if uint64(len(leaves)) != uint64(header.JournalLeaves) || MerkleRoot(leaves) != header.JournalRoot {
+	if uint64(len(leaves)) != uint64(header.JournalLeaves) ||
+		MerkleRoot(leaves) != header.JournalRoot {
 		return nil, errors.New("verify: the entries are not those of the header")
 	}
 	written := make(map[string]Operation)
