@@ -249,10 +249,36 @@ func TestAScanIsOfTheVersionAtWhichItBegan(t *testing.T) {
 	}
 	told := append([]string{first.Key}, all(t, full.Next)...)
 	expected := []string{
-		"a", `"ns" "b" "b in block 1" "" {BlockNum: 1, TxNum: 1}`, `"nu" "a" "1" "" {BlockNum: 1, TxNum: 0}`,
+		"a", `"ns" "b" "b in block 1" "" {BlockNum: 1, TxNum: 1}`,
+		`"nu" "a" "1" "" {BlockNum: 1, TxNum: 0}`,
 	}
 	if !reflect.DeepEqual(told, expected) {
 		t.Errorf("the scan gives %q", told)
+	}
+}
+
+func TestAScanWhoseVersionIsPrunedFails(t *testing.T) {
+	client := startLedger(t).connect(t, "")
+	db := must(open(t, client, Options{}).GetDBHandle("mychannel", nil))(t)
+	batch := block(1, "a")
+	batch.Put("nt", "a", []byte("1"), heightAt(noHeight, 1, 0))
+	if err := apply(db, 1, batch); err != nil {
+		t.Fatal(err)
+	}
+	full := must(db.GetFullScanIterator(func(namespace string) bool { return namespace == "ns" }))(t)
+	defer full.Close()
+	if err := apply(db, 2, block(2, "a")); err != nil {
+		t.Fatal(err)
+	}
+	must(client.Prune(limited(t), 2, coppice.Order{Principal: "test", Reason: "test"}))(t)
+	for range 2 {
+		if pair, err := full.Next(); !errors.Is(err, coppice.Pruned) {
+			t.Errorf("the scan gives %v, %v", pair, err)
+		}
+	}
+	checkBlock(t, db, 2, "a")
+	if err := apply(db, 3, block(3, "a")); err != nil {
+		t.Error(err)
 	}
 }
 
