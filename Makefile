@@ -31,6 +31,7 @@ help:
 	@echo "make bench    the engine beside RocksDB, redb, fjall, NOMT and QMDB, in 40 minutes; QUICK=1 takes less than 5 minutes, AGAINST=FILE compares with a former bench-report.json, of which you keep a copy; FIREWOOD=1 adds Firewood, whose licence you read first (loadtest/README.md)"
 	@echo "make bench-cluster  Coppice beside etcd, immudb and Tessera; QUICK=1 takes less than 6 minutes, BASE=DIR adds the servers of an earlier build"
 	@echo "make bench-ledger  ledgers of members beside plain batches and immudb; QUICK=1 takes some 2 minutes"
+	@echo "make bench-purge  a ledger of JOURNALS=1000000 is purged but for 1,000 of them: time, memory and disk of each step"
 	@echo "make bench-structures  the engine's forest beside other authenticated structures; QUICK=1 takes less than 2 minutes, DATA=DIR has the real data"
 	@echo "make benchmarks-page  docs/benchmarks.md from the reports of these three; PAGE_FLAGS are those of loadtest/page.py"
 	@echo "make crds     the custom resource definitions of the chart, from the operator's types"
@@ -143,6 +144,10 @@ bench-cluster: release
 .PHONY: bench-ledger
 bench-ledger: release
 	python3 loadtest/bench_ledger.py
+
+.PHONY: bench-purge
+bench-purge: release
+	python3 loadtest/bench_ledger.py --purge $(or $(JOURNALS),1000000)
 
 # The reports of `make bench`, `make bench-cluster` and `make bench-structures` must be in `target/`.
 .PHONY: benchmarks-page

@@ -132,7 +132,8 @@ class MemberSteps(Steps):
         self.become_ready()
         self.certify()
         members = [word for member in WRITERS for word in ("--member", self.path(f"{member}.vkey"))]
-        self.act("bank", "ledger", "create", GRAIN, "--owner", self.path("bank.sign"), "--regulator", self.path("court.vkey"), *members)
+        self.act("bank", "ledger", "create", GRAIN, "--owner", self.path("bank.sign"), "--regulator", self.path("court.vkey"),
+                 "--notice", "0s", "--retain", 10, *members)
 
     def mark(self):
         """a member appends content with a marker, which reaches both volumes of every node."""
@@ -160,7 +161,7 @@ class MemberSteps(Steps):
         """no append failed, none that was acknowledged is lost, no journal's number is left out,
         and every receipt holds."""
         expect(self.load.stop() == 0, f"appends failed: {self.load.tail()}")
-        acknowledged = dict(self.load.acknowledged)
+        acknowledged = self.acknowledged = dict(self.load.acknowledged)
         expect(len(acknowledged) == len(self.load.acknowledged), "two appends have the same number")
         first = self.unmarked + FILLERS
         listed = self.act("bank", "ledger", "journals", GRAIN, "--from", first, "--payloads", "--json")
@@ -199,3 +200,34 @@ class MemberSteps(Steps):
         expect(audited["sound"] and audited["occulted"] == len(self.marked), f"{audited}")
         self.act("bank", "audit")
         return f"{len(every)} volumes; {audited['journals']} journals, {audited['payloads']} payloads"
+
+    def purge(self):
+        """all whose journals go sign a purge: its journals are gone in all versions, those that a
+        member keeps are there, what was proven before still is, and the audits pass."""
+        order, owner = self.path("purge.json"), ("--key", self.path("bank.sign"))
+        before = self.unmarked + FILLERS + 4
+        kept = next(jsn for jsn, payload in sorted(self.acknowledged.items()) if payload.startswith("shop"))
+        self.act("bank", "ledger", "purge", "prepare", GRAIN, "--before", before, "--out", order)
+        self.act("bank", "order", "submit", order, *owner, code=3)
+        for writer in WRITERS:
+            self.act(writer, "order", "sign", order, "--key", self.path(f"{writer}.sign"))
+        self.act("bank", "order", "submit", order, *owner)
+        self.act("shop", "ledger", "purge", "retain", GRAIN, "--jsn", kept, "--key", self.path("shop.sign"))
+        pod = f"{LEDGER}-node-1"
+        self.kubectl("delete", "pod", pod, "--wait=false")
+        swept = json.loads(self.act("bank", "ledger", "purge", "sweep", GRAIN, *owner, "--json"))
+        status = json.loads(self.act("mill", "ledger", "purge", "status", GRAIN, "--json"))
+        expect((swept["before"], status["purged"], status["state"]) == (before, before, "swept"), f"{swept}, {status}")
+        gone = [jsn for jsn in self.acknowledged if jsn < before and jsn != kept]
+        expect(gone, "the purge takes none of the members' appends")
+        for jsn in (self.unmarked, gone[0]):
+            self.act("mill", "ledger", "get", GRAIN, jsn, code=1)
+        self.act("shop", "ledger", "get", GRAIN, kept, "--out", self.path("got"))
+        expect(self.path("got").read_text() == self.acknowledged[kept], "what a member keeps has changed")
+        for proof in (self.path("marked.receipt"), *sorted(self.path("receipts").iterdir())[:4]):
+            self.verify(proof)
+        audited = json.loads(self.act("bank", "ledger", "audit", GRAIN, "--values", "--json"))
+        expect(audited["sound"], f"{audited}")
+        self.act("bank", "audit")
+        self.await_ready()
+        return f"{len(gone)} members' journals of {before}"

@@ -73,7 +73,7 @@ class Run(MemberSteps):
             self.start, self.give_images, self.install, self.become_ready, self.spread, self.refuse, self.keep_out, self.test_release,
             self.load_data, self.cool, self.run_k6, self.start_load, self.crash, self.delete_pods, self.lose_volume, self.lose_etcd, self.upgrade, self.bad_image, self.renew, self.drain,
             self.lose_power, self.cut_cable, self.hand_over, self.judge, self.roll_back, self.prune, self.take_away, self.reinstall, self.delete,
-            self.found, self.mark, self.start_appends, self.crash, self.judge_appends, self.occult)
+            self.found, self.mark, self.start_appends, self.crash, self.judge_appends, self.occult, self.purge)
 
     # Access to the cluster.
 

@@ -123,6 +123,48 @@ class Bench:
         self.note(f"append p50, {name}", "x alone", ratio, crowd)
         self.note(f"memory of the servers, {name}", "MiB more", grown, crowd)
 
+    def purge(self):
+        """A ledger is filled and purged but for some journals; what each step takes, and the disk
+        before and after."""
+        system = Coppice(self.fresh("purge"), self.options.binaries, 1, shards=2, ledgers=True)
+        self.say(f"a purge of {self.options.purge:,} journals")
+        settle_disk()
+        try:
+            system.start()
+            rows = [("empty", 0.0, resident(system), stored(system))]
+            command = [*system.driver()[:1], "purge", *system.driver()[2:], "--journals", self.options.purge]
+            child = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)
+            for line in child.stdout:
+                event = json.loads(line)
+                rows.append((event["event"], event["seconds"], resident(system), stored(system)))
+                self.say(f"  {event}")
+            if child.wait() != 0:
+                raise Failure("the driver of the purge failed")
+            began = time.monotonic()
+            coppice = [self.options.binaries / "coppice", "--endpoint", system.cluster.endpoints()[0]]
+            head = json.loads(subprocess.check_output([*coppice, "head", "--json"], text=True))["version"]
+            subprocess.run([*coppice, "prune", "--before", str(head), "--reason", "measured", "--yes"], check=True)
+            rows.append(("pruned", time.monotonic() - began, resident(system), stored(system)))
+            rows.append(("settled", self.settle(system), resident(system), stored(system)))
+        finally:
+            system.stop()
+            shutil.rmtree(system.directory, ignore_errors=True)
+        lines = ["| step | seconds | memory, MiB | disk, MiB |", "| --- | --- | --- | --- |"]
+        lines += [f"| {step} | {seconds:,.1f} | {memory / (1 << 20):,.0f} | {disk / (1 << 20):,.0f} |"
+                  for step, seconds, memory, disk in rows]
+        return "\n".join(lines) + "\n"
+
+    def settle(self, system):
+        """Waits until the servers have given back what they will: the disk stays for 15 s."""
+        began = last = time.monotonic()
+        before = stored(system)
+        while time.monotonic() - last < 15:
+            time.sleep(1)
+            now = stored(system)
+            if abs(now - before) > 1 << 20:
+                before, last = now, time.monotonic()
+        return last - began
+
     def immudb(self):
         system = Immudb(self.fresh("immudb"))
         self.say("immudb (nothing is signed by clients)")
@@ -167,6 +209,18 @@ class Bench:
         return readable(rows)
 
 
+def stored(system):
+    """Bytes that the files of the servers take on the disk."""
+    total = 0
+    for folder, _, files in os.walk(system.directory):
+        for file in files:
+            try:
+                total += os.stat(os.path.join(folder, file)).st_blocks * 512
+            except FileNotFoundError:  # It was removed meanwhile.
+                continue
+    return total
+
+
 def resident(system):
     """Bytes of memory that the servers hold."""
     total = 0
@@ -192,6 +246,7 @@ def parse():
     parser.add_argument("--seconds", type=float, default=2 if quick else 5, help="measured seconds of each load")
     parser.add_argument("--warmup", type=float, default=0.7 if quick else 1)
     parser.add_argument("--ledgers", type=int, default=500 if quick else 10_000, help="how many other ledgers are founded")
+    parser.add_argument("--purge", type=int, metavar="N", help="measure a purge of so many journals instead")
     parser.add_argument("--alone", action="store_true", help="without immudb")
     parser.add_argument("--binaries", type=pathlib.Path, default=ROOT / "target" / "release")
     parser.add_argument("--directory", type=pathlib.Path, default=ROOT / "target" / "bench-ledger")
@@ -202,6 +257,9 @@ def main():
     options = parse()
     options.binaries = options.binaries.resolve()
     try:
+        if options.purge:
+            print(Bench(options).purge())
+            return 0
         print(Bench(options).run())
     except (Failure, TimeoutError, subprocess.SubprocessError, OSError) as error:
         print(f"bench-ledger: {error}", file=sys.stderr)

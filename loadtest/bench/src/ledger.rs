@@ -84,21 +84,23 @@ impl Mode {
     }
 }
 
-fn random() -> [u8; 32] {
+pub fn random() -> [u8; 32] {
     let mut bytes = [0; 32];
     SystemRng.fill(&mut bytes);
     bytes
 }
 
-fn envelope(clue: &[u8], value_bytes: usize) -> Envelope {
+pub fn envelope(clue: &[u8], value_bytes: usize) -> Envelope {
     let mut payload = vec![0; value_bytes];
     SystemRng.fill(&mut payload);
     Envelope { nonce: random(), clues: vec![clue.to_vec()], payload }
 }
 
-fn connect(options: &Options, at: usize, verified: bool) -> Result<Client> {
-    let trust = VerifierKey::parse(options.key.trim()).context("--key")?;
-    let endpoint = options.endpoints[at % options.endpoints.len()].clone();
+/// A client for each number, which begins with an endpoint of its own. With `verified` it checks
+/// all answers.
+pub fn connect(endpoints: &[String], key: &str, at: usize, verified: bool) -> Result<Client> {
+    let trust = VerifierKey::parse(key.trim()).context("--key")?;
+    let endpoint = endpoints[at % endpoints.len()].clone();
     Ok(Client::new(client::Options {
         attempt_timeout: ATTEMPT_TIMEOUT,
         patience: Duration::ZERO,
@@ -108,8 +110,8 @@ fn connect(options: &Options, at: usize, verified: bool) -> Result<Client> {
 }
 
 /// A ledger with its members and their keys.
-struct Scene {
-    ledger: LedgerId,
+pub struct Scene {
+    pub ledger: LedgerId,
     /// Names of members, with the seeds of their keys.
     members: Vec<(String, [u8; 32])>,
 }
@@ -119,7 +121,7 @@ fn signer(name: &str, seed: &[u8; 32]) -> Result<SignerKey> {
 }
 
 /// Founds a ledger with this number of members, all of them writers and readers.
-async fn found(client: &Client, name: &str, members: usize, spread: bool) -> Result<Scene> {
+pub async fn found(client: &Client, name: &str, members: usize, (spread, policy): (bool, Policy)) -> Result<Scene> {
     let members: Vec<_> = (0..members.max(1)).map(|at| (format!("member-{at}"), random())).collect();
     let grant = |(at, (name, seed)): (usize, &(String, [u8; 32]))| {
         let roles = Roles::WRITER.and(Roles::READER);
@@ -130,7 +132,7 @@ async fn found(client: &Client, name: &str, members: usize, spread: bool) -> Res
     let founding = Founding {
         name: name.to_owned(),
         spread,
-        policy: Policy::default(),
+        policy,
         members: members.iter().enumerate().map(grant).collect::<Result<_>>()?,
         authorities: Vec::new(),
         time_authorities: Vec::new(),
@@ -147,13 +149,18 @@ async fn found(client: &Client, name: &str, members: usize, spread: bool) -> Res
 async fn authors(options: &Options, scene: &Scene) -> Result<Vec<Author>> {
     let mut authors = Vec::new();
     for at in 0..usize::from(options.clients) {
-        let client = connect(options, at, options.verify)?;
-        let (name, seed) = &scene.members[at / usize::from(LANES)];
+        let client = connect(&options.endpoints, &options.key, at, options.verify)?;
         let lane = u8::try_from(at % usize::from(LANES))?;
-        let author = client.author(scene.ledger, name, lane, signer(name, seed)?).await?;
-        authors.push(author.context("a member that was granted is not there")?);
+        authors.push(hand(client, scene, at / usize::from(LANES), lane).await?);
     }
     Ok(authors)
+}
+
+/// A member's hand, in one of its lanes.
+pub async fn hand(client: Client, scene: &Scene, member: usize, lane: u8) -> Result<Author> {
+    let (name, seed) = &scene.members[member];
+    let author = client.author(scene.ledger, name, lane, signer(name, seed)?).await?;
+    author.context("a member that was granted is not there")
 }
 
 /// Runs the load, and prints the measurements as JSON.
@@ -162,15 +169,15 @@ async fn authors(options: &Options, scene: &Scene) -> Result<Vec<Author>> {
 /// If the arguments contradict each other, or the cluster keeps no ledgers.
 pub async fn run(options: Options) -> Result<()> {
     ensure!(options.batch > 0 && options.clients > 0, "--batch and --clients are at least 1");
-    let first = connect(&options, 0, false)?;
+    let first = connect(&options.endpoints, &options.key, 0, false)?;
     let name = hex::encode(&random()[..8]);
     let before = Instant::now();
     for at in 0..options.others {
-        found(&first, &format!("{name}-{at}"), 1, false).await?;
+        found(&first, &format!("{name}-{at}"), 1, (false, Policy::default())).await?;
     }
     let founded = before.elapsed();
     let members = usize::from(options.clients).div_ceil(usize::from(LANES));
-    let scene = found(&first, &name, members, options.spread).await?;
+    let scene = found(&first, &name, members, (options.spread, Policy::default())).await?;
     let callers = match options.mode {
         Mode::Append => appends(&options, &scene).await?,
         Mode::Get | Mode::Lineage => reads(&options, &scene).await?,
@@ -224,7 +231,7 @@ async fn reads(options: &Options, scene: &Scene) -> Result<Vec<Caller>> {
     let wanted = Wanted { payload: true, request: true, proof: true };
     let (ledger, mode) = (scene.ledger, options.mode);
     let caller = |at: usize| {
-        let client = connect(options, at, true)?;
+        let client = connect(&options.endpoints, &options.key, at, true)?;
         let caller: Caller = Box::new(move |ticket| {
             let client = client.clone();
             Box::pin(async move {

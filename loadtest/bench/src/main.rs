@@ -16,6 +16,7 @@ mod ledger;
 mod load;
 mod pace;
 mod pair;
+mod purge;
 mod values;
 
 use std::process::ExitCode;
@@ -35,6 +36,8 @@ enum Arguments {
     Drive(drive::Options),
     /// Put load on a ledger of members, and measure.
     Ledger(ledger::Options),
+    /// Fill a ledger of members, and purge most of it.
+    Purge(purge::Options),
     /// Check answers that others received against their proofs.
     Judge(judge::Options),
     /// Measure the machine.
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
             Arguments::Collect(options) => collect::run(options).await,
             Arguments::Drive(options) => drive::run(options).await,
             Arguments::Ledger(options) => ledger::run(options).await,
+            Arguments::Purge(options) => purge::run(options).await,
             Arguments::Judge(options) => judge::run(options).await,
             Arguments::Ceiling(options) => ceiling::run(&options),
         }
