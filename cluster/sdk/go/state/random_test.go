@@ -129,6 +129,7 @@ func (r *trial) next() error {
 func (r *trial) whole() error {
 	r.stale = false
 	r.model.mutex.Lock()
+	r.oldHeads, r.oldCheckpoints = r.random.IntN(2), r.random.IntN(4)
 	r.show()
 	r.model.mutex.Unlock()
 	return r.cutStream(false)

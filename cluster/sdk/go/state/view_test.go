@@ -359,3 +359,49 @@ func TestOptionsAreChecked(t *testing.T) {
 		}
 	}
 }
+
+func TestARollbackForgetsWhatItsVersionsWrote(t *testing.T) {
+	w := window{floor: 1}
+	for version := uint64(2); version <= 5; version++ {
+		w.add(version, map[string][]byte{fmt.Sprint(version): nil})
+	}
+	w.rollback(3)
+	for key, expected := range map[string]bool{"2": true, "3": false, "4": true, "5": true} {
+		if got := w.untouched(key, 2); got != expected {
+			t.Errorf("that %s is untouched is %v", key, got)
+		}
+	}
+	if w.keys != 2 || w.untouched("2", 0) {
+		t.Errorf("%+v", w)
+	}
+	w.forget(9)
+	w.rollback(7)
+	if w.untouched("x", 6) || !w.untouched("x", 7) {
+		t.Errorf("the floor is %d", w.floor)
+	}
+}
+
+// A read at the base of a rollback holds at head again, although its key was written above the base.
+func TestFillsBehindARollbackAreOpen(t *testing.T) {
+	w, _ := begun(t, Options{}, map[string]*string{"a": text("1"), "b": text("1")})
+	w.write(map[string]*string{"a": text("2")})
+	if err := w.let(); err != nil {
+		t.Fatal(err)
+	}
+	view := w.cache.At(w.back(1))
+	if err := w.let(); err != nil {
+		t.Fatal(err)
+	}
+	if value, err := view.Get(limited(t), []byte("a")); string(value) != "1" || err != nil {
+		t.Fatalf("%q, %v", value, err)
+	}
+	next := w.write(map[string]*string{"b": text("2")})
+	if err := w.let(); err != nil {
+		t.Fatal(err)
+	}
+	before := w.cache.Metrics()
+	value, err := w.cache.At(next).Get(limited(t), []byte("a"))
+	if string(value) != "1" || err != nil || w.cache.Metrics().Hits != before.Hits+1 {
+		t.Errorf("%q, %v", value, err)
+	}
+}
