@@ -377,6 +377,8 @@ fn a_purge_is_signed_by_all_whose_journals_go_and_audits_hold_behind_it() {
         append(&["one", "two"]);
         append(&["three", "four"]);
         append(&["five"]);
+        let anchor = file(&format!("{ledger}.anchor"));
+        run(&["ledger", "anchor", ledger, &anchor]).expect(0);
         let audit = || run(&["ledger", "audit", ledger, "--values", "--json"]).expect(0).json();
         assert_eq!((&audit()["sound"], &audit()["since"]), (&json!(true), &json!(null)));
 
@@ -402,6 +404,9 @@ fn a_purge_is_signed_by_all_whose_journals_go_and_audits_hold_behind_it() {
         let gone = run(&["ledger", "get", ledger, "2", "--json"]).expect(1).error();
         assert_eq!(gone["reason"], "PURGED_JOURNAL");
         assert_eq!(run(&["ledger", "get", ledger, "3"]).expect(0).stdout, "three");
+        let below = |jsn, data| run(&["ledger", "verify", ledger, jsn, "--data", data, "--anchor", &anchor, "--json"]);
+        assert_eq!(below("2", "two").expect(1).error()["reason"], "PURGED_JOURNAL");
+        below("3", "three").expect(0);
         append(&["six", "seven"]);
         let shown = run(&["ledger", "lineage", ledger, "lot-7", "--json"]).expect(0).stdout;
         assert_eq!(shown.lines().count(), 5, "{shown}");

@@ -102,7 +102,6 @@ pub fn ledger_name(ledger: LedgerId) -> v1::LedgerName {
     v1::LedgerName { which: Some(which) }
 }
 
-/// Reads a leaf of an answer.
 /// A coordinator's own verdict on a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalVerdict {
@@ -114,6 +113,7 @@ pub struct JournalVerdict {
     pub checkpoint: Checkpoint,
 }
 
+/// Reads a journal of an answer.
 fn journal(journal: &v1::LedgerJournal, payload: bool) -> Result<LedgerJournal, Error> {
     let occulted_by = journal.occulted_by.filter(|_| payload);
     let leaf = Leaf::decode(&journal.leaf).map_err(|_| Error::Malformed("leaf of a journal"))?;

@@ -387,6 +387,13 @@ async fn an_anchor_moves_only_to_a_list_that_continues_its_own_and_journals_are_
     let play = async |told: Vec<v1::LedgerJournal>| {
         let fake = Fake::default();
         fake.get_journals.set(move |_| Ok(v1::GetJournalsResponse { journals: told.clone(), ..Default::default() }));
+        // Nothing is purged.
+        let key = head_key(scene.ledger);
+        let value = scene.model.value(head, &key).map(|value| value.to_vec().into());
+        let proof = scene.model.prove_keys(head, &[&key], true).encode().expect("a small file").into();
+        let records = vec![v1::LedgerRecord { key: key.into(), value }];
+        let answer = v1::GetLedgerRecordsResponse { records, proof, ..Default::default() };
+        fake.get_ledger_records.set(move |_| Ok(answer.clone()));
         scene.client(&fake).journals_below(&whole, (1, 9), true).await
     };
     let honest: Vec<_> = (1..3).map(|jsn| scene.told(head, scene.ledger, jsn)).collect();
@@ -401,8 +408,9 @@ async fn an_anchor_moves_only_to_a_list_that_continues_its_own_and_journals_are_
     let altered = v1::LedgerJournal { leaf: altered.encode().into(), ..honest[1].clone() };
     is_lie("an altered leaf", play(vec![honest[0].clone(), altered]).await);
     is_lie("another order", play(vec![honest[1].clone(), honest[0].clone()]).await);
-    let fewer = play(vec![honest[0].clone()]).await;
-    assert!(matches!(fewer, Err(Error::Malformed(_))), "{fewer:?}");
+    is_lie("a journal that is withheld", play(vec![honest[0].clone()]).await);
+    let none = play(Vec::new()).await;
+    assert!(matches!(none, Err(Error::Malformed(_))), "{none:?}");
 }
 
 #[tokio::test]

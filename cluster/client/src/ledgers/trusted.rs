@@ -2,7 +2,7 @@
 //! journal below it, and no checkpoint.
 
 use coppice_proto::v1;
-use coppice_types::Digest;
+use coppice_types::{Digest, Reason};
 use coppice_verify::{
     check::{Claim, Question, Subject},
     ledgers::{BLOCK_JOURNALS, TrustedAnchor},
@@ -22,8 +22,9 @@ fn digests(bytes: &[u8]) -> Result<Vec<Digest>, Error> {
 }
 
 impl Client {
-    /// Moves a trusted anchor to the ledger's size at head. A proof shows that size, its root, and
-    /// that the list has only grown since the anchor; the hashes must give that root.
+    /// Moves a trusted anchor to a size that the ledger has, which a coordinator picks: head, if it is
+    /// honest. A proof shows that size, its root, and that the list has only grown since the anchor;
+    /// the hashes must give that root.
     ///
     /// # Errors
     /// [`Error::Unproven`] or [`Error::Untrusted`] if the proof does not hold or no key is trusted.
@@ -64,12 +65,12 @@ impl Client {
         Err(Error::Malformed("hashes of a ledger"))
     }
 
-    /// Reads journals below a trusted anchor, fewer than `limit` at its end. The path of each to a
-    /// hash of the anchor verifies it.
+    /// Reads journals below a trusted anchor, fewer than `limit` at its end and before a journal that
+    /// a purge has swept. The path of each to a hash of the anchor verifies it.
     ///
     /// # Errors
-    /// [`Error::Untrusted`] if a journal is not in the anchor's list, or if its content is missing
-    /// and no key is trusted that could prove the order which occulted it.
+    /// [`Error::Untrusted`] if a journal is not in the anchor's list. Also if one or its content is
+    /// missing, and it is not proven that a purge or an order took it.
     pub async fn journals_below(
         &self,
         anchor: &TrustedAnchor,
@@ -89,9 +90,23 @@ impl Client {
             anchor_size: anchor.size(),
             ..v1::GetJournalsRequest::default()
         };
-        let answer = self.call_get_journals(request).await?;
-        if answer.journals.len() != limit as usize {
+        let answer = match self.call_get_journals(request).await {
+            Err(error) if error.reason() == Some(Reason::PurgedJournal) && self.trust.is_some() => {
+                self.check_purged(anchor.ledger, from).await?;
+                return Err(error);
+            }
+            answer => answer?,
+        };
+        let given = answer.journals.len();
+        if given == 0 || given > limit as usize {
             return Err(Error::Malformed("other journals than were asked for"));
+        }
+        if given < limit as usize {
+            // The answer ends before the first journal that a purge has swept.
+            if self.trust.is_none() {
+                return Err(Error::Untrusted("no key is trusted that could prove why journals are missing"));
+            }
+            self.check_purged(anchor.ledger, from + given as u64).await?;
         }
         let mut journals = Vec::new();
         for (jsn, told) in (from..).zip(&answer.journals) {
