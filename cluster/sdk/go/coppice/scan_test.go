@@ -170,6 +170,21 @@ func damaged(t *testing.T, head *Headed) {
 			t.Errorf("%s: %v", name, written)
 		}
 	}
+	for i := range head.Journal.Entries[0] {
+		entry := bytes.Clone(head.Journal.Entries[0])
+		entry[i] ^= 1
+		try("another entry", func(j *verify.VersionJournal) { j.Entries[0] = entry })
+	}
+	for shard, lists := range head.Journal.Lists {
+		// An entry that names another list, with this list.
+		forged := []verify.Operation{verify.Put([]byte("a"), []byte("a lie"))}
+		operations := must(verify.DecodeOperations(lists[0]))(t)
+		named, other := verify.OperationListHash(operations), verify.OperationListHash(forged)
+		try("another list and its entry", func(j *verify.VersionJournal) {
+			j.Entries[0] = bytes.Replace(j.Entries[0], named[:], other[:], 1)
+			j.Lists[shard][0] = verify.EncodeOperations(forged)
+		})
+	}
 	try("no entry", func(j *verify.VersionJournal) { j.Entries = j.Entries[1:] })
 	try(
 		"an entry twice",

@@ -38,7 +38,9 @@ type model struct {
 	// lie changes what reads say.
 	lie     func(*coppice.BatchGot)
 	onHeads func(*coppice.Headed)
-	reads   int
+	// refuseProofs makes reads fail that ask for a proof.
+	refuseProofs bool
+	reads        int
 	// largest is the most keys of one read.
 	largest int
 }
@@ -246,6 +248,9 @@ func (m *model) BatchGet(
 	if m.behind > 0 {
 		m.behind--
 		reason = coppice.NotYet
+	}
+	if m.refuseProofs && !read.Unproven {
+		reason = coppice.Unavailable
 	}
 	gate := m.gates[string(keys[0])]
 	got := &coppice.BatchGot{ReadAt: *read.At, Records: make([]*coppice.Record, len(keys))}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"coppice.dev/sdk/coppice"
@@ -118,5 +119,52 @@ func TestSamplesFindAStateThatDoesNotFollow(t *testing.T) {
 	var evidence *Evidence
 	if !errors.As(err, &evidence) || len(evidence.Known) == 0 {
 		t.Errorf("%v", err)
+	}
+}
+
+// A ledger that never proves what is cached loses the cache.
+func TestALedgerThatRefusesSamplesIsNotBelieved(t *testing.T) {
+	w := newWorld(t, Options{Level: Sample, Samples: 1})
+	if err := w.follow(); err != nil {
+		t.Fatal(err)
+	}
+	defer w.close()
+	w.write(map[string]*string{"a": text("1")})
+	w.refuseProofs = true
+	drops := w.cache.Metrics().Drops
+	for range sampleFailuresMax {
+		w.write(map[string]*string{"b": text("1")})
+		if err := w.let(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, func() bool { return w.cache.Metrics().Drops > drops })
+	if failures := w.cache.Metrics().SampleFailures; failures != sampleFailuresMax {
+		t.Errorf("%d samples failed", failures)
+	}
+}
+
+// What waits for a checkpoint is bounded: the writes of later versions are given up.
+func TestTheQueueIsBounded(t *testing.T) {
+	w := newWorld(t, Options{Bytes: 4 * queueBytesMax})
+	if err := w.follow(); err != nil {
+		t.Fatal(err)
+	}
+	defer w.close()
+	if err := w.cutStream(true); err != nil {
+		t.Fatal(err)
+	}
+	large := strings.Repeat("x", queueBytesMax/4)
+	for i := range 6 {
+		w.write(map[string]*string{fmt.Sprint(i): &large})
+	}
+	w.model.mutex.Lock()
+	w.show()
+	w.model.mutex.Unlock()
+	if err := w.cutStream(false); err != nil {
+		t.Fatal(err)
+	}
+	if m := w.cache.Metrics(); m.Versions != 6 || m.Unknown != 3 || m.Keys != 3 {
+		t.Errorf("%+v", m)
 	}
 }
