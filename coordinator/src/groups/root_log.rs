@@ -23,7 +23,7 @@ use tonic::Status;
 use super::{attested::Attested, keys::KeyRing, lists::NewestLists, places::Places, root::Root, wire, wire::View};
 use crate::{
     lock::held,
-    plan::{Leaves, Refusal},
+    plan::{Commit, Leaves, Refusal},
 };
 
 /// Limit on the number of versions whose headers and leaves are remembered for reads.
@@ -256,13 +256,7 @@ impl RootLog {
     /// # Errors
     /// `UNAVAILABLE` without a quorum; `INTERNAL` if the entries do not give the header's root.
     pub async fn entries(&self, sequence: u64, header: &Bytes) -> Result<Entries, Status> {
-        let cell = {
-            let mut known = held(&self.remembered.entries);
-            if known.len() >= ENTRIES_MAX && !known.contains_key(&sequence) {
-                known.pop_first();
-            }
-            known.entry(sequence).or_default().clone()
-        };
+        let cell = self.entries_cell(sequence);
         let read = async || {
             let entries: Entries = self.read_entries(sequence).await?.into();
             let hashes: Vec<Digest> = entries.iter().map(|entry| journal_leaf_hash(entry)).collect();
@@ -274,6 +268,14 @@ impl RootLog {
             held(&self.remembered.entries).remove(&sequence);
         }
         Ok(entries)
+    }
+
+    fn entries_cell(&self, sequence: u64) -> Arc<OnceCell<Entries>> {
+        let mut known = held(&self.remembered.entries);
+        if known.len() >= ENTRIES_MAX && !known.contains_key(&sequence) {
+            known.pop_first();
+        }
+        known.entry(sequence).or_default().clone()
     }
 
     /// The remembered places of the header at `sequence` in the log's first `size` entries.
@@ -289,6 +291,24 @@ impl RootLog {
         if known.len() > PLACES_MAX {
             known.pop_first();
         }
+    }
+
+    /// Remembers what a committed header and its journal say, which those that wait for receipts
+    /// would all read.
+    pub fn remember_commit(&self, commit: &Commit) {
+        let header = &commit.tail.header;
+        let known = KnownVersion {
+            header: Bytes::copy_from_slice(&commit.header),
+            sequence: header.sequence.0,
+            leaves: commit.tail.leaves.clone(),
+        };
+        self.remember_version(header.stamp, Arc::new(known));
+        if commit.journal.iter().map(Vec::len).sum::<usize>() > ENTRIES_BYTES_MAX {
+            return;
+        }
+        let entries: Entries = commit.journal.iter().map(|entry| Bytes::copy_from_slice(entry)).collect();
+        // Whoever reads them at this moment reads the same.
+        let _ = self.entries_cell(header.sequence.0).set(entries);
     }
 
     /// Remembers a version. Forgets the oldest one if there are too many.

@@ -156,14 +156,20 @@ impl Reads {
     ///
     /// # Errors
     /// `NOT_A_MEMBER` if the caller may see nothing of the ledger.
-    async fn sight_of(&self, ledger: LedgerId, sight: &Sight, deadline: Instant) -> Result<Payloads, Status> {
+    async fn sight_of(
+        &self,
+        located: &Located,
+        ledger: LedgerId,
+        sight: &Sight,
+        deadline: Instant,
+    ) -> Result<Payloads, Status> {
         let (name, is_auditor) = match sight {
             Sight::All => return Ok(Payloads::All),
             Sight::Hashes => return Ok(Payloads::None),
             Sight::Member { name, is_auditor } => (name, *is_auditor),
         };
         // A read of an older version, or of a view that may be old, shows no more than head allows.
-        let head = self.locate_in(self.view(false).await?, None, false).await?;
+        let head = self.head_of(located).await?;
         let Standing { size, signer } = self.standing(&head, ledger, member_id(name), deadline).await?;
         // The right to read ends with the key. An agent appends, and reads nothing.
         let member = match signer.filter(|member| member.key_at(size).is_some() && member.agency.is_none()) {
@@ -260,7 +266,7 @@ impl Reads {
         let read = &request.read.unwrap_or_default();
         self.retry(read, |located, deadline| async move {
             let Found { id, head, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
-            self.sight_of(id, sight, deadline).await?;
+            self.sight_of(&located, id, sight, deadline).await?;
             if let Some(key) = request.keys.iter().find(|key| !is_record_of(id, key)) {
                 let key = key.escape_ascii();
                 return Err(Refusal::invalid(format!("not the key of a record that can be read: \"{key}\"")).into());
@@ -290,7 +296,7 @@ impl Reads {
         jsns: impl Iterator<Item = u64>,
         deadline: Instant,
     ) -> Result<(u64, BTreeSet<u64>), Status> {
-        let head = self.locate_in(self.view(false).await?, None, false).await?;
+        let head = self.head_of(located).await?;
         let purged = if head.stamp == located.stamp {
             purged
         } else {
@@ -361,7 +367,7 @@ impl Reads {
     pub async fn ordered(&self, request: &v1::ErasureStatusRequest, sight: &Sight) -> Result<OrderPlace, Status> {
         self.retry(&v1::ReadOptions::default(), |located, deadline| async move {
             let Found { id, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
-            self.sight_of(id, sight, deadline).await?;
+            self.sight_of(&located, id, sight, deadline).await?;
             let keys = [leaf_key(id, request.jsn), envelope_key(id, request.jsn)];
             let records = self.records(&located, keys.clone(), deadline).await?;
             let unknown = || Refusal::new(Reason::NotFound, format!("there is no journal {}", request.jsn));
@@ -392,7 +398,7 @@ impl Reads {
         let read = &request.read.unwrap_or_default();
         self.retry(read, |located, deadline| async move {
             let Found { id, head, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
-            self.sight_of(id, sight, deadline).await?;
+            self.sight_of(&located, id, sight, deadline).await?;
             let mut keys = vec![Bytes::from(head_key(id)), founding_key(id).into()];
             if let Some(v1::ledger_name::Which::Name(name)) = request.ledger.as_ref().and_then(|it| it.which.as_ref()) {
                 keys.push(name_key(name).into());
@@ -430,7 +436,7 @@ impl Reads {
                 _ => return Err(Refusal::invalid("give a member's name, or its id of 16 bytes").into()),
             };
             let Found { id: ledger, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
-            self.sight_of(ledger, sight, deadline).await?;
+            self.sight_of(&located, ledger, sight, deadline).await?;
             let keys = [Bytes::from(member_key(ledger, id))];
             let answer = self.get_at(located, &keys, read, deadline).await?;
             let record = answer.records.into_iter().next().ok_or_else(|| wire::broken("read"))?;
@@ -515,7 +521,7 @@ impl Reads {
         let located = self.locate_list(&read).await?;
         let deadline = Instant::now() + self.read_timeout;
         let Found { id: ledger, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
-        self.sight_of(ledger, sight, deadline).await?;
+        self.sight_of(&located, ledger, sight, deadline).await?;
         let (low, high) = (member_key(ledger, MemberId::default()), member_end(ledger));
         let mut left = if request.limit == 0 { u32::MAX } else { request.limit };
         for index in located.leaves.overlapping(&low, Some(&high)) {

@@ -48,6 +48,8 @@ pub struct Located {
     /// The signed checkpoint over the view, if a proof under it was asked for. `None` for proofs
     /// under a cosigned checkpoint.
     pub checkpoint: Option<Bytes>,
+    /// The state was head at some time since the read began.
+    pub is_head: bool,
 }
 
 impl Located {
@@ -133,7 +135,16 @@ impl Reads {
         };
         let located = self.locate_in(view, at, read.any_epoch).await;
         let located = if read.at_time_ms.is_some() { located.map_err(moved)? } else { located? };
-        Ok(Located { checkpoint, ..located })
+        let is_head = !stale_ok && read.at_time_ms.is_none() && located.stamp == located.view.head();
+        Ok(Located { checkpoint, is_head, ..located })
+    }
+
+    /// Head, since the read of `located` began.
+    pub(super) async fn head_of(&self, located: &Located) -> Result<Located, Status> {
+        if located.is_head {
+            return Ok(located.clone());
+        }
+        self.locate_in(self.view(false).await?, None, false).await
     }
 
     pub(super) async fn locate_in(
@@ -152,7 +163,7 @@ impl Reads {
         } else {
             self.version(&view, stamp).await?.leaves.clone()
         };
-        Ok(Located { view, stamp, leaves, checkpoint: None })
+        Ok(Located { view, stamp, leaves, checkpoint: None, is_head: false })
     }
 
     /// Explains the refusal of a number above head. It may have been rolled back, which only the

@@ -119,6 +119,7 @@ impl Deciding {
             Decision::Committed { size, root, path } => {
                 let appended = Instant::now();
                 laps.lap("append", began.elapsed());
+                log.remember_commit(&commit);
                 // The log is signed before the next header is sent, so that no size is left out. A
                 // version whose log can't be signed is committed nevertheless.
                 let signed = log.signed_at(size, root).await;

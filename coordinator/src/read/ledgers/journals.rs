@@ -75,6 +75,16 @@ impl Shown {
     }
 }
 
+/// The marks of journals among records.
+fn marks_in(
+    records: &BTreeMap<Bytes, v1::ShardRecord>,
+    ledger: LedgerId,
+    jsns: &[u64],
+) -> Result<BTreeMap<u64, Mark>, Status> {
+    let found = jsns.iter().filter_map(|jsn| Some((*jsn, records.get(&mark_key(ledger, *jsn)[..])?)));
+    found.map(|(jsn, record)| Ok((jsn, decoded(Mark::decode(&record.value))?))).collect()
+}
+
 /// The bytes of journals in an answer.
 fn bytes_of(shown: &[Shown]) -> usize {
     shown.iter().map(|journal| journal.bytes.len() + journal.envelope.as_ref().map_or(0, Bytes::len)).sum()
@@ -120,7 +130,7 @@ impl Reads {
         deadline: Instant,
     ) -> Result<(LedgerId, v1::GetJournalsResponse), Status> {
         let found = self.find(&located, request.ledger.as_ref(), deadline).await?;
-        let payloads = self.sight_of(found.id, sight, deadline).await?;
+        let payloads = self.sight_of(&located, found.id, sight, deadline).await?;
         let size = found.head.edge.size();
         let (from, known) = (request.from_jsn, request.known_size);
         if from >= size {
@@ -177,7 +187,18 @@ impl Reads {
         (wanted, payloads): (Wanted, Payloads),
         deadline: Instant,
     ) -> Result<Vec<Shown>, Status> {
-        let leaves = self.leaves(located, ledger, jsns.iter().copied(), deadline).await?;
+        // Marks are those of head, so only a read of head can ask for all at once.
+        let together = wanted.payload && located.is_head;
+        let mut leaf_keys: Vec<Vec<u8>> = jsns.iter().map(|jsn| leaf_key(ledger, *jsn)).collect();
+        if together {
+            leaf_keys.extend(jsns.iter().flat_map(|jsn| [envelope_key(ledger, *jsn), mark_key(ledger, *jsn)]));
+        }
+        let records = self.records(located, leaf_keys, deadline).await?;
+        let leaf = |jsn: &u64| {
+            let record = records.get(&leaf_key(ledger, *jsn)[..])?;
+            Some(decoded(Leaf::decode(&record.value)).map(|leaf| (*jsn, (record.value.clone(), leaf))))
+        };
+        let leaves = jsns.iter().filter_map(leaf).collect::<Result<BTreeMap<_, _>, Status>>()?;
         // A caller that may see a ledger sees its members and orders, which are no secret.
         let denied = |leaf: &Leaf| match payloads {
             _ if leaf.kind != DATA => false,
@@ -189,10 +210,14 @@ impl Reads {
             let message = "payloads are for owners, regulators and readers, and for their authors: ask without them";
             return Err(Refusal::new(Reason::RoleMissing, message).into());
         }
-        let marks = if wanted.payload { self.marks(ledger, jsns, deadline).await? } else { BTreeMap::new() };
+        let marks = match wanted.payload {
+            true if together => marks_in(&records, ledger, jsns)?,
+            true => self.marks(located, ledger, jsns, deadline).await?,
+            false => BTreeMap::new(),
+        };
         let given = jsns.iter().filter(|jsn| wanted.payload && !marks.contains_key(jsn));
         let keys = given.map(|jsn| envelope_key(ledger, *jsn));
-        let envelopes = self.records(located, keys, deadline).await?;
+        let envelopes = if together { records } else { self.records(located, keys, deadline).await? };
         let one = |jsn: &u64| {
             let (bytes, leaf) = leaves.get(jsn).cloned().ok_or_else(|| wire::broken("ledger: a journal is missing"))?;
             let occulted_by = marks.get(jsn).map(|mark| mark.order);
@@ -217,12 +242,16 @@ impl Reads {
     }
 
     /// The marks of journals at head. An older version gives no bytes that head does not give.
-    async fn marks(&self, ledger: LedgerId, jsns: &[u64], deadline: Instant) -> Result<BTreeMap<u64, Mark>, Status> {
-        let head = self.locate_in(self.view(false).await?, None, false).await?;
+    async fn marks(
+        &self,
+        located: &Located,
+        ledger: LedgerId,
+        jsns: &[u64],
+        deadline: Instant,
+    ) -> Result<BTreeMap<u64, Mark>, Status> {
+        let head = self.head_of(located).await?;
         let records = self.records(&head, jsns.iter().map(|jsn| mark_key(ledger, *jsn)), deadline).await?;
-        let of = |jsn: &u64| Some((*jsn, records.get(&mark_key(ledger, *jsn)[..])?));
-        let found = jsns.iter().filter_map(of);
-        found.map(|(jsn, record)| Ok((jsn, decoded(Mark::decode(&record.value))?))).collect()
+        marks_in(&records, ledger, jsns)
     }
 
     /// The proof of the marks of those journals of an answer that are occulted, at head. Empty if
@@ -404,7 +433,7 @@ impl Reads {
         deadline: Instant,
     ) -> Result<(LedgerId, v1::GetLineageResponse), Status> {
         let Found { id, head, .. } = self.find(&located, request.ledger.as_ref(), deadline).await?;
-        let payloads = self.sight_of(id, sight, deadline).await?;
+        let payloads = self.sight_of(&located, id, sight, deadline).await?;
         let clue = clue_hash(id, &request.clue);
         let record = self.record(&located, clue_key(id, &clue), deadline).await?;
         let Clue { count, gone, .. } = match record {

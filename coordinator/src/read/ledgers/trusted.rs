@@ -72,7 +72,7 @@ impl Reads {
         deadline: Instant,
     ) -> Result<v1::GetLedgerHashesResponse, Status> {
         let found = self.find(&located, request.ledger.as_ref(), deadline).await?;
-        let payloads = self.sight_of(found.id, sight, deadline).await?;
+        let payloads = self.sight_of(&located, found.id, sight, deadline).await?;
         let (edge, params) = (&found.head.edge, &located.view.genesis.params);
         let (size, end) = (edge.size(), edge.size() / BLOCK_JOURNALS);
         if request.from_block > end || request.known_size > size {
