@@ -25,6 +25,7 @@ const (
 	connectTimeout   = 2 * time.Second
 	keepaliveTime    = 10 * time.Second
 	keepaliveTimeout = 5 * time.Second
+	windowBytes      = 2 << 20
 )
 
 // route is one coordinator. It rests after a failure, and longer after each in a row.
@@ -148,6 +149,8 @@ func (r *routes) open(address string) (*link, error) {
 		grpc.WithTransportCredentials(security),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: connectTimeout}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
+		// A proof of many keys fits a window, so that a long way costs it one round trip.
+		grpc.WithInitialWindowSize(windowBytes), grpc.WithInitialConnWindowSize(2*windowBytes),
 		grpc.WithDefaultCallOptions(
 			grpc.MaxCallRecvMsgSize(answerBytesMax), grpc.MaxCallSendMsgSize(answerBytesMax), grpc.ForceCodecV2(boundedCodec{}),
 		),
