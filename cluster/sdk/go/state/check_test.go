@@ -21,12 +21,13 @@ func TestChangesAreThoseOfTheJournal(t *testing.T) {
 		changes []coppice.Changed
 		held    bool
 	}{
-		"as they are":          {[]coppice.Changed{changed("a", "1"), deleted, changed("c", "")}, true},
-		"without a deletion":   {[]coppice.Changed{changed("a", "1"), changed("c", "")}, true},
-		"one left out":         {[]coppice.Changed{deleted, changed("c", "")}, false},
-		"another value":        {[]coppice.Changed{changed("a", "2"), changed("c", "")}, false},
-		"a value that is none": {[]coppice.Changed{changed("a", "1"), changed("b", "1"), changed("c", "")}, false},
-		"one too many":         {[]coppice.Changed{changed("a", "1"), changed("c", ""), changed("d", "1")}, false},
+		"as they are":             {[]coppice.Changed{changed("a", "1"), deleted, changed("c", "")}, true},
+		"without a deletion":      {[]coppice.Changed{changed("a", "1"), changed("c", "")}, true},
+		"one left out":            {[]coppice.Changed{deleted, changed("c", "")}, false},
+		"an empty value left out": {[]coppice.Changed{changed("a", "1"), deleted}, false},
+		"another value":           {[]coppice.Changed{changed("a", "2"), changed("c", "")}, false},
+		"a value that is none":    {[]coppice.Changed{changed("a", "1"), changed("b", "1"), changed("c", "")}, false},
+		"one too many":            {[]coppice.Changed{changed("a", "1"), changed("c", ""), changed("d", "1")}, false},
 	} {
 		headed := honest
 		headed.Changes = c.changes

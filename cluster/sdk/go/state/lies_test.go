@@ -140,58 +140,61 @@ func editLists(m *v1.WatchHeadsResponse, edit func([]verify.Operation) []verify.
 	}
 }
 
+// streamLies change what the stream shows of a version that writes one key twice.
+var streamLies = map[string]func(*v1.WatchHeadsResponse){
+	"a change left out": func(m *v1.WatchHeadsResponse) {
+		m.Changes = m.Changes[min(1, len(m.Changes)):]
+		if len(m.Changes) == 0 && m.Journal == nil {
+			m.Continued = false
+		}
+	},
+	"an altered value": func(m *v1.WatchHeadsResponse) {
+		for _, change := range m.Changes {
+			change.Value = []byte("lie")
+		}
+	},
+	"a key left out of journal and changes": func(m *v1.WatchHeadsResponse) {
+		editLists(m, func(o []verify.Operation) []verify.Operation { return o[:len(o)-1] })
+		m.Changes = m.Changes[:max(0, len(m.Changes)-1)]
+	},
+	"an altered value in journal and changes": func(m *v1.WatchHeadsResponse) {
+		editLists(m, func(o []verify.Operation) []verify.Operation {
+			o[0] = verify.Put(o[0].Key, []byte("lie"))
+			return o
+		})
+		for _, change := range m.Changes {
+			change.Value = []byte("lie")
+		}
+	},
+	"a batch in another order": func(m *v1.WatchHeadsResponse) {
+		editLists(m, func(o []verify.Operation) []verify.Operation {
+			o[0], o[1] = o[1], o[0]
+			return o
+		})
+		for _, change := range m.Changes {
+			change.Value = []byte("first")
+		}
+	},
+	"a deletion that was none": func(m *v1.WatchHeadsResponse) {
+		for _, change := range m.Changes {
+			change.Found = false
+		}
+	},
+	"entries left out": func(m *v1.WatchHeadsResponse) {
+		if len(m.GetJournal().GetEntries()) > 0 {
+			m.Journal.Entries = append(m.Journal.Entries, m.Journal.Entries[0])
+		}
+	},
+	"a damaged header": func(m *v1.WatchHeadsResponse) {
+		// The state root has no rule of its own.
+		m.Header[60] ^= 1
+	},
+}
+
 // Each lie about a version on the stream is found with that version.
 func TestLiesOnTheStreamAreFoundAtOnce(t *testing.T) {
 	l := startDev(t, t.TempDir())
-	for name, lie := range map[string]func(*v1.WatchHeadsResponse){
-		"a change left out": func(m *v1.WatchHeadsResponse) {
-			m.Changes = m.Changes[min(1, len(m.Changes)):]
-			if len(m.Changes) == 0 && m.Journal == nil {
-				m.Continued = false
-			}
-		},
-		"an altered value": func(m *v1.WatchHeadsResponse) {
-			for _, change := range m.Changes {
-				change.Value = []byte("lie")
-			}
-		},
-		"a key left out of journal and changes": func(m *v1.WatchHeadsResponse) {
-			editLists(m, func(o []verify.Operation) []verify.Operation { return o[:len(o)-1] })
-			m.Changes = m.Changes[:max(0, len(m.Changes)-1)]
-		},
-		"an altered value in journal and changes": func(m *v1.WatchHeadsResponse) {
-			editLists(m, func(o []verify.Operation) []verify.Operation {
-				o[0] = verify.Put(o[0].Key, []byte("lie"))
-				return o
-			})
-			for _, change := range m.Changes {
-				change.Value = []byte("lie")
-			}
-		},
-		"a batch in another order": func(m *v1.WatchHeadsResponse) {
-			editLists(m, func(o []verify.Operation) []verify.Operation {
-				o[0], o[1] = o[1], o[0]
-				return o
-			})
-			for _, change := range m.Changes {
-				change.Value = []byte("first")
-			}
-		},
-		"a deletion that was none": func(m *v1.WatchHeadsResponse) {
-			for _, change := range m.Changes {
-				change.Found = false
-			}
-		},
-		"entries left out": func(m *v1.WatchHeadsResponse) {
-			if len(m.GetJournal().GetEntries()) > 0 {
-				m.Journal.Entries = append(m.Journal.Entries, m.Journal.Entries[0])
-			}
-		},
-		"a damaged header": func(m *v1.WatchHeadsResponse) {
-			// The state root has no rule of its own.
-			m.Header[60] ^= 1
-		},
-	} {
+	for name, lie := range streamLies {
 		t.Run(name, func(t *testing.T) {
 			r := startRelay(t, l)
 			ctx, w := limited(t), watch(t, l, r.endpoint, Options{})
