@@ -17,17 +17,18 @@ func TestChangesAreThoseOfTheJournal(t *testing.T) {
 	m.commit(map[string]*string{"a": text("1"), "b": nil, "c": text("")})
 	honest := m.log[1]
 	deleted := coppice.Changed{Record: coppice.Record{Key: []byte("b")}, Deleted: true}
+	type list []coppice.Changed
 	for name, c := range map[string]struct {
-		changes []coppice.Changed
+		changes list
 		held    bool
 	}{
-		"as they are":             {[]coppice.Changed{changed("a", "1"), deleted, changed("c", "")}, true},
-		"without a deletion":      {[]coppice.Changed{changed("a", "1"), changed("c", "")}, true},
-		"one left out":            {[]coppice.Changed{deleted, changed("c", "")}, false},
-		"an empty value left out": {[]coppice.Changed{changed("a", "1"), deleted}, false},
-		"another value":           {[]coppice.Changed{changed("a", "2"), changed("c", "")}, false},
-		"a value that is none":    {[]coppice.Changed{changed("a", "1"), changed("b", "1"), changed("c", "")}, false},
-		"one too many":            {[]coppice.Changed{changed("a", "1"), changed("c", ""), changed("d", "1")}, false},
+		"as they are":             {list{changed("a", "1"), deleted, changed("c", "")}, true},
+		"without a deletion":      {list{changed("a", "1"), changed("c", "")}, true},
+		"one left out":            {list{deleted, changed("c", "")}, false},
+		"an empty value left out": {list{changed("a", "1"), deleted}, false},
+		"another value":           {list{changed("a", "2"), changed("c", "")}, false},
+		"a value that is none":    {list{changed("a", "1"), changed("b", "1"), changed("c", "")}, false},
+		"one too many":            {list{changed("a", "1"), changed("c", ""), changed("d", "1")}, false},
 	} {
 		headed := honest
 		headed.Changes = c.changes

@@ -381,7 +381,7 @@ func TestARollbackForgetsWhatItsVersionsWrote(t *testing.T) {
 	}
 }
 
-// A read at the base of a rollback holds at head again, although its key was written above the base.
+// A read at the base of a rollback holds at head again, also of a key that was written above it.
 func TestFillsBehindARollbackAreOpen(t *testing.T) {
 	w, _ := begun(t, Options{}, map[string]*string{"a": text("1"), "b": text("1")})
 	w.write(map[string]*string{"a": text("2")})
