@@ -50,7 +50,20 @@ pub fn all(world: &mut World) {
         ordered(wide, ("bank", 0), 2, &of_wide, court),
     ]);
     world.round(vec![by_bank(6, &with(vec![sound.targets()[2]]), court)]);
+    // An order holds as long as the ledger has no more journals than it says.
+    let size = world.cluster.size_of(world.head(), ledger);
+    let more = fields(ledger, "bank", next_of_bank(world)).sign(&key(0), vec![item(DATA, &[], b"more")]);
+    world.round(vec![(more, Some(0))]);
+    let last = |until| Order { until, action: Action::Occult(vec![target_at(world, ledger, size)]) };
+    let (late, timely) = (last(size), last(size + 1));
+    world.round(vec![by_bank(next_of_bank(world), &late, court), by_bank(next_of_bank(world), &timely, court)]);
     purges(world);
+}
+
+/// A journal at head, as an order to occult names it.
+fn target_at(world: &World, ledger: LedgerId, jsn: u64) -> Target {
+    let leaf = world.cluster.value(world.head(), &leaf_key(ledger, jsn)).expect("there");
+    Target { jsn, leaf: Leaf::decode(leaf).expect("a leaf").hash() }
 }
 
 /// Purges of the spread ledger: a recall, journals that are kept, sweeps, and in the end one that
@@ -88,6 +101,11 @@ fn purges(world: &mut World) {
         by(world, bank, with(&|it| it.closes = true), &all),
         by(world, bank, with(&|it| it.absent = vec![absent]), &[shop, court]),
         by(world, bank, with(&|it| it.before = 0), &all),
+        by(world, bank, with(&|it| it.absent = vec![absent]), &[shop]),
+        by(world, bank, with(&|it| it.absent = vec![absent, absent]), &[shop, court]),
+        by(world, bank, with(&|it| it.absent = vec![Absent { revocation: at, ..absent }]), &[shop, court]),
+        by(world, bank, with(&|it| it.size = at + 1), &all),
+        by(world, bank, with(&|it| it.before = at + 1), &all),
         by(world, mill, with(&|_| ()), &[bank, shop]),
         by(world, bank, with(&|_| ()), &all),
         by(world, court, Action::Recall { purge: at + 1 }, &[]),
@@ -102,8 +120,15 @@ fn purges(world: &mut World) {
         by(world, shop, retain(vec![0]), &[]),
         by(world, shop, retain(vec![6, 7]), &[]),
         by(world, shop, retain(whole[1..].to_vec()), &[]),
-        by(world, shop, retain(whole), &[]),
+        by(world, shop, retain(Vec::new()), &[]),
+        by(world, shop, retain(vec![whole[1], whole[0]]), &[]),
+        by(world, shop, retain(whole.clone()), &[]),
+        by(world, mill, retain(whole.clone()), &[]),
+        by(world, court, Action::Retain { purge: again + 1, journals: whole.clone() }, &[]),
     ]);
+    // What is kept is kept once, and each member keeps as many as the rules say.
+    world.round(vec![by(world, court, retain(whole), &[])]);
+    world.round(vec![by(world, court, retain((1..6).collect()), &[])]);
     let sweep = |from, to| Action::Sweep { purge: again, from, to };
     world.round(vec![by(world, bank, sweep(0, 4), &[])]);
     for number in 1..4 {
@@ -114,6 +139,9 @@ fn purges(world: &mut World) {
     world.round(vec![
         by(world, bank, sweep(1, 4), &[]),
         by(world, bank, sweep(0, 7), &[]),
+        by(world, bank, sweep(0, 0), &[]),
+        by(world, bank, sweep(4, 0), &[]),
+        by(world, bank, Action::Sweep { purge: again + 1, from: 0, to: 4 }, &[]),
         by(world, shop, sweep(0, 4), &[]),
         by(world, bank, sweep(0, 4), &[]),
         by(world, mill, Action::Recall { purge: again }, &[]),
@@ -127,7 +155,10 @@ fn purges(world: &mut World) {
         let elsewhere = fields(world.compact, "bank", next_of_bank(world)).sign(&key(0), vec![item(DATA, &[], b"on")]);
         world.round(vec![(closed.clone(), Some(1)), (elsewhere, Some(0))]);
     }
-    world.round(vec![by(world, bank, Action::Sweep { purge: size, from: 6, to: size }, &[])]);
+    let close = |from, to| Action::Sweep { purge: size, from, to };
+    world.round(vec![by(world, bank, close(6, size + 1), &[]), by(world, bank, close(6, 8), &[])]);
+    world.round(vec![by(world, bank, close(8, size), &[])]);
+    world.round(vec![by(world, bank, close(size, size + 1), &[])]);
 }
 
 /// The number of the bank's next request to the compact ledger.
