@@ -45,10 +45,8 @@ func passing(err error) bool {
 	return false
 }
 
-// divisible tells whether a read of fewer keys may succeed. A proof has no values if they are too
-// many for a message, so that answer is refused as unproven.
+// divisible tells whether a read of fewer keys may succeed.
 func divisible(err error) bool {
 	var failed *coppice.Error
-	return errors.Is(err, coppice.LimitExceeded) || errors.Is(err, coppice.ErrUntrusted) ||
-		errors.As(err, &failed) && failed.Code == codes.OutOfRange
+	return errors.Is(err, coppice.LimitExceeded) || errors.As(err, &failed) && failed.Code == codes.OutOfRange
 }

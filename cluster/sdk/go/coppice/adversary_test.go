@@ -533,3 +533,36 @@ func TestAnAnswerOfTooManyPartsIsNotDecoded(t *testing.T) {
 		}
 	}
 }
+
+func TestValuesThatAreTooManyForAProofComeBesideItAndAreChecked(t *testing.T) {
+	l := sharedLedger(t)
+	ctx, r := limited(t), startRelay(t, l, insecure.NewCredentials())
+	client := r.client(t, l)
+	batch, keys := new(Batch), [][]byte{[]byte("large/none")}
+	for i := range 5 {
+		key := fmt.Appendf(nil, "large/%d", i)
+		batch, keys = batch.Put(key, bytes.Repeat([]byte{byte(i + 1)}, 900<<10)), append(keys, key)
+	}
+	must(client.Commit(ctx, batch))(t)
+	withValues := -1
+	r.onBatchGet = func(_ *v1.BatchGetRequest, a *v1.BatchGetResponse) error {
+		withValues = len(a.Records[1].Value)
+		return nil
+	}
+	got := must(client.BatchGet(ctx, keys, nil))(t)
+	if withValues != 900<<10 || got.Records[0] != nil {
+		t.Fatalf("%d bytes beside the proof, %+v", withValues, got.Records[0])
+	}
+	for i, record := range got.Records[1:] {
+		if len(record.Value) != 900<<10 || record.Value[0] != byte(i+1) {
+			t.Errorf("%s has %d bytes", record.Key, len(record.Value))
+		}
+	}
+	r.onBatchGet = func(_ *v1.BatchGetRequest, a *v1.BatchGetResponse) error {
+		a.Records[3].Value[7] ^= 1
+		return nil
+	}
+	if _, err := client.BatchGet(ctx, keys, nil); !errors.Is(err, ErrUntrusted) {
+		t.Errorf("an altered value is believed: %v", err)
+	}
+}

@@ -3,6 +3,7 @@ package coppice
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"iter"
 	"time"
@@ -97,20 +98,22 @@ func (c *Client) BatchGet(ctx context.Context, keys [][]byte, read *Read) (*Batc
 	if len(answer.Records) != len(keys) {
 		return nil, distrust("BatchGet", "the answer has other keys than the question")
 	}
+	for i, record := range answer.Records {
+		if !bytes.Equal(record.GetKey(), keys[i]) {
+			return nil, distrust("BatchGet", "the answer has other keys than the question")
+		}
+	}
 	got := &BatchGot{ReadAt: stampOf(answer.ReadAt), Proof: answer.Proof, Records: make([]*Record, len(keys))}
 	if c.trust == nil || read != nil && read.Unproven {
 		if read != nil && read.At != nil && read.At.Version != got.ReadAt.Version {
 			return nil, distrust("BatchGet", "the answer is of another version than was asked for")
 		}
 		for i, record := range answer.Records {
-			if !bytes.Equal(record.GetKey(), keys[i]) {
-				return nil, distrust("BatchGet", "the answer has other keys than the question")
-			}
 			got.Records[i] = recordOf(record)
 		}
 		return got, nil
 	}
-	if err := c.checkKeys(ctx, k, keys, read, got); err != nil {
+	if err := c.checkKeys(ctx, k, answer.Records, read, got); err != nil {
 		return nil, distrusted("BatchGet", err)
 	}
 	return got, nil
@@ -136,8 +139,13 @@ func distrusted(call string, err error) error {
 	return &untrusted{call: call, err: err}
 }
 
-// checkKeys takes the records from the proof: the coordinator's own words do not count.
-func (c *Client) checkKeys(ctx context.Context, k known, keys [][]byte, read *Read, got *BatchGot) error {
+// checkKeys takes the records from the proof: the coordinator's own words do not count. Values that
+// are too many to be sent twice are not in the proof, which then has their hashes.
+func (c *Client) checkKeys(ctx context.Context, k known, told []*v1.Record, read *Read, got *BatchGot) error {
+	keys := make([][]byte, len(told))
+	for i, record := range told {
+		keys[i] = record.GetKey()
+	}
 	v, err := c.verifyProof(ctx, k, got.Proof)
 	if err != nil {
 		return err
@@ -148,13 +156,20 @@ func (c *Client) checkKeys(ctx context.Context, k known, keys [][]byte, read *Re
 	if err := checkPlace(v, k, read, got.ReadAt); err != nil {
 		return err
 	}
-	if !v.Query.HasValues {
-		return errors.New("the proof has no values")
-	}
 	for i, key := range keys {
-		if answer, _ := v.Query.Answer(key); answer.Record != nil {
-			got.Records[i] = proven(answer.Record)
+		answer, _ := v.Query.Answer(key)
+		if answer.Record == nil {
+			continue
 		}
+		got.Records[i] = proven(answer.Record)
+		if v.Query.HasValues {
+			continue
+		}
+		value := told[i].GetValue()
+		if sha256.Sum256(value) != answer.Record.Hash {
+			return errors.New("the answer and its proof disagree")
+		}
+		got.Records[i].Value = value
 	}
 	return c.follow(ctx, v, got.Proof)
 }
