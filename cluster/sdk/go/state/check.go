@@ -13,54 +13,59 @@ import (
 // map is nil if that is not known. With proofs, the whole journal shows which keys they are, and
 // each value comes to the hash in it.
 func writesOf(level Level, headed *coppice.Headed) (map[string][]byte, error) {
-	if headed.RolledBack {
+	if headed.RolledBack || level == Proofs && headed.ListsGone {
 		return nil, nil
 	}
-	told := make(map[string][]byte, len(headed.Changes))
-	for _, change := range headed.Changes {
-		if change.Deleted {
-			told[string(change.Key)] = nil
-		} else {
-			told[string(change.Key)] = append([]byte{}, change.Value...)
+	var written map[string]verify.Operation
+	if level == Proofs {
+		if headed.Journal == nil {
+			return nil, errors.New("a version without its journal")
+		}
+		var err error
+		if written, err = verify.Written(headed.Header, *headed.Journal); err != nil {
+			return nil, err
 		}
 	}
-	if level != Proofs {
-		return told, nil
+	writes := make(map[string][]byte, max(len(written), len(headed.Changes)))
+	for i := range headed.Changes {
+		change := &headed.Changes[i]
+		if level == Proofs {
+			if err := compare(written, change); err != nil {
+				return nil, err
+			}
+		}
+		if change.Deleted {
+			writes[string(change.Key)] = nil
+		} else {
+			writes[string(change.Key)] = append([]byte{}, change.Value...)
+		}
 	}
-	if headed.ListsGone {
-		return nil, nil
-	}
-	if headed.Journal == nil {
-		return nil, errors.New("a version without its journal")
-	}
-	written, err := verify.Written(headed.Header, *headed.Journal)
-	if err != nil {
-		return nil, err
-	}
-	writes := make(map[string][]byte, len(written))
 	for key, operation := range written {
 		if reserved(headed.Header, key) {
 			continue
 		}
-		value, has := told[key]
-		delete(told, key)
-		switch {
-		case operation.Delete && value != nil:
-			return nil, fmt.Errorf("the version deletes %q, and the ledger shows a value", key)
-		case operation.Delete:
+		if operation.Delete {
+			// The ledger shows no deletion of a key that had no value.
 			writes[key] = nil
-		case !has || value == nil:
+		} else if writes[key] == nil {
 			return nil, fmt.Errorf("the version writes %q, and the ledger shows no value", key)
-		case uint64(len(value)) != uint64(operation.Length) || sha256.Sum256(value) != operation.Hash:
-			return nil, fmt.Errorf("the version writes another value of %q than the ledger shows", key)
-		default:
-			writes[key] = value
 		}
 	}
-	for key := range told {
-		return nil, fmt.Errorf("the version does not write %q, and the ledger shows a change", key)
-	}
 	return writes, nil
+}
+
+// compare checks a change by the operations of the journal.
+func compare(written map[string]verify.Operation, change *coppice.Changed) error {
+	operation, has := written[string(change.Key)]
+	switch {
+	case !has:
+		return fmt.Errorf("the version does not write %q, and the ledger shows a change", change.Key)
+	case operation.Delete != change.Deleted:
+		return fmt.Errorf("the version and the ledger disagree whether %q is deleted", change.Key)
+	case !change.Deleted && sha256.Sum256(change.Value) != operation.Hash:
+		return fmt.Errorf("the version writes another value of %q than the ledger shows", change.Key)
+	}
+	return nil
 }
 
 // reserved tells whether a key is of ledgers of members. Changes leave these out.
