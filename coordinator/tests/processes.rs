@@ -37,8 +37,11 @@ fn settings_are_printed_and_unknown_or_contradictory_ones_are_named() {
     assert_eq!((code, printed.contains("unexpected argument")), (Some(2), true), "{printed}");
     let (code, printed) = coordinator(&["--print-config", "--set", &format!("cluster_id={CLUSTER}")]);
     assert!(code == Some(0) && printed.contains("commit_timeout_ms") && printed.contains(CLUSTER), "{printed}");
-    let cases: [(&str, &str); 5] = [
+    let cases: [(&str, &str); 8] = [
         ("limits.queue_mx=1", "queue_mx"),
+        ("limits.queue_max=0", "queue_max"),
+        ("limits.stages_max=129", "stages_max is at most 128"),
+        ("limits.stages_per_caller_max=17", "stages_per_caller_max at most stages_max"),
         ("metadata.endpoints=http://127.0.0.1:2379", "metadata"),
         ("metadata.user=root", "password_file"),
         ("nodes.n-2.ordinal=1", "address"),

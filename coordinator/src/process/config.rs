@@ -24,6 +24,9 @@ use crate::{
     options,
 };
 
+/// Most stages that a setting allows. A shard holds twice as many staged versions.
+const STAGES_MAX: usize = 128;
+
 /// The command line.
 pub const PROGRAM: Program = Program {
     name: "coppice-coordinator",
@@ -227,6 +230,12 @@ pub struct Limits {
     /// Limit on the number of sessions that one caller uses through one coordinator within a
     /// minute.
     pub sessions_per_caller_max: usize,
+    /// Limit on the number of stages at once.
+    pub stages_max: usize,
+    /// Limit on the number of stages of one caller.
+    pub stages_per_caller_max: usize,
+    /// How long a stage lives.
+    pub stage_age_ms: u64,
     /// How long a batch may wait before it is refused.
     pub commit_timeout_ms: u64,
     /// How long a shard may take for a prepare before the version is formed again without it.
@@ -250,6 +259,9 @@ impl Default for Limits {
             batches_per_version_max: limits.batches_per_version_max,
             stream_batches_max: limits.stream_batches_max,
             sessions_per_caller_max: limits.sessions_per_caller_max,
+            stages_max: limits.stages_max,
+            stages_per_caller_max: limits.stages_per_caller_max,
+            stage_age_ms: millis(limits.stage_age_max),
             commit_timeout_ms: millis(limits.commit_timeout),
             prepare_timeout_ms: millis(limits.prepare_timeout),
             root_timeout_ms: millis(limits.root_timeout),
@@ -257,6 +269,23 @@ impl Default for Limits {
             read_timeout_ms: millis(limits.read_timeout),
             lease_ms: millis(limits.lease),
         }
+    }
+}
+
+impl Limits {
+    fn check(&self) -> Result<(), Failure> {
+        let Self { queue_max, batches_per_version_max, stream_batches_max, sessions_per_caller_max, .. } = *self;
+        if [queue_max, batches_per_version_max, stream_batches_max, sessions_per_caller_max].contains(&0) {
+            let message = "limits: queue_max, batches_per_version_max, stream_batches_max and \
+                           sessions_per_caller_max must be at least 1";
+            return Err(Failure::usage(message));
+        }
+        if self.stages_max > STAGES_MAX || self.stages_per_caller_max > self.stages_max {
+            let message =
+                format!("limits: stages_max is at most {STAGES_MAX}, and stages_per_caller_max at most stages_max");
+            return Err(Failure::usage(message));
+        }
+        Ok(())
     }
 }
 
@@ -309,12 +338,7 @@ impl Config {
         if self.api_tls.is_some() && self.tls.is_none() {
             return Err(Failure::usage("api_tls without tls: the connections to the nodes would be plain"));
         }
-        let Limits { queue_max, batches_per_version_max, stream_batches_max, sessions_per_caller_max, .. } =
-            self.limits;
-        if [queue_max, batches_per_version_max, stream_batches_max, sessions_per_caller_max].contains(&0) {
-            let message = "limits: queue_max, batches_per_version_max, stream_batches_max and sessions_per_caller_max must be at least 1";
-            return Err(Failure::usage(message));
-        }
+        self.limits.check()?;
         if matches!(self.retention, Retention { versions: Some(0), .. } | Retention { hours: Some(0), .. }) {
             return Err(Failure::usage("retention: versions and hours must be at least 1"));
         }
@@ -403,6 +427,9 @@ impl Config {
             batches_per_version_max: limits.batches_per_version_max,
             stream_batches_max: limits.stream_batches_max,
             sessions_per_caller_max: limits.sessions_per_caller_max,
+            stages_max: limits.stages_max,
+            stages_per_caller_max: limits.stages_per_caller_max,
+            stage_age_max: Duration::from_millis(limits.stage_age_ms),
             retention: self.retention.rule(),
             commit_timeout: Duration::from_millis(limits.commit_timeout_ms),
             prepare_timeout: Duration::from_millis(limits.prepare_timeout_ms),
