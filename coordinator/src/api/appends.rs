@@ -24,7 +24,10 @@ use super::{
 };
 use crate::{
     plan::{Request, check_append},
-    read::ledgers::{JOURNALS_MAX, Sight},
+    read::{
+        ledgers::{JOURNALS_MAX, Sight},
+        reads::checked_proof,
+    },
     write::command::{Command, Committed},
 };
 
@@ -114,12 +117,12 @@ impl Api {
         let founded = self.intake.genesis().await?;
         let checked = check_append(request, founded.cluster, &founded.params)?;
         let repeated = Repeated::of(&checked);
-        let mut appended = match self.apply(checked, founded, limit).await {
+        let mut appended = match self.apply(checked, founded, (want_receipt, limit)).await {
             // It may have been refused because it was applied before.
             Err(error) if may_be_repeated(&error) => self.replayed(&repeated, error).await?,
             done => done?,
         };
-        if want_receipt {
+        if want_receipt && appended.receipt.is_empty() {
             let receipt = self.receipt(repeated.items, &appended, caller).await.map_err(|error| {
                 let told = format!("the journals are committed, their receipt could not be made: {}", error.message());
                 status::refuse(status::reason(&error).unwrap_or(Reason::Unavailable), told)
@@ -134,7 +137,7 @@ impl Api {
         &self,
         mut checked: Checked,
         Founded { params, map, .. }: &Founded,
-        limit: Duration,
+        (want_receipt, limit): (bool, Duration),
     ) -> Result<v1::AppendResponse, Status> {
         self.verify(&mut checked).await?;
         self.verify_approvals(&mut checked).await?;
@@ -142,7 +145,7 @@ impl Api {
         self.check_seen(&checked).await?;
         let (ledger, signer) = (checked.ledger, checked.signed.signer());
         let request = Arc::new(Request::append(checked, map, params)?);
-        let (entry, receive) = self.intake.entry(request, false, limit)?;
+        let (entry, receive) = self.intake.entry(request, want_receipt, limit)?;
         self.intake.send(Command::Commit(entry))?;
         let done = answer(receive, self.intake.patience()).await;
         let Committed { response, first_jsn } = done.inspect_err(|_| self.keys.forget((ledger, signer)))?;
@@ -151,6 +154,8 @@ impl Api {
             ledger: Bytes::copy_from_slice(ledger.as_bytes()),
             first_jsn: first_jsn.ok_or_else(|| status::refuse(Reason::Internal, "an append has no number"))?,
             checkpoint: response.checkpoint,
+            // One that is too large is refused where it is read.
+            receipt: checked_proof(response.receipt, params).unwrap_or_default(),
             ..v1::AppendResponse::default()
         })
     }

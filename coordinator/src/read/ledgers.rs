@@ -13,6 +13,7 @@
 
 mod hashes;
 mod journals;
+mod receipts;
 mod trusted;
 mod verdicts;
 
@@ -38,6 +39,7 @@ use super::reads::{Located, Reads, Sink, send};
 use crate::{groups::wire, plan::Refusal};
 
 pub use journals::JOURNALS_MAX;
+pub use receipts::JournalReceipts;
 
 /// Most records of an answer.
 const RECORDS_MAX: usize = 4096;

@@ -10,7 +10,7 @@ use coppice_verify::{
     checkpoint::Checkpoint,
     hash,
     header::Header,
-    merkle,
+    journal, merkle,
     proof::{
         EpochPart, HeaderPart, JournalPart, JournalsProof, KnownPart, LineageProof, LogPart, Proof, ProofFile, Query,
         QueryProof, ReceiptProof, ShardPart, StandingProof, TimeProof, TreeList,
@@ -301,6 +301,43 @@ impl Receipts {
             hashes: self.hashes.proof(u64::from(index)),
         };
         encode(self.cluster, Proof::Receipt(proof))
+    }
+}
+
+impl Receipts {
+    /// The entry of a ledger's head in the journal; `None` if the version did not append to it.
+    pub fn head(&self, ledger: LedgerId) -> Option<HeadEntry> {
+        let is_head = |entry: &Vec<u8>| matches!(journal::Entry::decode(entry), Ok(journal::Entry::Head(head)) if head.ledger == ledger);
+        // Heads come after batches and appends.
+        let index = self.journal.iter().rposition(is_head)?;
+        Some(HeadEntry {
+            index: u32::try_from(index).ok()?,
+            bytes: Bytes::copy_from_slice(&self.journal[index]),
+            hashes: self.hashes.proof(index as u64),
+        })
+    }
+
+    /// The proof file of journals that the version appended, each with the inclusion path of its
+    /// leaf.
+    ///
+    /// # Errors
+    /// `LIMIT_EXCEEDED` if the file would be too large.
+    pub fn of_journals(
+        &self,
+        head: &HeadEntry,
+        journals: Vec<(JournalPart<'_>, Vec<Digest>)>,
+    ) -> Result<Bytes, Status> {
+        let proof = JournalsProof {
+            log: self.log.clone(),
+            header: self.header.clone(),
+            epoch: self.epoch.clone(),
+            index: head.index,
+            entry: Cow::Borrowed(&head.bytes),
+            hashes: head.hashes.clone(),
+            known: None,
+            journals,
+        };
+        encode(self.cluster, Proof::Journals(proof))
     }
 }
 

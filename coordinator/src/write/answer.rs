@@ -17,7 +17,7 @@ use coppice_env::{
 };
 use coppice_proto::{convert, status, v1};
 use coppice_types::{Digest, Reason, SessionCommit, SessionId, Term};
-use coppice_verify::journal;
+use coppice_verify::ledgers::{Appended, Closed};
 use opentelemetry::context::FutureExt;
 use tokio::{sync::oneshot, time::Instant};
 use tonic::Status;
@@ -30,7 +30,7 @@ use crate::{
     groups::{root::Decision, root_log::RootLog, wire},
     metrics::{Metrics, Phase},
     plan::{Commit, Done, LogTail, Overlay, Refusal, Request},
-    read::proofs::Receipts,
+    read::{ledgers::JournalReceipts, proofs::Receipts},
 };
 
 /// A verdict that must not be sent before the version below it is decided.
@@ -80,6 +80,9 @@ pub struct Deciding {
     pub batches: Vec<Arc<Request>>,
     /// The entries that wait for the batches, in the same order.
     pub entries: Vec<Entry>,
+    /// The results of members' requests among them, in the same order, and the ledgers that they
+    /// append to.
+    pub ledgers: (Vec<Appended>, Vec<Closed>),
     /// Verdicts that depend on this version.
     pub held: Vec<Held>,
     /// The version's span.
@@ -108,7 +111,7 @@ impl Deciding {
     }
 
     async fn decide(self, log: Arc<RootLog>, metrics: Arc<Metrics>, term: Term, outcome: oneshot::Sender<Outcome>) {
-        let Self { commit, batches, entries, held, trace: _ } = self;
+        let Self { commit, batches, entries, ledgers, held, trace: _ } = self;
         let (began, mut laps) = (Instant::now(), Laps::begin(Duration::ZERO));
         let mut outcome = Some(outcome);
         if planted(Bug::FinalizedBeforeAppend) {
@@ -128,7 +131,7 @@ impl Deciding {
                 tell(&mut outcome, Outcome::Committed);
                 metrics.took(Phase::Append, appended - began);
                 metrics.committed(batches.iter().map(|batch| &**batch));
-                answer_committed(&log, &commit, signed, (size, root, path), entries).await;
+                answer_committed(&log, &commit, signed, (size, root, path), (entries, ledgers)).await;
                 metrics.took(Phase::Answer, appended.elapsed());
                 laps.lap("answer", began.elapsed());
                 if let Some(row) = laps.long(began.elapsed()) {
@@ -174,7 +177,7 @@ async fn answer_committed(
     commit: &Commit,
     signed: Result<Bytes, Status>,
     (size, root, path): InLog,
-    entries: Vec<Entry>,
+    (entries, (appended, closed)): (Vec<Entry>, (Vec<Appended>, Vec<Closed>)),
 ) {
     let checkpoint = match signed {
         Ok(checkpoint) => checkpoint,
@@ -182,8 +185,9 @@ async fn answer_committed(
     };
     let header = Bytes::copy_from_slice(&commit.header);
     let stamp = commit.tail.header.stamp;
-    let mut with_receipt = Vec::new();
+    let (mut with_receipt, mut appended) = (Vec::new(), appended.into_iter());
     for (index, entry) in (0_u32..).zip(entries) {
+        let appended = entry.request.append.as_ref().and_then(|_| appended.next());
         let answer = v1::CommitResponse {
             stamp: Some(convert::to_stamp(stamp)),
             header: header.clone(),
@@ -193,9 +197,9 @@ async fn answer_committed(
             replayed: false,
         };
         if entry.want_receipt {
-            with_receipt.push((entry, answer));
+            with_receipt.push((entry, answer, appended));
         } else {
-            let first_jsn = entry.request.append.as_ref().map(|_| first_jsn(&commit.journal[index as usize]));
+            let first_jsn = appended.map(|appended| appended.first_jsn);
             entry.answer(Ok(Committed { response: answer, first_jsn }));
         }
     }
@@ -207,7 +211,15 @@ async fn answer_committed(
         Some(receipts) => Ok(receipts),
         None => Receipts::of(log, &header, &commit.journal).await,
     };
-    for (entry, mut answer) in with_receipt {
+    let of_journals = made.as_ref().ok().map(|receipts| JournalReceipts::new(receipts, &closed));
+    for (entry, mut answer, appended) in with_receipt {
+        if let (Some(appended), Some(request)) = (appended, &entry.request.append) {
+            // Without a receipt, the caller reads what it needs.
+            let receipt = of_journals.as_ref().and_then(|made| made.receipt(request, &appended));
+            answer.receipt = receipt.unwrap_or_default();
+            entry.answer(Ok(Committed { response: answer, first_jsn: Some(appended.first_jsn) }));
+            continue;
+        }
         match made.as_ref().map_err(Clone::clone).and_then(|receipts| receipts.receipt(answer.journal_index)) {
             Ok(receipt) => answer.receipt = receipt,
             Err(error) => {
@@ -222,14 +234,6 @@ async fn answer_committed(
             }
         }
         entry.answer(Ok(answer.into()));
-    }
-}
-
-/// The number of the first journal of an append, by its entry in the version's journal.
-fn first_jsn(entry: &[u8]) -> u64 {
-    match journal::Entry::decode(entry) {
-        Ok(journal::Entry::Append(append)) => append.first_jsn,
-        _ => unreachable!("the entries of a version are those of its requests, in their order"),
     }
 }
 

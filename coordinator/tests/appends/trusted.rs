@@ -1,7 +1,11 @@
 //! Trusted anchors: the hashes of a list, and journals below them.
 
+use coppice_proto::convert;
 use coppice_types::{Digest, Reason};
-use coppice_verify::ledgers::{Leaf, TrustedAnchor, path_len};
+use coppice_verify::{
+    hash::sha256,
+    ledgers::{Leaf, TrustedAnchor, path_len},
+};
 
 use super::{
     Channel, Claim, LedgerClient, PROVEN, Place, Subject, append, check, data, found, founding, key, named, reason, v1,
@@ -42,9 +46,17 @@ async fn a_journal_below_an_anchor_is_proven_by_at_most_8_hashes_whatever_came_s
         let mut anchors = vec![empty];
         for (number, items) in [(1, 14), (2, 6), (3, 260), (4, 300)] {
             let last = anchors.last().expect("one").clone();
-            let items = (0..items).map(|_| data(&[], "flour")).collect();
+            let items: Vec<_> = (0..items).map(|_| data(&[], "flour")).collect();
+            let count = items.len() as u64;
             let request = place.signed("mill", (0, number)).sign(&key("mill"), items);
-            append(client, &request).await.expect("it holds");
+            let done = append(client, &request).await.expect("it holds");
+            // Whichever tiles the request fills, its receipt is of the version that applied it.
+            check(&world, &done.receipt, Subject::Request(sha256(&request.signed)), |claim| {
+                let Claim::Journals(claim) = claim else { panic!("it shows journals") };
+                assert_eq!(claim.header.stamp, convert::from_stamp(done.stamp.expect("a stamp")));
+                let shown = claim.journals.iter().map(|journal| journal.leaf.jsn);
+                assert!(shown.eq(done.first_jsn..done.first_jsn + count) && claim.size == done.first_jsn + count);
+            });
             let request = v1::GetLedgerHashesRequest {
                 ledger: named(ledger),
                 from_block: last.blocks(),

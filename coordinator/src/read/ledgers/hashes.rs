@@ -87,6 +87,27 @@ fn paths<E>(
     Ok(Paths { leaves, known })
 }
 
+/// The inclusion paths of journals in a list with this edge, where only the tiles that are `written`
+/// are known. `None` if others are needed.
+pub(super) fn paths_at_edge(
+    (ledger, edge): (LedgerId, &Edge),
+    written: &BTreeMap<Vec<u8>, Bytes>,
+    jsns: &[u64],
+) -> Option<Vec<Vec<Digest>>> {
+    let mut tiles = BTreeMap::new();
+    let found = paths(edge.size(), jsns, None, |level, index| {
+        let (level, first, _) = row(level, index);
+        if let Some((level, index)) = full_tile(edge, level, first) {
+            let tile = written.get(&tile_key(ledger, level, index)).ok_or(())?;
+            tiles.insert((level, index), tile.clone());
+        }
+        Ok::<_, ()>(Digest::default())
+    });
+    found.ok()?;
+    let hashes = Hashes { edge, tiles };
+    paths(edge.size(), jsns, None, |level, index| hashes.complete(level, index)).ok().map(|paths| paths.leaves)
+}
+
 impl Reads {
     /// The inclusion paths of these journals in a ledger's list, and the consistency path from a
     /// known size.

@@ -335,13 +335,14 @@ impl Sequencer {
         &mut self,
         plan: &Plan,
         prepared: Prepared,
-        draft: Draft,
+        mut draft: Draft,
         (began, trace): (Instant, Trace),
     ) -> Result<Progress, Exit> {
         // On an error the batches are still in the queue, where the next leader judges them again.
         self.settle_in_flight().await?;
         self.drop_stages("another commit");
         let overlay = draft.overlay.clone();
+        let ledgers = (std::mem::take(&mut draft.appended), std::mem::take(&mut draft.closed));
         let (entries, held) = self.remove(draft);
         for entry in &entries {
             self.resources.metrics.took(Phase::Queue, began.saturating_duration_since(entry.came));
@@ -350,7 +351,7 @@ impl Sequencer {
         for (shard, shape) in prepared.shapes {
             self.links.set_shape(shard, shape, commit.tail.leaves.state(shard));
         }
-        let deciding = Deciding { commit, batches: plan.batches.clone(), entries, held, trace };
+        let deciding = Deciding { commit, batches: plan.batches.clone(), entries, ledgers, held, trace };
         let (log, metrics) = (self.resources.log.clone(), self.resources.metrics.clone());
         self.head.start(deciding.start(log, metrics, self.head.term(), overlay));
         Ok(Progress::Made)

@@ -198,7 +198,9 @@ impl Sequencer {
         self.abort_stages(lost);
         let trace = trace::version(std::iter::once(&entry.trace), stage.plan.stamp);
         let batches = stage.plan.batches;
-        let deciding = Deciding { commit, batches, entries: vec![entry], held: Vec::new(), trace };
+        // Requests of members are not staged.
+        let ledgers = (Vec::new(), Vec::new());
+        let deciding = Deciding { commit, batches, entries: vec![entry], ledgers, held: Vec::new(), trace };
         self.head.start(deciding.start(log, self.resources.metrics.clone(), self.head.term(), stage.overlay));
     }
 
