@@ -69,6 +69,7 @@ pub(crate) struct Fake {
     pub get: Unary<v1::GetRequest, v1::GetResponse>,
     pub batch_get: Unary<v1::BatchGetRequest, v1::BatchGetResponse>,
     pub range: Flow<v1::RangeRequest, v1::RangeResponse>,
+    pub head: Unary<v1::HeadRequest, v1::HeadResponse>,
     pub get_header: Unary<v1::GetHeaderRequest, v1::GetHeaderResponse>,
     pub watch_heads: Flow<v1::WatchHeadsRequest, v1::WatchHeadsResponse>,
     pub get_checkpoint: Unary<v1::GetCheckpointRequest, v1::GetCheckpointResponse>,
@@ -144,6 +145,10 @@ impl v1::ledger_server::Ledger for Fake {
         self.range.answer(request)
     }
 
+    async fn head(&self, request: Request<v1::HeadRequest>) -> Answer<v1::HeadResponse> {
+        self.head.answer(request)
+    }
+
     async fn get_header(&self, request: Request<v1::GetHeaderRequest>) -> Answer<v1::GetHeaderResponse> {
         self.get_header.answer(request)
     }
@@ -216,7 +221,6 @@ impl v1::ledger_server::Ledger for Fake {
         discard: v1::DiscardRequest => v1::DiscardResponse;
         history: v1::HistoryRequest => Many<v1::HistoryResponse>;
         diff: v1::DiffRequest => Many<v1::DiffResponse>;
-        head: v1::HeadRequest => v1::HeadResponse;
         prune: v1::PruneRequest => v1::AdminResponse;
         rollback: v1::RollbackRequest => v1::AdminResponse;
         rotate_key: v1::RotateKeyRequest => v1::AdminResponse;

@@ -52,6 +52,7 @@ mod options;
 mod routes;
 mod rules;
 mod session;
+pub mod state;
 mod stream;
 mod times;
 mod tls;
