@@ -62,7 +62,7 @@ fn a_range_comes_in_pages_of_bounded_number_and_bytes_and_proves_itself_at_its_e
     let end: Vec<_> = rest.records.iter().rev().map(|record| &record.key).collect();
     assert!(last.records.iter().map(|record| &record.key).take(10).eq(end) && more(&last).is_none());
     let few = page(&talk, &first, back(Some(3), 0, false)).expect("it is here");
-    assert!(few.records.iter().map(|record| record.key.to_vec()).eq([2, 1, 0].map(|at| Vec::from(key(at)))));
+    assert!(few.records.iter().map(|record| record.key.to_vec()).eq([2, 1, 0].map(key)));
     assert_eq!(more(&few), Some(false));
     assert_eq!(page(&talk, &first, back(None, 0, true)).expect_err("no proof"), Reason::InvalidArgument);
     let large = page(&talk, &second, range(0, 0, false)).expect("it is here");
