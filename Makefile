@@ -33,7 +33,7 @@ help:
 	@echo "make bench-ledger  ledgers of members beside plain batches and immudb; QUICK=1 takes some 2 minutes"
 	@echo "make bench-purge  a ledger of JOURNALS=1000000 is purged but for 1,000 of them: time, memory and disk of each step"
 	@echo "make bench-structures  the engine's forest beside other authenticated structures; QUICK=1 takes less than 2 minutes, DATA=DIR has the real data"
-	@echo "make benchmarks-page  docs/benchmarks.md from the reports of these three; PAGE_FLAGS are those of loadtest/page.py"
+	@echo "make benchmarks-page  docs/benchmarks.md from the reports of these; PAGE_FLAGS are those of loadtest/page.py"
 	@echo "make crds     the custom resource definitions of the chart, from the operator's types"
 	@echo "make charts   lint the charts, and compare what they render with charts/golden; BLESS=1 replaces that"
 	@echo "make sim      a whole cluster under faults from SEED=n; SEEDS=k runs so many seeds, one prints its trace"
@@ -149,7 +149,7 @@ bench-ledger: release
 bench-purge: release
 	python3 loadtest/bench_ledger.py --purge $(or $(JOURNALS),1000000)
 
-# The reports of `make bench`, `make bench-cluster` and `make bench-structures` must be in `target/`.
+# The reports of all five benchmarks must be in `target/`.
 .PHONY: benchmarks-page
 benchmarks-page:
 	python3 loadtest/page.py $(PAGE_FLAGS)

@@ -125,7 +125,8 @@ class Bench:
 
     def purge(self):
         """A ledger is filled and purged but for some journals; what each step takes, and the disk
-        before and after."""
+        before and after. The report is `purge.md` in the directory."""
+        self.directory.mkdir(parents=True, exist_ok=True)
         system = Coppice(self.fresh("purge"), self.options.binaries, 1, shards=2, ledgers=True)
         self.say(f"a purge of {self.options.purge:,} journals")
         settle_disk()
@@ -152,7 +153,9 @@ class Bench:
         lines = ["| step | seconds | memory, MiB | disk, MiB |", "| --- | --- | --- | --- |"]
         lines += [f"| {step} | {seconds:,.1f} | {memory / (1 << 20):,.0f} | {disk / (1 << 20):,.0f} |"
                   for step, seconds, memory, disk in rows]
-        return "\n".join(lines) + "\n"
+        text = "\n".join(["# A purge", "", *lines]) + "\n"
+        (self.directory / "purge.md").write_text(text)
+        return text
 
     def settle(self, system):
         """Waits until the servers have given back what they will: the disk stays for 15 s."""
@@ -231,9 +234,9 @@ def resident(system):
 
 
 def readable(rows):
-    lines = ["| what | median | goal | met | servers' CPU each |", "| --- | --- | --- | --- | --- |"]
+    lines = ["# Ledgers of members", "", "| what | median | goal | met | servers' CPU each |", "| --- | --- | --- | --- | --- |"]
     for row in rows:
-        met = {None: "", True: "yes", False: "NO"}[row["met"]]
+        met = {None: "", True: "yes", False: "**no**"}[row["met"]]
         goal = "" if row["goal"] is None else f"{row['goal']:,} {row['unit']}"
         lines.append(f"| {row['what']} | {row['median']:,.1f} {row['unit']} | {goal} | {met} | {row['cpu_us']:.0f} us |")
     return "\n".join(lines) + "\n"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""`make benchmarks-page`: writes docs/benchmarks.md from the reports of the three benchmarks.
+"""`make benchmarks-page`: writes docs/benchmarks.md from the reports of the benchmarks.
 
-The reports are the Markdown files that `make bench`, `make bench-cluster` and `make
-bench-structures` write. The page shows some of their tables and pictures. The text around them
+The reports are the Markdown files that `make bench`, `make bench-cluster`, `make bench-structures`,
+`make bench-ledger` and `make bench-purge` write. The page shows some of their tables and pictures. The text around them
 comes from the notes in `loadtest/benchmarks/`. Notes begin with an introduction. A `## TITLE` in
 the notes puts text below the page's section of that title, or adds a section. Everything is checked
 before anything is written: a report, table or picture that is missing leaves the page as it was.
@@ -39,6 +39,7 @@ TITLES = {
     "engine": "The engine compared with other engines",
     "cluster": "Clusters compared with other systems",
     "structures": "The forest compared with other structures",
+    "ledgers": "Ledgers of members",
 }
 
 HEAD = """# Benchmarks
@@ -297,6 +298,17 @@ def structures(report):
     return part(TITLES["structures"], notes("structures"), conditions, shown), {}, "", None
 
 
+def ledgers(report):
+    rates = report.table(TITLES["ledgers"], "what")
+    purge = Report(report.path.with_name("purge.md"), "`make bench-purge`")
+    steps = purge.table("A purge", "step")
+    text = part(TITLES["ledgers"], notes("ledgers"), "", {
+        "Rates, with goals": grid(rates.head, rates.rows),
+        "A purge of a million journals": grid(steps.head, steps.rows),
+    })
+    return text, {}, verdicts([[row[0], row[3]] for row in rates.rows if row[2]]), None
+
+
 def when(path):
     return datetime.date.fromtimestamp(path.stat().st_mtime).isoformat()
 
@@ -324,6 +336,7 @@ def page(options):
         ("engine", "make bench", options.engine, options.engine_measured, engine),
         ("cluster", "make bench-cluster", options.cluster, options.cluster_measured, cluster),
         ("structures", "make bench-structures", options.structures, options.structures_measured, structures),
+        ("ledgers", "make bench-ledger", options.ledgers, options.ledgers_measured, ledgers),
     ):
         if name in options.keep:
             text, more, row = kept(TITLES[name], options.docs)
@@ -361,12 +374,13 @@ def parse(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, path in (("engine", target / "bench" / "bench-report.md"),
                        ("cluster", target / "bench-cluster" / "report.md"),
-                       ("structures", target / "bench-structures" / "structures.md")):
+                       ("structures", target / "bench-structures" / "structures.md"),
+                       ("ledgers", target / "bench-ledger" / "report.md")):
         parser.add_argument(f"--{name}", type=pathlib.Path, default=path, metavar="FILE", help="the report (%(default)s)")
         parser.add_argument(f"--{name}-measured", metavar='"REVISION, DATE"',
                             help="default: the report's revision or else the checked out one, and the day of the file")
     parser.add_argument("--keep", action="append", default=[], choices=TITLES, metavar="PART",
-                        help="leave this part as the page has it: engine, cluster or structures; may be repeated")
+                        help="leave this part as the page has it: engine, cluster, structures or ledgers; may be repeated")
     parser.add_argument("--docs", type=pathlib.Path, default=ROOT / "docs", metavar="DIR")
     return parser.parse_args(arguments)
 

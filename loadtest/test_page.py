@@ -89,6 +89,23 @@ def cluster():
     return bench.readable({"conditions": {"cores": 2}, "ceiling": CEILING, "cells": cells, "goals": goals})
 
 
+# As `bench_ledger.py` writes them.
+LEDGERS = """# Ledgers of members
+
+| what | median | goal | met | servers' CPU each |
+| --- | --- | --- | --- | --- |
+| plain batches | 6,191.0 records/s |  |  | 163 us |
+| append | 3,158.0 journals/s | 3,000 journals/s | yes | 435 us |
+| get | 1,400.0 journals/s | 1,500 journals/s | **no** | 900 us |
+"""
+PURGE = """# A purge
+
+| step | seconds | memory, MiB | disk, MiB |
+| --- | --- | --- | --- |
+| settled | 15.0 | 100 | 1,234 |
+"""
+
+
 class Page(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
@@ -96,9 +113,10 @@ class Page(unittest.TestCase):
         self.root = pathlib.Path(directory.name)
         (self.root / "benchmarks").mkdir()
         self.files = {"engine": self.root / "bench-report.md", "cluster": self.root / "report.md",
-                      "structures": self.root / "structures.md"}
-        for name, text in (("engine", ENGINE), ("cluster", cluster()), ("structures", STRUCTURES)):
+                      "structures": self.root / "structures.md", "ledgers": self.root / "ledgers.md"}
+        for name, text in (("engine", ENGINE), ("cluster", cluster()), ("structures", STRUCTURES), ("ledgers", LEDGERS)):
             self.files[name].write_text(text)
+        (self.root / "purge.md").write_text(PURGE)
         for path in (*(f"benchmarks/{name}" for name in page.ENGINE_PICTURES), *page.CLUSTER_PICTURES):
             (self.root / f"{path}.svg").write_text(f"<svg>{path}</svg>")
         self.docs = self.root / "docs"
@@ -121,7 +139,9 @@ class Page(unittest.TestCase):
                      f"| linearizable reads |  | 9,000/s; 1.00 / 2.00 ms; {cpu} |",
                      "### What an answer stands for", "| etcd | a put; larger batches",
                      "| TPBF (the engine) | 9.12 | 4.46 | 16038 | 1024 B |",
-                     "| POS-tree | 0.001 / 0.010 | 0.026 / 0.124 |", "**Not measured:** the EIPs history."):
+                     "| POS-tree | 0.001 / 0.010 | 0.026 / 0.124 |", "**Not measured:** the EIPs history.",
+                     "| append | 3,158.0 journals/s | 3,000 journals/s | yes | 435 us |", "| settled | 15.0 | 100 | 1,234 |",
+                     "| [Ledgers of members](#ledgers-of-members) | `make bench-ledger` |"):
             self.assertIn(part, text)
         for part in ("a batch, p50", "one shard touched", "What `make bench` measured"):
             self.assertNotIn(part, text)
@@ -159,6 +179,7 @@ class Page(unittest.TestCase):
         for path, find, make in ((self.files["engine"], None, "make bench`"), (self.files["cluster"], None, "make bench-cluster`"),
                                  (self.files["structures"], None, "make bench-structures`"),
                                  (self.files["structures"], "Zipf 0", "make bench-structures`"),
+                                 (self.root / "purge.md", None, "make bench-purge`"),
                                  (self.files["cluster"], "| goal |", "make bench-cluster`"), (picture, None, "make bench`")):
             kept = path.read_text()
             if find:
