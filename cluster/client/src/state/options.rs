@@ -31,7 +31,6 @@ impl Level {
     /// Whether a read that was believed is repeated with a proof.
     pub(super) fn picks(self) -> bool {
         // The ledger must not foresee it.
-        #[expect(clippy::cast_precision_loss, reason = "a chance needs few digits")]
         let chance = random() as f64 / u64::MAX as f64;
         matches!(self, Self::Sample(part) if chance < part)
     }

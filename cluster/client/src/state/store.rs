@@ -154,7 +154,6 @@ impl Store {
 
     /// The value of a key in a version; `None` if it is unknown. The stamp must certainly name a
     /// version: the lineage knows it, or the ledger has confirmed it (see [`Lineage::confirms`]).
-    #[expect(clippy::option_option, reason = "an unknown value is not an absent one")]
     pub(super) fn get(&mut self, key: &[u8], at: Place, confirmed: u64) -> Option<Option<Bytes>> {
         let index = *self.places.get(key)?;
         let certain = self.line.names(at.stamp) || self.line.confirms(at.stamp, confirmed);

@@ -120,7 +120,6 @@ impl View {
     }
 
     /// Reads a key without a call of the ledger; `None` if its value is unknown.
-    #[expect(clippy::option_option, reason = "an unknown value is not an absent one")]
     async fn look(&self, key: &[u8]) -> Result<Option<Option<Bytes>>, Error> {
         let mut found = None;
         let mut next = self.staged.as_ref();

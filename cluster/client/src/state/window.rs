@@ -44,8 +44,9 @@ impl Window {
 
     /// Drops the versions above a base.
     pub(super) fn roll_back(&mut self, base: u64) {
-        while let Some(newest) = self.versions.pop_back_if(|newest| newest.version > base) {
+        while let Some(newest) = self.versions.back().filter(|newest| newest.version > base) {
             self.keys -= newest.keys.len();
+            self.versions.pop_back();
         }
         self.floor = self.floor.min(base);
     }

@@ -9,8 +9,10 @@ use super::{
     world::words,
 };
 
+type Changes = &'static [(&'static str, Option<&'static str>)];
+
 /// The header of a version with these writes, and with these changes on the stream.
-fn headed(changes: &[(&'static str, Option<&'static str>)]) -> Headed {
+fn headed(changes: Changes) -> Headed {
     let model = Model::new();
     model.lock().commit(&words([("a", Some("1")), ("b", None), ("c", Some(""))]));
     let headed = model.lock().log[1].clone();
@@ -25,7 +27,7 @@ fn headed(changes: &[(&'static str, Option<&'static str>)]) -> Headed {
 
 #[test]
 fn changes_are_those_of_the_journal() {
-    let cases: [(&str, &[(&'static str, Option<&'static str>)], &str); 7] = [
+    let cases: [(&str, Changes, &str); 7] = [
         ("as they are", &[("a", Some("1")), ("b", None), ("c", Some(""))], ""),
         ("without a deletion", &[("a", Some("1")), ("c", Some(""))], ""),
         ("one left out", &[("b", None), ("c", Some(""))], "writes `a`, and the ledger shows no value"),

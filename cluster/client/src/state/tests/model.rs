@@ -57,8 +57,9 @@ pub(super) struct State {
     pub shown: usize,
     /// Whether the connection is broken.
     pub cut: bool,
-    /// Number of open streams.
+    /// Number of open streams, and of those that wait for the next header.
     pub streams: usize,
+    pub waiting: usize,
     pub gates: HashMap<String, Arc<Gate>>,
     /// Number of reads that meet a coordinator which does not know the version yet.
     pub behind: u32,
@@ -258,6 +259,7 @@ impl Model {
             shown: 1,
             cut: false,
             streams: 0,
+            waiting: 0,
             gates: HashMap::new(),
             behind: 0,
             old_heads: 0,
@@ -336,7 +338,7 @@ impl Ledger for Model {
     async fn watch(&self, from: u64, shows: Shows) -> Result<Box<dyn Heads>, Error> {
         let next = usize::try_from(from).expect("a small log");
         self.lock().streams += 1;
-        Ok(Box::new(Showing { model: self.clone(), next, shows, moved: self.moved.subscribe() }))
+        Ok(Box::new(Showing { model: self.clone(), next, shows, moved: self.moved.subscribe(), waits: false }))
     }
 }
 
@@ -346,11 +348,15 @@ struct Showing {
     next: usize,
     shows: Shows,
     moved: watch::Receiver<()>,
+    /// Whether it waits for the next header.
+    waits: bool,
 }
 
 impl Drop for Showing {
     fn drop(&mut self) {
-        self.model.lock().streams -= 1;
+        let mut state = self.model.lock();
+        state.streams -= 1;
+        state.waiting -= usize::from(self.waits);
     }
 }
 
@@ -360,6 +366,7 @@ impl Heads for Showing {
         loop {
             {
                 let mut state = self.model.lock();
+                state.waiting -= usize::from(std::mem::take(&mut self.waits));
                 if state.cut {
                     return Err(broken());
                 }
@@ -367,6 +374,8 @@ impl Heads for Showing {
                     self.next += 1;
                     return state.see(self.next - 1, self.shows).map(Some);
                 }
+                state.waiting += 1;
+                self.waits = true;
             }
             self.moved.changed().await.expect("the model lives");
         }

@@ -11,7 +11,7 @@ use tokio::{
 
 use super::{
     super::{Cache, Options, View, error::Error, shared::Shared},
-    model::{Gate, Model, Words},
+    model::{Gate, Model, State, Words},
 };
 
 /// The values of a version.
@@ -109,17 +109,24 @@ impl World {
             return self.settle().await;
         }
         // The cache has to notice before anything else happens.
-        let noticed = async {
-            while self.model.lock().streams > 0 {
+        self.until(|state| state.streams == 0).await;
+        Ok(())
+    }
+
+    /// Waits for a condition of the model that nothing announces.
+    async fn until(&self, met: impl Fn(&State) -> bool) {
+        let met = async {
+            while !met(&self.model.lock()) {
                 sleep(Duration::from_millis(1)).await;
             }
         };
-        timeout(Duration::from_secs(60), noticed).await.expect("the stream ends");
-        Ok(())
+        timeout(Duration::from_secs(60), met).await.expect("the condition comes");
     }
 
     /// Begins a read that the model answers now. The answer comes later.
     pub(super) async fn hold(&self, view: &View, key: &str) -> Slow {
+        // No sample of the follower may be taken for the read.
+        self.until(|state| state.waiting == state.streams).await;
         let gate = Arc::<Gate>::default();
         self.model.lock().gates.insert(key.to_owned(), gate.clone());
         let (reader, wanted) = (view.clone(), key.to_owned());
