@@ -352,14 +352,14 @@ func (s *State) At(ctx context.Context, root common.Hash) (*View, error) {
 		return nil, err
 	}
 	if root == types.EmptyRootHash {
-		return &View{state: s}, nil
+		return &View{keys: s.keys}, nil
 	}
 	found, err := s.find(ctx, root)
 	if err != nil {
 		return nil, err
 	}
 	// A proof at head has shown that the version stands.
-	return &View{state: s, view: s.cache.AtProven(found.Stamp)}, nil
+	return &View{keys: s.keys, view: s.cache.AtProven(found.Stamp)}, nil
 }
 
 // Stats counts reads that the cache could answer, and those that it could not.

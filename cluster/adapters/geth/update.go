@@ -99,10 +99,15 @@ func (k keys) code(hash common.Hash) []byte          { return k.key(kindCode, ha
 
 // values are the records that an update leaves: nil for one that it deletes.
 func (u *Update) values(k keys) map[string][]byte {
-	values := map[string][]byte{
-		string(k.head()):       encodeBlock(u.Number, u.Root),
-		string(k.root(u.Root)): encodeBlock(u.Number, u.Parent),
-	}
+	values := u.changes(k)
+	values[string(k.head())] = encodeBlock(u.Number, u.Root)
+	values[string(k.root(u.Root))] = encodeBlock(u.Number, u.Parent)
+	return values
+}
+
+// changes are the records of accounts, slots and codes that an update leaves.
+func (u *Update) changes(k keys) map[string][]byte {
+	values := make(map[string][]byte, len(u.Accounts)+len(u.Codes)+2)
 	for address, account := range u.Accounts {
 		var value []byte
 		if account != nil {

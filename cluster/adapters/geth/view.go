@@ -15,7 +15,7 @@ import (
 
 // View is the state of one root. It is a state.Reader, and may be read from several goroutines.
 type View struct {
-	state *State
+	keys keys
 	// view is nil for the state before the first block.
 	view *cached.View
 }
@@ -44,7 +44,7 @@ func (v *View) value(key []byte) ([]byte, error) {
 
 // Account reads an account: nil if there is none.
 func (v *View) Account(address common.Address) (*types.StateAccount, error) {
-	value, err := v.value(v.state.keys.account(crypto.Keccak256Hash(address[:])))
+	value, err := v.value(v.keys.account(crypto.Keccak256Hash(address[:])))
 	if err != nil || value == nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (v *View) Account(address common.Address) (*types.StateAccount, error) {
 
 // Storage reads a slot: zero if it is empty.
 func (v *View) Storage(address common.Address, slot common.Hash) (common.Hash, error) {
-	key := v.state.keys.slot(crypto.Keccak256Hash(address[:]), crypto.Keccak256Hash(slot[:]))
+	key := v.keys.slot(crypto.Keccak256Hash(address[:]), crypto.Keccak256Hash(slot[:]))
 	value, err := v.value(key)
 	if err == nil && len(value) > common.HashLength {
 		err = fmt.Errorf("geth: a slot of %s has %d bytes", address, len(value))
@@ -70,7 +70,7 @@ func (v *View) Code(_ common.Address, hash common.Hash) []byte {
 	if hash == types.EmptyCodeHash {
 		return nil
 	}
-	code, err := v.value(v.state.keys.code(hash))
+	code, err := v.value(v.keys.code(hash))
 	if err != nil || crypto.Keccak256Hash(code) != hash {
 		return nil
 	}
@@ -118,9 +118,9 @@ func (v *View) Prefetch(ctx context.Context, accesses map[common.Address][]commo
 	var keys [][]byte
 	for address, slots := range accesses {
 		hash := crypto.Keccak256Hash(address[:])
-		keys = append(keys, v.state.keys.account(hash))
+		keys = append(keys, v.keys.account(hash))
 		for _, slot := range slots {
-			keys = append(keys, v.state.keys.slot(hash, crypto.Keccak256Hash(slot[:])))
+			keys = append(keys, v.keys.slot(hash, crypto.Keccak256Hash(slot[:])))
 		}
 	}
 	return v.view.Prefetch(ctx, keys)
