@@ -123,8 +123,8 @@ impl Cache {
         follow::follow(&self.shared).await
     }
 
-    /// Drops everything, and begins at a version: the head, as the only writer found it. Older views
-    /// read through from then on.
+    /// Drops everything, and begins at a version: the head, as the only writer found it. Older
+    /// views read through from then on.
     pub fn begin(&self, head: Stamp) {
         self.shared.status().evidence = None;
         count(&self.shared.counts.drops, 1);
@@ -144,7 +144,8 @@ impl Cache {
         self.shared.commit(at, Some(writes), gaps, &[])
     }
 
-    /// Takes a rollback that this program has ordered. `head` is its base, in the epoch that begins.
+    /// Takes a rollback that this program has ordered. `head` is its base, in the epoch that
+    /// begins.
     pub fn rolled_back(&self, head: Stamp) {
         self.shared.roll_back(head);
     }
@@ -202,8 +203,8 @@ impl Cache {
         View::new(self.shared.clone(), stamp)
     }
 
-    /// A view of a version that the caller knows to stand: for instance that of the last change of a
-    /// record that was read at head.
+    /// A view of a version that the caller knows to stand: for instance that of the last change of
+    /// a record that was read at head.
     #[must_use]
     pub fn at_proven(&self, stamp: Stamp) -> View {
         let view = self.at(stamp);

@@ -10,8 +10,8 @@ use coppice_verify::{
 
 use super::{ledger::Headed, options::Level, store::Writes};
 
-/// What a commit on the stream wrote, or `None` if that is unknown. With [`Level::Proofs`], the whole
-/// journal shows the keys, and each value has the hash in it.
+/// What a commit on the stream wrote, or `None` if that is unknown. With [`Level::Proofs`], the
+/// whole journal shows the keys, and each value has the hash in it.
 ///
 /// # Errors
 /// Names the contradiction between the version, its journal and its changes.

@@ -72,8 +72,8 @@ impl From<Evidence> for Error {
     }
 }
 
-/// Shows that the ledger, or a coordinator of it, contradicts itself or its signature. Keep it: only
-/// a holder of the ledger's keys can have made what is signed in it.
+/// Shows that the ledger, or a coordinator of it, contradicts itself or its signature. Keep it:
+/// only a holder of the ledger's keys can have made what is signed in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Evidence {

@@ -121,7 +121,8 @@ impl Flights {
         (flight, new)
     }
 
-    /// The calls that have these keys, and those of them that the caller must send. The keys ascend.
+    /// The calls that have these keys, and those of them that the caller must send. The keys
+    /// ascend.
     pub(super) fn divide(&self, at: Stamp, keys: Vec<Bytes>) -> (Vec<Arc<Flight>>, Vec<Arc<Flight>>) {
         let mut lanes = self.lanes();
         let lane = lanes.entry(at).or_default();
@@ -146,8 +147,8 @@ impl Flights {
         (awaited, parts)
     }
 
-    /// Waits for others to join a call if another one of the version is under way: until that lands,
-    /// this one is full, or a short time is over.
+    /// Waits for others to join a call if another one of the version is under way: until that
+    /// lands, this one is full, or a short time is over.
     pub(super) async fn gather(&self, at: Stamp, flight: &Arc<Flight>) {
         let busy =
             self.lanes().get(&at).filter(|lane| lane.airborne > 0).map(|lane| lane.landed.clone().notified_owned());

@@ -46,8 +46,8 @@ pub(super) struct Follower {
     shared: Arc<Shared>,
     /// The newest entry that was applied.
     last: Option<Entry>,
-    /// The entries behind it that no checkpoint covers yet, or that lie before the newest entry under
-    /// it.
+    /// The entries behind it that no checkpoint covers yet, or that lie before the newest entry
+    /// under it.
     queue: Vec<Entry>,
     /// Memory for the writes of the queue.
     bytes: usize,
@@ -206,8 +206,8 @@ impl Follower {
     }
 
     /// Demands a checkpoint that covers the queue. The newest header under it is one of the stream,
-    /// in the queue or still to come, and has the same hash there. That hash names all headers before
-    /// it, so they are applied then.
+    /// in the queue or still to come, and has the same hash there. That hash names all headers
+    /// before it, so they are applied then.
     async fn prove(&mut self) -> Result<(), Error> {
         let Some(newest) = self.queue.last() else { return Ok(()) };
         let sequence = newest.header.sequence.0;

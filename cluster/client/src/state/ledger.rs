@@ -26,8 +26,8 @@ pub(super) struct Grown {
     /// Number of entries in the log.
     pub size: u64,
     pub root: Digest,
-    /// Hash of the newest entry. Each header names the hash of the one before, so a chain of headers
-    /// that ends in this hash is the ledger's log.
+    /// Hash of the newest entry. Each header names the hash of the one before, so a chain of
+    /// headers that ends in this hash is the ledger's log.
     pub newest: Digest,
     /// The proof file that shows the growth.
     pub proof: Bytes,
@@ -77,8 +77,8 @@ pub(super) struct Journal {
 pub(super) trait Ledger: Send + Sync {
     async fn head(&self) -> Result<Head, Error>;
 
-    /// The newest checkpoint, with a proof that it extends the known one. [`Error::Evidence`] if the
-    /// ledger proves that it does not.
+    /// The newest checkpoint, with a proof that it extends the known one. [`Error::Evidence`] if
+    /// the ledger proves that it does not.
     async fn grown(&self, known: Option<&Grown>) -> Result<Grown, Error>;
 
     async fn batch_get(&self, keys: &[Bytes], at: Stamp, proven: bool) -> Result<Got, Error>;

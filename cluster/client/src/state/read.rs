@@ -110,8 +110,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Asks the ledger for keys of a version. A coordinator that does not know a version yet, although
-    /// the stream has shown it, is asked again for a while.
+    /// Asks the ledger for keys of a version. A coordinator that does not know a version yet,
+    /// although the stream has shown it, is asked again for a while.
     pub(super) async fn read(&self, at: Stamp, keys: &[Bytes], proven: bool) -> Result<Got, Error> {
         let mut tries = 0;
         loop {

@@ -149,8 +149,8 @@ impl Shared {
         }
     }
 
-    /// Waits a short time for a version that the stream has not reached. Returns whether that was in
-    /// vain.
+    /// Waits a short time for a version that the stream has not reached. Returns whether that was
+    /// in vain.
     pub(super) async fn wait_for(&self, at: Stamp) -> bool {
         let is_above = || self.store().line().is_above(at);
         if !is_above() {

@@ -1,4 +1,5 @@
-//! A ledger in memory, with true journals. Its headers are chained by hashes, but nothing is signed.
+//! A ledger in memory, with true journals. Its headers are chained by hashes, but nothing is
+//! signed.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

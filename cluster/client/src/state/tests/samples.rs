@@ -32,7 +32,8 @@ async fn lie_on_stream() -> u32 {
         match world.show().await {
             Err(Error::Evidence(_)) => return versions,
             Err(error) => panic!("{error}"),
-            // The versions behind it write a key that is cached already, so that their number stays.
+            // The versions behind it write a key that is cached already, so that their number
+            // stays.
             Ok(()) => world.write(&words([("k1", Some(&versions.to_string()))])),
         };
     }
