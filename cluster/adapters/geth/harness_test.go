@@ -20,11 +20,21 @@ import (
 // binVariable names the `coppice` command; by default it is the repository's debug build.
 const binVariable = "COPPICE_BIN"
 
+// endpointsVariable and keyVariable name a ledger that runs, by its coordinators (with commas) and
+// its key. Tests then use it where they would start one.
+const (
+	endpointsVariable = "COPPICE_STATE_ENDPOINTS"
+	keyVariable       = "COPPICE_STATE_KEY"
+)
+
 const testPatience = 120 * time.Second
 
 // startLedger runs a `coppice dev` until the test ends, and gives a verifying client of it.
 func startLedger(t testing.TB) *coppice.Client {
 	t.Helper()
+	if endpoints := os.Getenv(endpointsVariable); endpoints != "" {
+		return dial(t, os.Getenv(keyVariable), strings.Split(endpoints, ",")...)
+	}
 	directory := t.TempDir()
 	endpoint, _ := startProcess(t, directory, "127.0.0.1:0")
 	return connect(t, directory, endpoint)
@@ -95,11 +105,21 @@ func connect(t testing.TB, directory, endpoint string) *coppice.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := verify.ParseVKey(strings.TrimSpace(string(text)))
+	return dial(t, string(text), endpoint)
+}
+
+// dial gives a verifying client. It waits long for a leader if there are several coordinators.
+func dial(t testing.TB, vkey string, endpoints ...string) *coppice.Client {
+	t.Helper()
+	key, err := verify.ParseVKey(strings.TrimSpace(vkey))
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := coppice.New(coppice.Options{Endpoints: []string{endpoint}, Trust: &key})
+	options := coppice.Options{Endpoints: endpoints, Trust: &key}
+	if len(endpoints) > 1 {
+		options.Patience = testPatience / 4
+	}
+	client, err := coppice.New(options)
 	if err != nil {
 		t.Fatal(err)
 	}
