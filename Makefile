@@ -14,7 +14,7 @@ AS_IN_TESTS := --features coppice-process/as-in-tests
 CHAOS_SECONDS ?= 600
 CHAOS_SEED ?= 1
 
-.PHONY: wasm test-wasm crds charts e2e help demo test test-sha test-go test-state test-loadtest test-alerts test-k6 test-chaos test-adversaries chaos load bench bench-cluster check audit build release sim sim-bugs versions
+.PHONY: wasm test-wasm crds charts e2e help demo test test-sha test-go test-state test-state-killed test-loadtest test-alerts test-k6 test-chaos test-adversaries chaos load bench bench-cluster check audit build release sim sim-bugs versions
 
 help:
 	@echo "make demo     build, run a whole cluster on this repository's own history, show what it does"
@@ -23,7 +23,8 @@ help:
 	@echo "make test-wasm  that module in Node, Chromium, Python and Go, and that two builds of it have the same bytes"
 	@echo "make chaos    a cluster of real processes under real faults for CHAOS_SECONDS=600; the plan follows from CHAOS_SEED=1"
 	@echo "make test-go  vet, staticcheck and all tests of the SDK for Go, against a real coppice dev"
-	@echo "make test-state  go-ethereum and Hyperledger Fabric on a ledger, by the suites of both; ETHEREUM_TESTS=DIR adds go-ethereum's block tests"
+	@echo "make test-state  go-ethereum and Hyperledger Fabric on a ledger, by the suites of both; ETHEREUM_TESTS=DIR has the fixtures of go-ethereum's block tests"
+	@echo "make test-state-killed  some of these suites on three processes, while the leading coordinator is killed; KILLED_FLAGS=\"--only dbtest\" takes one"
 	@echo "make test-adversaries  a cluster of processes under attack while others go on with their work; ADVERSARY_FLAGS=\"--only silent\" takes some"
 	@echo "make load SCENARIO=payment  a load test by k6 that verifies proofs meanwhile; TARGET=dev, processes or an endpoint; docs/load-testing.md lists scenarios and parameters"
 	@echo "make dashboard  the chart's dashboard and alerts before a real Prometheus, on a cluster of processes whose nodes are killed"
@@ -61,15 +62,23 @@ test-go: build
 	cd cluster/sdk/go/tools && go vet ./... && go tool staticcheck ./...
 
 # A ledger as the state of other platforms, judged by their own suites: go-ethereum's, and Fabric's on a patched copy in target/.
-# The first build takes some minutes. ETHEREUM_TESTS names a checkout of github.com/ethereum/tests for go-ethereum's block tests.
+# The first build takes some minutes. scripts/ethereum-tests.sh finds the fixtures of go-ethereum's block tests.
 test-state: build
 	cd cluster/adapters/geth && go vet -tags fixtures ./... \
 		&& go tool -modfile=../../sdk/go/tools/go.mod staticcheck -tags fixtures ./...
-	$(if $(ETHEREUM_TESTS),,@echo "ETHEREUM_TESTS is not set: the block tests of go-ethereum are left out")
-	cd cluster/adapters/geth && go test $(if $(ETHEREUM_TESTS),-tags fixtures) ./...
+	@fixtures=$$(scripts/ethereum-tests.sh) && cd cluster/adapters/geth && if [ -n "$$fixtures" ]; then \
+		ETHEREUM_TESTS=$$fixtures go test -tags fixtures ./...; \
+	else \
+		echo "THE BLOCK TESTS OF GO-ETHEREUM WERE NOT RUN: set ETHEREUM_TESTS to a checkout of github.com/ethereum/tests"; \
+		go test ./...; \
+	fi
 	cd cluster/adapters/fabric && go vet -tags suites ./... \
 		&& go tool -modfile=../../sdk/go/tools/go.mod staticcheck -tags suites ./... \
 		&& go test -tags suites -timeout 40m ./...
+
+# The same platforms on three processes, of which the leading coordinator is killed every 5 s.
+test-state-killed: build
+	python3 loadtest/state_killed.py $(KILLED_FLAGS)
 
 # The package with the one `unsafe` of the product, calls of what is compiled for the processor's instructions for SHA: with
 # AddressSanitizer, which stable Rust has behind a switch and for a named target alone; and without the instructions.

@@ -23,6 +23,13 @@ import (
 // binVariable names the `coppice` command; by default it is the repository's debug build.
 const binVariable = "COPPICE_BIN"
 
+// endpointsVariable and keyVariable name a ledger that runs, by its coordinators (with commas) and
+// its key. Tests then use it where they would start one.
+const (
+	endpointsVariable = "COPPICE_STATE_ENDPOINTS"
+	keyVariable       = "COPPICE_STATE_KEY"
+)
+
 const testPatience = 120 * time.Second
 
 func TestMain(m *testing.M) {
@@ -31,15 +38,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// ledger is a `coppice dev` of a test.
+// ledger is a `coppice dev` of a test, or a ledger that runs and whose key is given.
 type ledger struct {
-	directory, endpoint string
-	process             *exec.Cmd
+	directory, endpoint, key string
+	process                  *exec.Cmd
 }
 
 // startLedger runs a ledger until the test ends, with a shard more than there are splits.
 func startLedger(t testing.TB, splits ...[]byte) *ledger {
 	t.Helper()
+	if endpoints := os.Getenv(endpointsVariable); endpoints != "" {
+		return &ledger{endpoint: endpoints, key: os.Getenv(keyVariable)}
+	}
 	l := &ledger{directory: t.TempDir()}
 	arguments := []string{"--replicas", "1"}
 	if len(splits) == 0 {
@@ -121,18 +131,20 @@ func (l *ledger) quick(t testing.TB, endpoint string) *coppice.Client {
 
 func (l *ledger) patient(t testing.TB, endpoint string, patience time.Duration) *coppice.Client {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(l.directory, "ledger.vkey"))
-	if err != nil {
-		t.Fatal(err)
+	text := l.key
+	if text == "" {
+		text = string(must(os.ReadFile(filepath.Join(l.directory, "ledger.vkey")))(t))
 	}
-	key, err := verify.ParseVKey(strings.TrimSpace(string(text)))
+	key, err := verify.ParseVKey(strings.TrimSpace(text))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if endpoint == "" {
 		endpoint = l.endpoint
 	}
-	options := coppice.Options{Endpoints: []string{endpoint}, Trust: &key, Patience: patience}
+	options := coppice.Options{
+		Endpoints: strings.Split(endpoint, ","), Trust: &key, Patience: patience,
+	}
 	client := must(coppice.New(options))(t)
 	t.Cleanup(func() { _ = client.Close() })
 	return client

@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,6 +60,7 @@ func checkDropped(t *testing.T, p statedb.VersionedDBProvider, channel string) {
 }
 
 func TestTheCommonTestsOfFabricPass(t *testing.T) {
+	runs := 0
 	for _, test := range suite {
 		k := keysOf("fabric/", 0, test.channel)
 		for shards, splits := range map[string][][]byte{
@@ -67,7 +69,13 @@ func TestTheCommonTestsOfFabricPass(t *testing.T) {
 			"4 shards": {k.data("ns1", "key2"), k.data("ns1", "key5"), k.data("ns2", "")},
 		} {
 			t.Run(test.name+", "+shards, func(t *testing.T) {
-				test.run(t, open(t, startLedger(t, splits...).connect(t, ""), Options{}))
+				options := Options{}
+				if os.Getenv(endpointsVariable) != "" {
+					// All tests share a ledger.
+					runs++
+					options.Prefix = fmt.Sprintf("run %d/", runs)
+				}
+				test.run(t, open(t, startLedger(t, splits...).connect(t, ""), options))
 			})
 		}
 	}
