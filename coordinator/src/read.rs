@@ -4,6 +4,7 @@ pub mod interval;
 pub mod ledgers;
 pub mod proofs;
 pub mod reads;
+pub mod receipts;
 
 mod journals;
 mod pages;

@@ -414,8 +414,8 @@ impl Client {
         Ok(self.stream(ask!(self, Repeat::Safe, range, request)?, rule))
     }
 
-    /// Reads all records of a range with their values, in the order that was asked for, and its end.
-    /// If the end says that more records follow, the request's limit cut the range short.
+    /// Reads all records of a range with their values, in the order that was asked for, and its
+    /// end. If the end says that more records follow, the request's limit cut the range short.
     ///
     /// # Errors
     /// Like [`Client::get`]. Also if the stream breaks off, or if the range has more than

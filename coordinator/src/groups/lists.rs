@@ -1,5 +1,6 @@
-//! The operation lists of the newest versions that this coordinator committed, for those that follow
-//! the log with its journals. Whoever reads them compares them with the hashes in the journal.
+//! The operation lists of the newest versions that this coordinator committed, for those that
+//! follow the log with its journals. Whoever reads them compares them with the hashes in the
+//! journal.
 
 use std::{
     collections::BTreeMap,

@@ -122,7 +122,8 @@ pub struct Witness {
     pub vkey: String,
 }
 
-/// Time stamps over the root log, by authorities that speak RFC 3161 over HTTP, and by time ledgers.
+/// Time stamps over the root log, by authorities that speak RFC 3161 over HTTP, and by time
+/// ledgers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Anchor {

@@ -11,9 +11,8 @@
 //!  verdicts    the coordinator's own verdict on a journal
 //! ```
 
-mod hashes;
+pub(super) mod hashes;
 mod journals;
-mod receipts;
 mod trusted;
 mod verdicts;
 
@@ -39,7 +38,6 @@ use super::reads::{Located, Reads, Sink, send};
 use crate::{groups::wire, plan::Refusal};
 
 pub use journals::JOURNALS_MAX;
-pub use receipts::JournalReceipts;
 
 /// Most records of an answer.
 const RECORDS_MAX: usize = 4096;

@@ -30,7 +30,7 @@ use crate::{
     groups::{root::Decision, root_log::RootLog, wire},
     metrics::{Metrics, Phase},
     plan::{Commit, Done, LogTail, Overlay, Refusal, Request},
-    read::{ledgers::JournalReceipts, proofs::Receipts},
+    read::{proofs::Receipts, receipts::JournalReceipts},
 };
 
 /// A verdict that must not be sent before the version below it is decided.

@@ -22,9 +22,9 @@ fn digests(bytes: &[u8]) -> Result<Vec<Digest>, Error> {
 }
 
 impl Client {
-    /// Moves a trusted anchor to a size that the ledger has, which a coordinator picks: head, if it is
-    /// honest. A proof shows that size, its root, and that the list has only grown since the anchor;
-    /// the hashes must give that root.
+    /// Moves a trusted anchor to a size that the ledger has, which a coordinator picks: head, if it
+    /// is honest. A proof shows that size, its root, and that the list has only grown since the
+    /// anchor; the hashes must give that root.
     ///
     /// # Errors
     /// [`Error::Unproven`] or [`Error::Untrusted`] if the proof does not hold or no key is trusted.
@@ -65,8 +65,8 @@ impl Client {
         Err(Error::Malformed("hashes of a ledger"))
     }
 
-    /// Reads journals below a trusted anchor, fewer than `limit` at its end and before a journal that
-    /// a purge has swept. The path of each to a hash of the anchor verifies it.
+    /// Reads journals below a trusted anchor, fewer than `limit` at its end and before a journal
+    /// that a purge has swept. The path of each to a hash of the anchor verifies it.
     ///
     /// # Errors
     /// [`Error::Untrusted`] if a journal is not in the anchor's list. Also if one or its content is

@@ -73,8 +73,8 @@ func (b *Batch) Metadata(metadata []byte) *Batch {
 	return b
 }
 
-// Writes gives what the batch leaves: the last value of each key, and nil for a key that it deletes.
-// An empty value is not nil.
+// Writes gives what the batch leaves: the last value of each key, and nil for a key that it
+// deletes. An empty value is not nil.
 func (b *Batch) Writes() map[string][]byte {
 	writes := make(map[string][]byte, len(b.pb.Operations))
 	for _, operation := range b.pb.Operations {

@@ -38,8 +38,8 @@ pub(super) fn check(log: &Log, proof: &IntervalProof<'_>) -> Result<IntervalClai
 }
 
 /// Checks a token of a time ledger: a receipt, under the key of the ledger, of a batch that takes
-/// the checkpoint in and does nothing else. Returns the header of the batch's version, whose time in
-/// the log of the time ledger is that of the token.
+/// the checkpoint in and does nothing else. Returns the header of the batch's version, whose time
+/// in the log of the time ledger is that of the token.
 ///
 /// # Errors
 /// Names the step that failed.

@@ -87,9 +87,9 @@ fn paths<E>(
     Ok(Paths { leaves, known })
 }
 
-/// The inclusion paths of journals in a list with this edge, where only the tiles that are `written`
-/// are known. `None` if others are needed.
-pub(super) fn paths_at_edge(
+/// The inclusion paths of journals in a list with this edge, where only the tiles that are
+/// `written` are known. `None` if others are needed.
+pub fn paths_at_edge(
     (ledger, edge): (LedgerId, &Edge),
     written: &BTreeMap<Vec<u8>, Bytes>,
     jsns: &[u64],

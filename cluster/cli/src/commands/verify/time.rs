@@ -120,8 +120,8 @@ impl Believed {
         Err(reason)
     }
 
-    /// The stamp of a receipt: the time ledger's own proof of time says between which stamps it took
-    /// the checkpoint in.
+    /// The stamp of a receipt: the time ledger's own proof of time says between which stamps it
+    /// took the checkpoint in.
     fn judge_receipt(&self, receipt: &[u8], checkpoint: &Checkpoint) -> Result<Stamp, String> {
         let mut reason = "a receipt of a time ledger counts with --time-ledger alone".to_owned();
         for (index, ledger) in self.ledgers.iter().enumerate() {

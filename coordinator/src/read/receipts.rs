@@ -11,8 +11,10 @@ use coppice_verify::{
     proof::{JournalPart, RequestPart},
 };
 
-use super::hashes::paths_at_edge;
-use crate::read::proofs::{HeadEntry, Receipts};
+use super::{
+    ledgers::hashes::paths_at_edge,
+    proofs::{HeadEntry, Receipts},
+};
 
 /// The receipts of a version's requests to ledgers.
 #[derive(Debug)]
@@ -49,7 +51,8 @@ impl<'r> JournalReceipts<'r> {
         Self { receipts, ledgers: closed.iter().filter_map(ledger).collect() }
     }
 
-    /// The proof file of all journals of a request. `None` if more is needed than the version wrote.
+    /// The proof file of all journals of a request. `None` if more is needed than the version
+    /// wrote.
     pub fn receipt(&self, request: &Checked, appended: &Appended) -> Option<Bytes> {
         let Ledger { entry, edge, written } = self.ledgers.get(&appended.ledger)?;
         let jsns: Vec<u64> = appended.leaves.iter().map(|leaf| leaf.jsn).collect();
