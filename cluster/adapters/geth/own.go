@@ -110,9 +110,6 @@ func (d *OwnDatabase) reload(ctx context.Context) error {
 		return err
 	}
 	d.head, d.doubtful = head, false
-	for _, s := range d.stages {
-		s.stage = nil
-	}
 	d.cache.Begin(head.stamp)
 	return nil
 }

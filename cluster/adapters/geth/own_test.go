@@ -230,20 +230,74 @@ func TestAnOwnStateSurvivesLostStages(t *testing.T) {
 		t.Fatalf("%s became %s", root, committed)
 	}
 	own.roots = append(own.roots, root)
+	// An answer is lost: the block is committed, and this process does not know it.
+	on, _ = own.execute(t)
+	root = on.IntermediateRoot(own.rules(2))
+	own.database.mutex.Lock()
+	must(client.Finalize(limited(t), own.database.stages[0].stage))(t)
+	own.database.stages[0].stage, own.database.doubtful = nil, true
+	own.database.mutex.Unlock()
+	version := must(client.Head(limited(t)))(t).Stamp
+	if committed := must(on.Commit(own.rules(2), 2))(t); committed != root {
+		t.Fatalf("%s became %s", root, committed)
+	}
+	if head := must(client.Head(limited(t)))(t).Stamp; head != version {
+		t.Fatalf("the block was written at %s, and again at %s", version, head)
+	}
+	own.roots = append(own.roots, root)
+	own.next(t)
+}
+
+func TestAnOwnStateRefusesOtherWriters(t *testing.T) {
+	client := startLedger(t)
+	own := openOwn(t, client, logged(t, 3))
+	own.first(t)
+	own.next(t)
+	order := coppice.Order{Principal: "test", Reason: "a test"}
+	other := new(coppice.Batch).Put([]byte("other"), nil)
+	// What is written before the root is asked for gives no root.
+	before := must(client.Head(limited(t)))(t).Stamp
+	on, _ := own.execute(t)
+	must(client.Commit(limited(t), other))(t)
+	if root := on.IntermediateRoot(own.rules(2)); root != (common.Hash{}) {
+		t.Errorf("the root %s over something else", root)
+	}
+	if _, err := on.Commit(own.rules(2), 2); !errors.Is(err, ErrMoved) {
+		t.Errorf("a block on another version: %v", err)
+	}
+	must(client.Rollback(limited(t), before.Version, order))(t)
 	// What is written beside the chain moves all roots. The block is refused, and the chain with it.
 	on, _ = own.execute(t)
 	on.IntermediateRoot(own.rules(2))
-	before := must(client.Head(limited(t)))(t).Stamp
-	must(client.Commit(limited(t), new(coppice.Batch).Put([]byte("other"), nil)))(t)
+	must(client.Commit(limited(t), other))(t)
 	if _, err := on.Commit(own.rules(2), 2); !errors.Is(err, ErrMoved) {
 		t.Fatalf("a block on another version: %v", err)
 	}
 	if _, err := OpenOwn(limited(t), client, Options{}); !errors.Is(err, ErrMoved) {
 		t.Errorf("a chain with something behind it: %v", err)
 	}
-	order := coppice.Order{Principal: "test", Reason: "a test"}
 	must(client.Rollback(limited(t), before.Version, order))(t)
 	own.next(t)
+}
+
+func TestARootIsThatOfAllChangesSoFar(t *testing.T) {
+	own := openOwn(t, startLedger(t), logged(t, 1))
+	own.first(t)
+	on, _ := own.execute(t)
+	root := on.IntermediateRoot(own.rules(1))
+	if again := on.IntermediateRoot(own.rules(1)); again != root || len(own.database.stages) != 1 {
+		t.Errorf("%s became %s, with %d stages", root, again, len(own.database.stages))
+	}
+	late := common.Address{0xab}
+	on.SetNonce(late, 7, 0)
+	if more := on.IntermediateRoot(own.rules(1)); more == root {
+		t.Errorf("%s is the root of two states", root)
+	}
+	root = must(on.Commit(own.rules(1), 1))(t)
+	view := must(own.database.At(limited(t), root))(t)
+	if account := must(view.Account(late))(t); account == nil || account.Nonce != 7 {
+		t.Errorf("%+v", account)
+	}
 }
 
 func TestAnOwnStateGoesBackAndOnFromThere(t *testing.T) {
