@@ -27,7 +27,7 @@
 //! that header. The journal names every key that the version wrote, with the hash of its value: a
 //! key that is left out or a value that is altered breaks a hash. The journal does not show that
 //! the state follows from it. An [audit](crate::audit) shows that, and so do proofs of cached keys
-//! ([`Options::samples`]).
+//! (`Options::samples`).
 //!
 //! If two things contradict each other, everything is dropped. Reads and [`Cache::follow`] then
 //! fail with an [`Evidence`], until [`Cache::follow`] or [`Cache::begin`] is called again.

@@ -16,7 +16,7 @@ pub enum Level {
     /// Each read comes with a proof, and each version on the stream with its whole journal.
     Proofs,
     /// The ledger is believed. This part of the reads, from 0 to 1, is repeated with a proof, and
-    /// cached keys are proven for each version: see [`Options::samples`].
+    /// cached keys are proven for each version: see `Options::samples`.
     Sample(f64),
     /// The ledger is believed about reads and changes.
     Trusted,
