@@ -110,9 +110,7 @@ impl Anchoring {
         let authorities: Vec<Authority> = self.authorities.iter().map(|tsa| tsa.authority.clone()).collect();
         Authority::distinct(&authorities).map_err(|error| Error::Options(format!("time-stamping authorities: {error}")))
     }
-}
 
-impl Anchoring {
     /// All authorities, in the order of their numbers.
     ///
     /// # Errors

@@ -293,13 +293,7 @@ impl Client {
             read: Some(v1::ReadOptions { want_proof, ..v1::ReadOptions::default() }),
         };
         let asking = self.asking();
-        let answer = match self.call_get_journals(request).await {
-            Err(error) if error.reason() == Some(Reason::PurgedJournal) && asking.is_some() => {
-                self.check_purged(ledger, from).await?;
-                return Err(error);
-            }
-            answer => answer?,
-        };
+        let answer = self.journals_answered(ledger, request).await?;
         let journals = answer.journals.iter().map(|it| journal(it, wanted.payload)).collect::<Result<Vec<_>, _>>()?;
         let whole = answer.size.saturating_sub(from).min(u64::from(limit));
         // The answer ends before the first journal that a purge has swept.

@@ -15,7 +15,6 @@ use coppice_types::{
 
 use crate::{
     checkpoint::Checkpoint,
-    hash::sha256,
     header::part::{self, BrokenRule},
 };
 
@@ -72,10 +71,10 @@ impl Stamps {
         Checkpoint { origin: String::from(origin), size: self.size, root: self.root }
     }
 
-    /// The imprint that tokens must have: the SHA-256 of the checkpoint's three lines.
+    /// The imprint that tokens must have: that of the checkpoint.
     #[must_use]
     pub fn imprint(&self, origin: &str) -> Digest {
-        sha256(self.checkpoint(origin).text().as_bytes())
+        self.checkpoint(origin).imprint()
     }
 }
 
@@ -83,7 +82,7 @@ impl Stamps {
 /// its value.
 #[must_use]
 pub fn time_key(checkpoint: &Checkpoint) -> Vec<u8> {
-    format!("time/{}", sha256(checkpoint.text().as_bytes())).into_bytes()
+    format!("time/{}", checkpoint.imprint()).into_bytes()
 }
 
 impl Anchor {

@@ -8,7 +8,9 @@ use coppice_types::{ClusterId, Digest};
 #[cfg(feature = "sign")]
 use crate::note::SignerKey;
 use crate::{
-    base64, merkle,
+    base64,
+    hash::sha256,
+    merkle,
     note::{self, Error, VerifierKey},
 };
 
@@ -34,6 +36,12 @@ impl Checkpoint {
     #[must_use]
     pub fn text(&self) -> String {
         format!("{}\n{}\n{}\n", self.origin, self.size, base64::encode(self.root.as_bytes()))
+    }
+
+    /// What an authority stamps: the SHA-256 of the three lines.
+    #[must_use]
+    pub fn imprint(&self) -> Digest {
+        sha256(self.text().as_bytes())
     }
 
     /// Parses the three lines.

@@ -2,8 +2,14 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use coppice_process::{
+    net::{Dialer, check_address},
+    tls::Tls,
+};
 use coppice_proto::{
-    Channel, status,
+    Channel,
+    secure::Expected,
+    status,
     v1::{self, ledger_client::LedgerClient, operation::Change},
 };
 use coppice_timestamp::{Authority, Nonce, Request, verify};
@@ -11,7 +17,6 @@ use coppice_verify::{
     anchor::{RFC_3161, TIME_LEDGER, TOKEN_BYTES_MAX, Token, time_key},
     check::{self, verify_time_receipt},
     checkpoint::Checkpoint,
-    hash::sha256,
     note::VerifierKey,
 };
 use reqwest::StatusCode;
@@ -44,6 +49,24 @@ pub struct TimeLedger {
     /// The key by which its receipts are judged.
     pub key: VerifierKey,
     pub open: OpenChannel,
+}
+
+impl TimeLedger {
+    /// The time ledger with a coordinator at this address, which sees the user agent `own`. Without
+    /// certificates, the connection is plain.
+    ///
+    /// # Errors
+    /// If the address is not HOST:PORT.
+    pub fn at(own: &str, address: &str, key: VerifierKey, tls: Option<Tls>) -> Result<Self, String> {
+        check_address(address)?;
+        let (own, dialed) = (own.to_owned(), address.to_owned());
+        let open = move || {
+            let tls = tls.as_ref().map(|tls| tls.client(Expected::Anybody)).transpose();
+            let channel = tls.and_then(|tls| Dialer::new(&own, tls).channel(&dialed, Expected::Anybody));
+            channel.map(Channel::from).map_err(|failure| failure.to_string())
+        };
+        Ok(Self { name: address.to_owned(), key, open: Arc::new(open) })
+    }
 }
 
 impl fmt::Debug for TimeLedger {
@@ -84,7 +107,7 @@ impl Tsa {
     /// gets those that it lacks, so that it can be judged by the roots alone for as long as the log
     /// is kept.
     async fn stamp(&self, post: &Post, random: &Random, checkpoint: &Checkpoint) -> Result<Token, Failure> {
-        let imprint = sha256(checkpoint.text().as_bytes());
+        let imprint = checkpoint.imprint();
         let request = Request::new(imprint.0, Nonce::new(&random.id())?).with_certificates();
         let (status, answer) = match timeout(TIMEOUT, post(self.url.clone(), request.to_der())).await {
             Ok(answered) => answered.map_err(Failure::Transport)?,

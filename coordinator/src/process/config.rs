@@ -1,6 +1,6 @@
 //! The settings of `coppice-coordinator`; docs/operations.md describes them for operators.
 
-use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
+use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use coppice_process::{
     Failure, Flag, Format, Log, Program, Settings, Telemetry,
@@ -8,11 +8,10 @@ use coppice_process::{
     config::{millis, read_text},
     ledger::{self, Ledger, Nodes, parse_cluster},
     log_filter,
-    net::{Dialer, check_address},
+    net::check_address,
     store::Store,
     tls::{Acceptor, Believed, Protocol, ServerTls, Tls},
 };
-use coppice_proto::{Channel, secure::Expected};
 use coppice_timestamp::{Accuracy, Authority};
 use coppice_types::ClusterId;
 use coppice_verify::{cosignature::CosignerKey, note::VerifierKey};
@@ -177,14 +176,7 @@ impl TimeLedger {
         let vkey = read_text(&self.vkey)?;
         let key =
             VerifierKey::parse(vkey.trim()).map_err(|error| wrong(format!("{}: {error}", self.vkey.display())))?;
-        check_address(&self.address).map_err(wrong)?;
-        let (ledger, own) = (self.clone(), own.to_owned());
-        let open = move || {
-            let tls = ledger.tls.as_ref().map(|tls| tls.client(Expected::Anybody)).transpose();
-            let channel = tls.and_then(|tls| Dialer::new(&own, tls).channel(&ledger.address, Expected::Anybody));
-            channel.map(Channel::from).map_err(|failure| failure.to_string())
-        };
-        Ok(anchor::TimeLedger { name: self.address.clone(), key, open: Arc::new(open) })
+        anchor::TimeLedger::at(own, &self.address, key, self.tls.clone()).map_err(wrong)
     }
 }
 

@@ -130,9 +130,9 @@ async fn header_at(log: &RootLog, view: &View, sequence: u64) -> Result<Bytes, S
 }
 
 /// The proof of a header's place in a signed log.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct HeaderProof {
-    view: Arc<View>,
+    cluster: ClusterId,
     log: LogPart<'static>,
     header: HeaderPart<'static>,
     epoch: EpochPart,
@@ -170,7 +170,7 @@ impl HeaderProof {
             key_changes: places.key_changes.clone(),
         };
         let header = HeaderPart { header: Cow::Owned(header.to_vec()), path: places.own.clone() };
-        Ok(Self { view, log: part, header, epoch })
+        Ok(Self { cluster: view.tail.header.cluster, log: part, header, epoch })
     }
 }
 
@@ -207,7 +207,7 @@ pub fn query_file(
     let parts = shards.iter().map(|proof| shard_part(proof, leaves)).collect::<Result<Vec<_>, Status>>()?;
     let hashes: Vec<Digest> = leaves.all().iter().map(StateLeaf::hash).collect();
     let indices: Vec<u64> = shards.iter().map(|proof| proof.index as u64).collect();
-    let cluster = proven.view.tail.header.cluster;
+    let cluster = proven.cluster;
     let proof = QueryProof {
         log: proven.log,
         header: proven.header,
@@ -235,10 +235,7 @@ fn shard_part<'a>(proof: &'a ShardProof, leaves: &'a Leaves) -> Result<ShardPart
 /// The receipts of one version.
 #[derive(Debug)]
 pub struct Receipts {
-    cluster: ClusterId,
-    log: LogPart<'static>,
-    header: HeaderPart<'static>,
-    epoch: EpochPart,
+    proven: HeaderProof,
     journal: Vec<Vec<u8>>,
     hashes: merkle::ListTree,
 }
@@ -270,8 +267,9 @@ impl Receipts {
         };
         let place = HeaderPart { header: Cow::Owned(commit.header.clone()), path: path.to_vec() };
         let epoch = EpochPart::new(&commit.tail.epochs, header.stamp)?;
-        let journal = commit.journal.clone();
-        Some(Self { cluster: header.cluster, log: part, header: place, epoch, hashes: tree_of(&journal), journal })
+        let (cluster, journal) = (header.cluster, commit.journal.clone());
+        let proven = HeaderProof { cluster, log: part, header: place, epoch };
+        Some(Self { proven, hashes: tree_of(&journal), journal })
     }
 
     /// Makes the receipts of a committed version with this journal.
@@ -281,9 +279,8 @@ impl Receipts {
     pub async fn of(log: &RootLog, header: &Bytes, journal: &[Vec<u8>]) -> Result<Self, Status> {
         let prefix = SignedPrefix::newest(log, log.view().await?).await?;
         let sequence = wire::header_in(header)?.sequence.0;
-        let HeaderProof { view, log, header, epoch } = HeaderProof::of(log, prefix, header, sequence).await?;
-        let (cluster, hashes) = (view.tail.header.cluster, tree_of(journal));
-        Ok(Self { cluster, log, header, epoch, journal: journal.to_vec(), hashes })
+        let proven = HeaderProof::of(log, prefix, header, sequence).await?;
+        Ok(Self { proven, journal: journal.to_vec(), hashes: tree_of(journal) })
     }
 
     /// The receipt of the batch at this place in the journal.
@@ -292,52 +289,27 @@ impl Receipts {
     /// `INTERNAL` if there is none.
     pub fn receipt(&self, index: u32) -> Result<Bytes, Status> {
         let entry = self.journal.get(index as usize).ok_or_else(|| wire::broken("journal"))?;
-        let proof = ReceiptProof {
-            log: self.log.clone(),
-            header: self.header.clone(),
-            epoch: self.epoch.clone(),
-            index,
-            entry: Cow::Borrowed(entry),
-            hashes: self.hashes.proof(u64::from(index)),
-        };
-        encode(self.cluster, Proof::Receipt(proof))
+        let HeaderProof { cluster, log, header, epoch } = self.proven.clone();
+        let (entry, hashes) = (Cow::Borrowed(&entry[..]), self.hashes.proof(u64::from(index)));
+        encode(cluster, Proof::Receipt(ReceiptProof { log, header, epoch, index, entry, hashes }))
     }
-}
 
-impl Receipts {
     /// The entry of a ledger's head in the journal; `None` if the version did not append to it.
     pub fn head(&self, ledger: LedgerId) -> Option<HeadEntry> {
-        let is_head = |entry: &Vec<u8>| matches!(journal::Entry::decode(entry), Ok(journal::Entry::Head(head)) if head.ledger == ledger);
-        // Heads come after batches and appends.
-        let index = self.journal.iter().rposition(is_head)?;
-        Some(HeadEntry {
-            index: u32::try_from(index).ok()?,
-            bytes: Bytes::copy_from_slice(&self.journal[index]),
-            hashes: self.hashes.proof(index as u64),
-        })
+        HeadEntry::find(&self.journal, &self.hashes, ledger)
     }
 
     /// The proof file of journals that the version appended, each with the inclusion path of its
     /// leaf.
     ///
     /// # Errors
-    /// `LIMIT_EXCEEDED` if the file would be too large.
+    /// Those of [`journals_file`].
     pub fn of_journals(
         &self,
         head: &HeadEntry,
         journals: Vec<(JournalPart<'_>, Vec<Digest>)>,
     ) -> Result<Bytes, Status> {
-        let proof = JournalsProof {
-            log: self.log.clone(),
-            header: self.header.clone(),
-            epoch: self.epoch.clone(),
-            index: head.index,
-            entry: Cow::Borrowed(&head.bytes),
-            hashes: head.hashes.clone(),
-            known: None,
-            journals,
-        };
-        encode(self.cluster, Proof::Journals(proof))
+        journals_file(self.proven.clone(), head, None, journals)
     }
 }
 
@@ -351,28 +323,45 @@ pub struct HeadEntry {
     pub hashes: Vec<Digest>,
 }
 
+impl HeadEntry {
+    /// The entry of a ledger's head in this journal, whose leaves have this tree. `None` if the
+    /// version did not append to the ledger.
+    pub fn find(journal: &[impl AsRef<[u8]>], tree: &merkle::ListTree, ledger: LedgerId) -> Option<Self> {
+        let is_head = |entry: &_| match journal::Entry::decode(AsRef::as_ref(entry)) {
+            Ok(journal::Entry::Head(head)) => head.ledger == ledger,
+            _ => false,
+        };
+        // Heads come after batches and appends.
+        let index = journal.iter().rposition(is_head)?;
+        Some(Self {
+            index: u32::try_from(index).ok()?,
+            bytes: Bytes::copy_from_slice(journal[index].as_ref()),
+            hashes: tree.proof(index as u64),
+        })
+    }
+}
+
 /// Makes the proof file of journals of a ledger, each with the inclusion path of its leaf.
 ///
 /// # Errors
 /// `LIMIT_EXCEEDED` if the file would be too large.
 pub fn journals_file(
     proven: HeaderProof,
-    entry: HeadEntry,
+    entry: &HeadEntry,
     known: Option<KnownPart>,
     journals: Vec<(JournalPart<'_>, Vec<Digest>)>,
 ) -> Result<Bytes, Status> {
-    let cluster = proven.view.tail.header.cluster;
     let proof = JournalsProof {
         log: proven.log,
         header: proven.header,
         epoch: proven.epoch,
         index: entry.index,
         entry: Cow::Borrowed(&entry.bytes),
-        hashes: entry.hashes,
+        hashes: entry.hashes.clone(),
         known,
         journals,
     };
-    encode(cluster, Proof::Journals(proof))
+    encode(proven.cluster, Proof::Journals(proof))
 }
 
 /// Makes the proof file of a lineage from the proof of its range, and the journals of its cells.
@@ -399,13 +388,14 @@ pub fn lineage_file(
 /// # Errors
 /// `LIMIT_EXCEEDED` if the file would be too large.
 pub fn time_file(proven: HeaderProof, next: Option<HeaderProof>, time_ms: u64) -> Result<Bytes, Status> {
-    let HeaderProof { view, log, header, epoch } = proven;
+    let HeaderProof { cluster, log, header, epoch } = proven;
     let next = next.map(|next| next.header);
-    encode(view.tail.header.cluster, Proof::Time(TimeProof { log, header, epoch, time_ms, next }))
+    encode(cluster, Proof::Time(TimeProof { log, header, epoch, time_ms, next }))
 }
 
-fn tree_of(journal: &[Vec<u8>]) -> merkle::ListTree {
-    merkle::ListTree::new(journal.iter().map(|entry| hash::journal_leaf_hash(entry)).collect())
+/// The tree over the leaves of a journal.
+pub fn tree_of(journal: &[impl AsRef<[u8]>]) -> merkle::ListTree {
+    merkle::ListTree::new(journal.iter().map(|entry| hash::journal_leaf_hash(entry.as_ref())).collect())
 }
 
 /// Makes a file that proves that the log of `old_size` entries is a prefix of this one, and which

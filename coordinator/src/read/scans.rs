@@ -339,20 +339,24 @@ impl Reads {
         if parsed.body != Body::Commit {
             return send(sink, message).await;
         }
+        let wants_changes = request.want_changed_keys || request.want_changed_values;
+        if !(request.want_journal || wants_changes) {
+            return send(sink, message).await;
+        }
+        let view = self.log.view().await?;
+        if !view.tail.epochs.stands(parsed.stamp) {
+            return send(sink, v1::WatchHeadsResponse { rolled_back: true, ..message }).await;
+        }
         if request.want_journal {
-            let view = self.log.view().await?;
-            if !view.tail.epochs.stands(parsed.stamp) {
-                return send(sink, v1::WatchHeadsResponse { rolled_back: true, ..message }).await;
-            }
             message.lists_gone = self.send_watched(&view, (&parsed, header), sink).await?;
             if message.lists_gone && request.follow {
                 self.check_shows_lists(&view)?;
             }
         }
-        if request.want_changed_keys || request.want_changed_values {
-            let view = self.log.view().await?;
+        if wants_changes {
             let newer = match self.locate_in(view.clone(), Some(parsed.stamp), false).await {
                 Ok(newer) => newer,
+                // It was rolled back since the view.
                 Err(error) if status::reason(&error) == Some(Reason::RolledBack) => {
                     return send(sink, v1::WatchHeadsResponse { rolled_back: true, ..message }).await;
                 }

@@ -111,13 +111,14 @@ impl Deciding {
     }
 
     async fn decide(self, log: Arc<RootLog>, metrics: Arc<Metrics>, term: Term, outcome: oneshot::Sender<Outcome>) {
-        let Self { commit, batches, entries, ledgers, held, trace: _ } = self;
+        let Self { mut commit, batches, entries, ledgers, held, trace: _ } = self;
         let (began, mut laps) = (Instant::now(), Laps::begin(Duration::ZERO));
         let mut outcome = Some(outcome);
         if planted(Bug::FinalizedBeforeAppend) {
             tell(&mut outcome, Outcome::Committed);
         }
-        log.newest_lists.note(commit.tail.header.sequence.0, commit.tail.hash, commit.lists.clone());
+        let lists = std::mem::take(&mut commit.lists);
+        log.newest_lists.note(commit.tail.header.sequence.0, commit.tail.hash, lists);
         match log.root.append(&commit, term).await {
             Decision::Committed { size, root, path } => {
                 let appended = Instant::now();

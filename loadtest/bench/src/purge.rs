@@ -51,15 +51,15 @@ pub async fn run(options: Options) -> Result<()> {
     let mut owner = author(&options, &scene, 0).await?;
     let draft = client.prepare_purge(scene.ledger, None, false).await?;
     let before = draft.order.before;
-    let order = order(&mut owner, Action::Purge(draft.order)).await?;
-    order_kept(&mut owner, order, kept).await?;
+    let purge = order(&mut owner, Action::Purge(draft.order)).await?;
+    order(&mut owner, Action::Retain { purge, journals: kept }).await?;
     tell("ordered", &began, json!({ "before": before }));
 
     let began = Instant::now();
     let (mut from, mut longest) = (0, 0.0_f64);
     while from < before {
         let (to, one) = (before.min(from + ITEMS_MAX as u64), Instant::now());
-        self::order(&mut owner, Action::Sweep { purge: order, from, to }).await?;
+        order(&mut owner, Action::Sweep { purge, from, to }).await?;
         longest = longest.max(one.elapsed().as_secs_f64());
         from = to;
     }
@@ -114,8 +114,4 @@ async fn fill(options: &Options, scene: &Scene) -> Result<Vec<u64>> {
 async fn order(author: &mut Author, action: Action) -> Result<u64> {
     let ordered = Ordered { order: Order { until: u64::MAX, action }, approvals: Vec::new() };
     Ok(author.order(&ordered, random(), false).await.context("an order")?.first_jsn)
-}
-
-async fn order_kept(author: &mut Author, purge: u64, journals: Vec<u64>) -> Result<()> {
-    order(author, Action::Retain { purge, journals }).await.map(drop)
 }

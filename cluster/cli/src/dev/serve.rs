@@ -3,15 +3,11 @@
 //! Everything that can be refused is checked before the data directory is touched, so a refused
 //! option leaves nothing behind.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use coppice_coordinator::{Anchoring, Retention, TimeLedger, Tsa, Witness};
 use coppice_env::SystemRng;
-use coppice_process::{
-    Format, Log, health,
-    net::{Dialer, check_address},
-};
-use coppice_proto::{Channel, secure::Expected};
+use coppice_process::{Format, Log, health};
 use coppice_shard_node::Tuning;
 use coppice_timestamp::Authority;
 use coppice_types::escape::guard_but;
@@ -255,13 +251,7 @@ fn anchoring(args: &args::Dev) -> Result<Option<Anchoring>, Failure> {
 fn time_ledger(words: &[String]) -> Result<TimeLedger, Failure> {
     let [address, key] = words else { return Err(Failure::usage("--time-ledger has an address and a key")) };
     let refuse = |error: String| Failure::usage(format!("--time-ledger {}: {error}", text::safe(address)));
-    check_address(address).map_err(refuse)?;
-    let (key, dialed) = (parse_vkey(key)?, address.clone());
-    let open = move || {
-        let channel = Dialer::new("dev", None).channel(&dialed, Expected::Anybody);
-        channel.map(Channel::from).map_err(|failure| failure.to_string())
-    };
-    Ok(TimeLedger { name: address.clone(), key, open: Arc::new(open) })
+    TimeLedger::at("dev", address, parse_vkey(key)?, None).map_err(refuse)
 }
 
 fn retention(args: &args::Dev) -> Option<Retention> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use coppice_proto::v1;
-use coppice_types::{LedgerId, MemberId};
+use coppice_types::{LedgerId, MemberId, Reason};
 use coppice_verify::{
     check::{Question, Subject},
     hash::member_id,
@@ -92,6 +92,23 @@ impl Client {
     /// Like [`Client::describe_ledger`].
     pub async fn newest_purge(&self, ledger: LedgerId) -> Result<Option<Purge>, Error> {
         self.ledger_record(ledger, purge_key(ledger), Purge::decode).await
+    }
+
+    /// The answer to a call for journals. If a key is trusted, a refusal because of a purge is
+    /// believed only if head is purged above the first journal.
+    pub(super) async fn journals_answered(
+        &self,
+        ledger: LedgerId,
+        request: v1::GetJournalsRequest,
+    ) -> Result<v1::GetJournalsResponse, Error> {
+        let from = request.from_jsn;
+        match self.call_get_journals(request).await {
+            Err(error) if error.reason() == Some(Reason::PurgedJournal) && self.trust.is_some() => {
+                self.check_purged(ledger, from).await?;
+                Err(error)
+            }
+            answer => answer,
+        }
     }
 
     /// Checks that a journal which is not given can have been purged.

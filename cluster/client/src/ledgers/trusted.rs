@@ -2,7 +2,7 @@
 //! journal below it, and no checkpoint.
 
 use coppice_proto::v1;
-use coppice_types::{Digest, Reason};
+use coppice_types::Digest;
 use coppice_verify::{
     check::{Claim, Question, Subject},
     ledgers::{BLOCK_JOURNALS, TrustedAnchor},
@@ -90,13 +90,7 @@ impl Client {
             anchor_size: anchor.size(),
             ..v1::GetJournalsRequest::default()
         };
-        let answer = match self.call_get_journals(request).await {
-            Err(error) if error.reason() == Some(Reason::PurgedJournal) && self.trust.is_some() => {
-                self.check_purged(anchor.ledger, from).await?;
-                return Err(error);
-            }
-            answer => answer?,
-        };
+        let answer = self.journals_answered(anchor.ledger, request).await?;
         let given = answer.journals.len();
         if given == 0 || given > limit as usize {
             return Err(Error::Malformed("other journals than were asked for"));

@@ -4,14 +4,13 @@
 use coppice_verify::{
     anchor::{Anchor, Stamps},
     check::verify_time_receipt,
-    checkpoint,
     header::{Body, Header},
 };
 
 use super::ledger::Ledger;
 use crate::{
     history::{Finding, History, Moment, Outcome},
-    shape::CLUSTER,
+    shape,
     world::World,
 };
 
@@ -50,7 +49,7 @@ pub fn check(world: &World, history: &History, ledger: &Ledger) -> Result<(), Fi
 /// The moment of each token of an anchor.
 fn moments(world: &World, stamps: &Stamps) -> Result<Vec<Moment>, String> {
     let clock = &world.site.time_ledger;
-    let checkpoint = stamps.checkpoint(&checkpoint::origin("sim.coppice.test", &CLUSTER));
+    let checkpoint = stamps.checkpoint(shape::signing_key().name());
     let moment = |token: &coppice_verify::anchor::Token| {
         let header = verify_time_receipt(&token.bytes, clock.key(), &checkpoint).map_err(|error| error.to_string())?;
         clock.moment_of(&header.hash()).ok_or_else(|| "the time ledger has no such version".to_owned())

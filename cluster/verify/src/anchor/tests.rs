@@ -1,6 +1,7 @@
 use alloc::{format, vec::Vec};
 
 use super::*;
+use crate::hash::sha256;
 
 #[test]
 fn the_stamped_text_is_that_of_the_checkpoint() {

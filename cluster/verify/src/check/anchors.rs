@@ -11,7 +11,7 @@ use super::{
 use crate::{
     anchor::{Anchor, time_key},
     checkpoint::Checkpoint,
-    hash::{RecordBody, operation_list_hash, sha256},
+    hash::{RecordBody, operation_list_hash},
     header::{Body, Header},
     merkle,
     note::VerifierKey,
@@ -50,7 +50,7 @@ pub fn verify_time_receipt(file: &[u8], key: &VerifierKey, checkpoint: &Checkpoi
     let text = checkpoint.text();
     let value_len =
         u32::try_from(text.len()).map_err(|_| Failure::rule(Step::Question, "the checkpoint is too long"))?;
-    let put = RecordBody::Put { value_len, value_hash: sha256(text.as_bytes()) };
+    let put = RecordBody::Put { value_len, value_hash: checkpoint.imprint() };
     let taken_in = operation_list_hash([(&time_key(checkpoint)[..], put)]);
     let does = receipt.batch.shards.iter().map(|(_, list)| *list);
     ensure(does.eq([taken_in]), Step::Question, "the receipt is for another batch")?;

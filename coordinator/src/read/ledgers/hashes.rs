@@ -87,6 +87,20 @@ fn paths<E>(
     Ok(Paths { leaves, known })
 }
 
+/// The full tiles that the paths need.
+fn wanted_tiles(edge: &Edge, jsns: &[u64], known: Option<u64>) -> BTreeSet<TilePlace> {
+    let mut wanted = BTreeSet::new();
+    let seen = paths(edge.size(), jsns, known, |level, index| {
+        let (level, first, _) = row(level, index);
+        wanted.extend(full_tile(edge, level, first));
+        Ok::<_, std::convert::Infallible>(Digest::default())
+    });
+    match seen {
+        Ok(_) => wanted,
+        Err(never) => match never {},
+    }
+}
+
 /// The inclusion paths of journals in a list with this edge, where only the tiles that are
 /// `written` are known. `None` if others are needed.
 pub fn paths_at_edge(
@@ -94,16 +108,8 @@ pub fn paths_at_edge(
     written: &BTreeMap<Vec<u8>, Bytes>,
     jsns: &[u64],
 ) -> Option<Vec<Vec<Digest>>> {
-    let mut tiles = BTreeMap::new();
-    let found = paths(edge.size(), jsns, None, |level, index| {
-        let (level, first, _) = row(level, index);
-        if let Some((level, index)) = full_tile(edge, level, first) {
-            let tile = written.get(&tile_key(ledger, level, index)).ok_or(())?;
-            tiles.insert((level, index), tile.clone());
-        }
-        Ok::<_, ()>(Digest::default())
-    });
-    found.ok()?;
+    let tile = |place: TilePlace| Some((place, written.get(&tile_key(ledger, place.0, place.1))?.clone()));
+    let tiles = wanted_tiles(edge, jsns, None).into_iter().map(tile).collect::<Option<_>>()?;
     let hashes = Hashes { edge, tiles };
     paths(edge.size(), jsns, None, |level, index| hashes.complete(level, index)).ok().map(|paths| paths.leaves)
 }
@@ -122,16 +128,7 @@ impl Reads {
         known: Option<u64>,
         deadline: Instant,
     ) -> Result<Paths, Status> {
-        let mut wanted = BTreeSet::new();
-        let seen = paths(edge.size(), jsns, known, |level, index| {
-            let (level, first, _) = row(level, index);
-            wanted.extend(full_tile(edge, level, first));
-            Ok::<_, std::convert::Infallible>(Digest::default())
-        });
-        match seen {
-            Ok(_) => {}
-            Err(never) => match never {},
-        }
+        let wanted = wanted_tiles(edge, jsns, known);
         let hashes = self.hashes(located, (ledger, edge), wanted, deadline).await?;
         paths(edge.size(), jsns, known, |level, index| hashes.complete(level, index))
     }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use coppice_proto::{convert, status, v1};
 use coppice_types::{Digest, LedgerId, Reason, Stamp};
 use coppice_verify::{
-    hash::{clue_hash, journal_leaf_hash},
+    hash::clue_hash,
     journal,
     ledgers::{CLUE_BYTES_MAX, Cell, Clue, DATA, Leaf, Mark, cell_key, clue_key, envelope_key, leaf_key, mark_key},
     merkle,
@@ -388,21 +388,12 @@ impl Reads {
         let parts = self.parts(located, *id, shown, wanted, deadline).await?;
         let (sequence, header) = self.commit_header(&located.view, *appended).await?;
         let entries = self.log.entries(sequence, &header).await?;
-        let is_head = |entry: &Bytes| match journal::Entry::decode(entry) {
-            Ok(journal::Entry::Head(head)) => head.ledger == *id,
-            _ => false,
-        };
-        let index = entries.iter().position(is_head).ok_or_else(|| wire::broken("journal: no head"))?;
-        let hashes: Vec<Digest> = entries.iter().map(|entry| journal_leaf_hash(entry)).collect();
-        let entry = HeadEntry {
-            index: u32::try_from(index).map_err(|_| wire::broken("journal"))?,
-            bytes: entries[index].clone(),
-            hashes: merkle::ListTree::new(hashes).proof(index as u64),
-        };
+        let entry = HeadEntry::find(&entries, &proofs::tree_of(&entries), *id);
+        let entry = entry.ok_or_else(|| wire::broken("journal: no head"))?;
         let header = self.header_proof_of(located, &header, sequence).await?;
         let known = known.zip(paths.known).map(|(size, (root, path))| KnownPart { size, root, path });
         let journals = parts.into_iter().zip(paths.leaves).collect();
-        checked_proof(proofs::journals_file(header, entry, known, journals)?, &located.view.genesis.params)
+        checked_proof(proofs::journals_file(header, &entry, known, journals)?, &located.view.genesis.params)
     }
 
     /// Reads the journals with a clue, newest first.
