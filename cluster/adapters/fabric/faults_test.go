@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"github.com/hyperledger/fabric/core/ledger/kvledger/txmgmt/statedb"
 
 	"coppice.dev/sdk/coppice"
+	"coppice.dev/sdk/coppicetest"
 	v1 "coppice.dev/sdk/v1"
 )
 
@@ -257,8 +256,8 @@ func TestBlocksComeThroughTheDeathOfTheLedger(t *testing.T) {
 			case <-time.After(time.Millisecond):
 			}
 		}
-		kill(l.process)
-		l.start(t, l.endpoint)
+		l.Kill()
+		l.Restart(t)
 	}
 	close(stop)
 	if err := <-done; err != nil {
@@ -274,7 +273,7 @@ func TestBlocksComeThroughTheDeathOfTheLedger(t *testing.T) {
 func TestAStartWaitsForTheLedgerWithinItsLimit(t *testing.T) {
 	l := startLedger(t)
 	client := l.quick(t, "")
-	kill(l.process)
+	l.Kill()
 	_, err := New(limited(t), client, Options{StartTimeout: 500 * time.Millisecond})
 	if !errors.Is(err, ErrUnreachable) {
 		t.Errorf("without a ledger: %v", err)
@@ -288,63 +287,26 @@ func TestAStartWaitsForTheLedgerWithinItsLimit(t *testing.T) {
 		}
 		opened <- err
 	}()
-	l.start(t, l.endpoint)
+	l.Restart(t)
 	if err := <-opened; err != nil {
 		t.Error(err)
 	}
 }
 
-// cutter passes connections on, and breaks each after another number of bytes of answers.
-type cutter struct {
-	address, to string
-	cuts        atomic.Int64
-}
-
-func startCutter(t testing.TB, l *ledger) *cutter {
-	t.Helper()
-	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	t.Cleanup(func() { _ = listener.Close() })
-	c := &cutter{address: listener.Addr().String(), to: l.endpoint}
-	go func() {
-		for {
-			in, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go c.pass(in)
-		}
-	}()
-	return c
-}
-
-func (c *cutter) pass(in net.Conn) {
-	out, err := net.Dial("tcp", c.to)
-	if err != nil {
-		_ = in.Close()
-		return
-	}
-	go func() { _, _ = io.Copy(out, in); _ = out.Close() }()
-	// From the middle of an answer with a receipt to some answers.
-	after := 1500 + 331*(c.cuts.Load()%20)
-	if n, _ := io.CopyN(in, out, after); n == after {
-		c.cuts.Add(1)
-	}
-	_, _ = in.Close(), out.Close()
-}
-
 func TestBlocksComeThroughConnectionsThatBreakAnywhere(t *testing.T) {
 	const length = 30
 	l := startLedger(t)
-	cut := startCutter(t, l)
-	db := must(open(t, l.connect(t, cut.address), Options{}).GetDBHandle("mychannel", nil))(t)
+	// From the middle of an answer with a receipt to some answers.
+	cut := coppicetest.StartCutter(t, l.Ledger, func(cuts int64) int64 { return 1500 + 331*(cuts%20) })
+	db := must(open(t, l.connect(t, cut.Endpoint), Options{}).GetDBHandle("mychannel", nil))(t)
 	for number := 1; number <= length; number++ {
 		if err := apply(db, number, block(number, "a", "b")); err != nil {
 			t.Fatal(err)
 		}
 	}
 	checkBlock(t, db, length, "a", "b")
-	if count := versions(t, l.connect(t, "")); count != length || cut.cuts.Load() < 5 {
-		t.Errorf("%d versions for %d blocks, %d connections cut", count, length, cut.cuts.Load())
+	if count := versions(t, l.connect(t, "")); count != length || cut.Cuts.Load() < 5 {
+		t.Errorf("%d versions for %d blocks, %d connections cut", count, length, cut.Cuts.Load())
 	}
 }
 

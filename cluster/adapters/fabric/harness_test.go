@@ -1,15 +1,10 @@
 package fabric
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,11 +12,9 @@ import (
 	"github.com/hyperledger/fabric/core/ledger/kvledger/txmgmt/statedb"
 
 	"coppice.dev/sdk/coppice"
+	"coppice.dev/sdk/coppicetest"
 	"coppice.dev/sdk/verify"
 )
-
-// binVariable names the `coppice` command; by default it is the repository's debug build.
-const binVariable = "COPPICE_BIN"
 
 // endpointsVariable and keyVariable name a ledger that runs, by its coordinators (with commas) and
 // its key. Tests then use it where they would start one.
@@ -40,17 +33,18 @@ func TestMain(m *testing.M) {
 
 // ledger is a `coppice dev` of a test, or a ledger that runs and whose key is given.
 type ledger struct {
-	directory, endpoint, key string
-	process                  *exec.Cmd
+	*coppicetest.Ledger
+	endpoint string
+	key      verify.VKey
 }
 
 // startLedger runs a ledger until the test ends, with a shard more than there are splits.
 func startLedger(t testing.TB, splits ...[]byte) *ledger {
 	t.Helper()
 	if endpoints := os.Getenv(endpointsVariable); endpoints != "" {
-		return &ledger{endpoint: endpoints, key: os.Getenv(keyVariable)}
+		key := must(verify.ParseVKey(strings.TrimSpace(os.Getenv(keyVariable))))(t)
+		return &ledger{endpoint: endpoints, key: key}
 	}
-	l := &ledger{directory: t.TempDir()}
 	arguments := []string{"--replicas", "1"}
 	if len(splits) == 0 {
 		arguments = append(arguments, "--shards", "1")
@@ -58,63 +52,8 @@ func startLedger(t testing.TB, splits ...[]byte) *ledger {
 	for _, split := range splits {
 		arguments = append(arguments, "--split", fmt.Sprintf("0x%x", split))
 	}
-	l.start(t, "127.0.0.1:0", arguments...)
-	return l
-}
-
-// start runs the ledger's process.
-func (l *ledger) start(t testing.TB, listen string, arguments ...string) {
-	t.Helper()
-	bin := os.Getenv(binVariable)
-	if bin == "" {
-		bin = "../../../target/debug/coppice"
-	}
-	bin, err := filepath.Abs(bin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := append([]string{"dev", "--data-dir", l.directory, "--listen", listen}, arguments...)
-	process := exec.Command(bin, all...)
-	// The ledger goes with the test, however that ends.
-	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	var words bytes.Buffer
-	process.Stderr = &words
-	output, err := process.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := process.Start(); err != nil {
-		t.Fatalf("these tests need the coppice command: `make build`, or %s: %v", binVariable, err)
-	}
-	l.process = process
-	t.Cleanup(func() { kill(process) })
-	ready := make(chan string, 1)
-	go func() {
-		defer close(ready)
-		for lines := bufio.NewScanner(output); lines.Scan(); {
-			if endpoint, is := strings.CutPrefix(lines.Text(), "ready "); is {
-				ready <- endpoint
-			}
-		}
-	}()
-	select {
-	case endpoint, started := <-ready:
-		if !started {
-			kill(process)
-			t.Fatalf("the ledger did not start: %s", words.String())
-		}
-		l.endpoint = strings.TrimPrefix(endpoint, "http://")
-	case <-time.After(testPatience):
-		t.Fatal("the ledger is not ready in time")
-	}
-}
-
-// kill ends a process without a chance to say anything.
-func kill(process *exec.Cmd) {
-	if process.ProcessState == nil {
-		_ = process.Process.Kill()
-		_ = process.Wait()
-	}
+	dev := coppicetest.Start(t, t.TempDir(), arguments...)
+	return &ledger{Ledger: dev, endpoint: dev.Address(), key: dev.Key(t)}
 }
 
 // connect gives a verifying client of the ledger, at another endpoint if that is not empty.
@@ -131,19 +70,11 @@ func (l *ledger) quick(t testing.TB, endpoint string) *coppice.Client {
 
 func (l *ledger) patient(t testing.TB, endpoint string, patience time.Duration) *coppice.Client {
 	t.Helper()
-	text := l.key
-	if text == "" {
-		text = string(must(os.ReadFile(filepath.Join(l.directory, "ledger.vkey")))(t))
-	}
-	key, err := verify.ParseVKey(strings.TrimSpace(text))
-	if err != nil {
-		t.Fatal(err)
-	}
 	if endpoint == "" {
 		endpoint = l.endpoint
 	}
 	options := coppice.Options{
-		Endpoints: strings.Split(endpoint, ","), Trust: &key, Patience: patience,
+		Endpoints: strings.Split(endpoint, ","), Trust: &l.key, Patience: patience,
 	}
 	client := must(coppice.New(options))(t)
 	t.Cleanup(func() { _ = client.Close() })

@@ -87,7 +87,7 @@ func run(t *testing.T, directory, command string, arguments ...string) {
 // outcomes runs tests of Fabric on a ledger, and gives what became of each, with its last words.
 func outcomes(t *testing.T, directory, suite string, l *ledger) (outcome, words map[string]string) {
 	t.Helper()
-	key := must(os.ReadFile(filepath.Join(l.directory, "ledger.vkey")))(t)
+	key := must(os.ReadFile(filepath.Join(l.Directory, "ledger.vkey")))(t)
 	process := exec.Command("go", "test", "-mod=mod", "-count=1", "-timeout=20m", "-json", "./"+suite)
 	process.Dir = directory
 	process.Env = append(os.Environ(), "COPPICE_SUITES_ENDPOINT="+l.endpoint,

@@ -2,9 +2,6 @@ package geth
 
 import (
 	"context"
-	"io"
-	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,6 +15,7 @@ import (
 	"github.com/ethereum/go-ethereum/params"
 
 	"coppice.dev/sdk/coppice"
+	"coppice.dev/sdk/coppicetest"
 )
 
 // updatesOf runs a chain on go-ethereum alone, and gives what each block changes.
@@ -31,49 +29,6 @@ func updatesOf(t testing.TB, chain *chainOf, tries *state.MPTDatabase) (updates 
 		updates = append(updates, UpdateOf(database.update))
 	}
 	return updates
-}
-
-// cutter passes connections on, and breaks each after a number of bytes of answers.
-type cutter struct {
-	address string
-	to      string
-	// after is the number of bytes, 0 for a connection that holds.
-	after atomic.Int64
-	cuts  atomic.Int64
-}
-
-func startCutter(t testing.TB, endpoint string) *cutter {
-	t.Helper()
-	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	t.Cleanup(func() { _ = listener.Close() })
-	c := &cutter{address: listener.Addr().String(), to: strings.TrimPrefix(endpoint, "http://")}
-	go func() {
-		for {
-			in, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go c.pass(in)
-		}
-	}()
-	return c
-}
-
-func (c *cutter) pass(in net.Conn) {
-	out, err := net.Dial("tcp", c.to)
-	if err != nil {
-		_ = in.Close()
-		return
-	}
-	go func() { _, _ = io.Copy(out, in); _ = out.Close() }()
-	if after := c.after.Load(); after > 0 {
-		if n, _ := io.CopyN(in, out, after); n == after {
-			c.cuts.Add(1)
-		}
-	} else {
-		_, _ = io.Copy(in, out)
-	}
-	_, _ = in.Close(), out.Close()
 }
 
 // until calls until there is no error.
@@ -92,22 +47,22 @@ func until(ctx context.Context, t testing.TB, call func() error) {
 
 func TestNoBlockIsLostOrWrittenTwiceIfAnswersAre(t *testing.T) {
 	const length = 20
-	directory := t.TempDir()
-	endpoint, _ := startProcess(t, directory, "127.0.0.1:0")
-	cut := startCutter(t, endpoint)
-	cut.after.Store(6000)
-	ledger := must(Open(limited(t), connect(t, directory, "http://"+cut.address), Options{}))(t)
+	l := startDev(t)
+	var after atomic.Int64
+	after.Store(6000)
+	cut := coppicetest.StartCutter(t, l, func(int64) int64 { return after.Load() })
+	ledger := must(Open(limited(t), dial(t, l.Key(t), cut.Endpoint), Options{}))(t)
 	_, tries := local(t)
 	chain := generate(t, merged(), length, length, 0)
 	updates := updatesOf(t, chain, tries)
 	ctx := limited(t)
 	for number, update := range updates {
 		// Connections break in proofs, in headers and in receipts.
-		cut.after.Store(int64(2500 + 400*(number%7)))
+		after.Store(int64(2500 + 400*(number%7)))
 		until(ctx, t, func() error { return ledger.Apply(ctx, update) })
 	}
-	cut.after.Store(0)
-	direct := connect(t, directory, endpoint)
+	after.Store(0)
+	direct := dial(t, l.Key(t), l.Endpoint)
 	// Each block is one version, and there is no other.
 	if head := must(direct.Head(ctx))(t); head.Stamp.Version != uint64(len(updates)) {
 		t.Errorf("%d versions for %d blocks", head.Stamp.Version, len(updates))
@@ -117,16 +72,15 @@ func TestNoBlockIsLostOrWrittenTwiceIfAnswersAre(t *testing.T) {
 		root := chain.block(number).Root()
 		compare(t, must(again.At(ctx, root))(t), tries, root)
 	}
-	if cuts := cut.cuts.Load(); cuts < 5 {
+	if cuts := cut.Cuts.Load(); cuts < 5 {
 		t.Errorf("%d connections were cut", cuts)
 	}
 }
 
 func TestReorganizationsComeThroughTheDeathOfTheLedger(t *testing.T) {
 	const length, fork = 8, 4
-	directory := t.TempDir()
-	endpoint, process := startProcess(t, directory, "127.0.0.1:0")
-	ledger := must(Open(limited(t), connect(t, directory, endpoint), Options{}))(t)
+	l := startDev(t)
+	ledger := must(Open(limited(t), dial(t, l.Key(t), l.Endpoint), Options{}))(t)
 	_, tries := local(t)
 	a, b := generate(t, merged(), length, fork, 1), generate(t, merged(), length, fork, 2)
 	ctx := limited(t)
@@ -140,9 +94,9 @@ func TestReorganizationsComeThroughTheDeathOfTheLedger(t *testing.T) {
 				return
 			case <-time.After(300 * time.Millisecond):
 			}
-			kill(process)
+			l.Kill()
 			deaths.Add(1)
-			_, process = startProcess(t, directory, strings.TrimPrefix(endpoint, "http://"))
+			l.Restart(t)
 		}
 	}()
 	for _, chain := range []*chainOf{a, b} {

@@ -45,10 +45,9 @@ func reach(t testing.TB, follower *Follower, root common.Hash) *View {
 
 func TestAFollowerHasEachBlockAndReadsOnlyWhatItDoesNotKnow(t *testing.T) {
 	const length, fork = 10, 5
-	directory := t.TempDir()
-	endpoint, _ := startProcess(t, directory, "127.0.0.1:0")
-	ledger := openState(t, connect(t, directory, endpoint))
-	follower := startFollower(t, connect(t, directory, endpoint), ledger.options)
+	l := startDev(t)
+	ledger := openState(t, dial(t, l.Key(t), l.Endpoint))
+	follower := startFollower(t, dial(t, l.Key(t), l.Endpoint), ledger.options)
 	a, b := generate(t, merged(), length, fork, 1), generate(t, merged(), length, fork, 2)
 	database := newDatabase(t, ledger)
 	_, tries := local(t)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -16,6 +17,7 @@ import (
 	"github.com/ethereum/go-ethereum/trie"
 
 	"coppice.dev/sdk/coppice"
+	"coppice.dev/sdk/coppicetest"
 )
 
 // logging makes a contract: it logs a byte, and leaves a code of one byte.
@@ -351,11 +353,11 @@ func TestAnOwnStateGoesBackAndOnFromThere(t *testing.T) {
 
 func TestAnOwnStateIsWrittenOnceIfAnswersAreLost(t *testing.T) {
 	const length = 20
-	directory := t.TempDir()
-	endpoint, _ := startProcess(t, directory, "127.0.0.1:0")
-	cut := startCutter(t, endpoint)
-	cut.after.Store(6000)
-	own := openOwn(t, connect(t, directory, "http://"+cut.address), logged(t, length))
+	l := startDev(t)
+	var after atomic.Int64
+	after.Store(6000)
+	cut := coppicetest.StartCutter(t, l, func(int64) int64 { return after.Load() })
+	own := openOwn(t, dial(t, l.Key(t), cut.Endpoint), logged(t, length))
 	_, tries := local(t)
 	own.begin(t, tries)
 	ctx := limited(t)
@@ -364,14 +366,14 @@ func TestAnOwnStateIsWrittenOnceIfAnswersAreLost(t *testing.T) {
 	for number := 1; number <= length; number++ {
 		own.run(t, tries, number)
 		// Connections break in proofs, in stages and in receipts.
-		cut.after.Store(int64(2500 + 400*(number%7)))
+		after.Store(int64(2500 + 400*(number%7)))
 		until(ctx, t, func() error { return own.try(ctx, number) })
 		if own.roots[number] != own.roots[number-1] {
 			changed++
 		}
 	}
-	cut.after.Store(0)
-	direct := connect(t, directory, endpoint)
+	after.Store(0)
+	direct := dial(t, l.Key(t), l.Endpoint)
 	if head := must(direct.Head(ctx))(t); head.Stamp.Version != uint64(changed) {
 		t.Errorf("%d versions for %d blocks that changed anything", head.Stamp.Version, changed)
 	}
@@ -379,7 +381,7 @@ func TestAnOwnStateIsWrittenOnceIfAnswersAreLost(t *testing.T) {
 	for number, root := range own.roots {
 		compareOwn(t, must(again.At(ctx, root))(t), tries, own.block(number).Root())
 	}
-	if cuts := cut.cuts.Load(); cuts < 5 {
+	if cuts := cut.Cuts.Load(); cuts < 5 {
 		t.Errorf("%d connections were cut", cuts)
 	}
 }
@@ -439,9 +441,8 @@ func TestAnOwnStateRefusesWhatItCantKeep(t *testing.T) {
 
 func TestAnOwnStateSurvivesTheDeathOfTheLedger(t *testing.T) {
 	const length = 12
-	directory := t.TempDir()
-	endpoint, process := startProcess(t, directory, "127.0.0.1:0")
-	own := openOwn(t, connect(t, directory, endpoint), logged(t, length))
+	l := startDev(t)
+	own := openOwn(t, dial(t, l.Key(t), l.Endpoint), logged(t, length))
 	_, tries := local(t)
 	own.first(t)
 	own.begin(t, tries)
@@ -451,8 +452,8 @@ func TestAnOwnStateSurvivesTheDeathOfTheLedger(t *testing.T) {
 		root := on.IntermediateRoot(own.rules(number))
 		if number%4 == 0 {
 			// The stage dies with its ledger.
-			kill(process)
-			_, process = startProcess(t, directory, strings.TrimPrefix(endpoint, "http://"))
+			l.Kill()
+			l.Restart(t)
 		}
 		if committed := must(on.Commit(own.rules(number), uint64(number)))(t); committed != root {
 			t.Fatalf("block %d has root %s, and had %s", number, committed, root)

@@ -241,7 +241,7 @@ async fn prove(client: &Client, args: &AnchorProve, output: Output) -> Result<()
         let sequence = receipt.sequence.0;
         let theirs = coppice_client::header(&client.header(Which::Sequence(sequence)).await?)?;
         if theirs != receipt {
-            // It is of another time ledger.
+            // Another time ledger stamped it.
             continue;
         }
         let entry = Some(Entry::Sequence(sequence));

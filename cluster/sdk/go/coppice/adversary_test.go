@@ -301,7 +301,7 @@ func forks(t *testing.T) (a, b *ledger) {
 	for i := range 3 {
 		must(client.Commit(limited(t), put("k", fmt.Sprint(i))))(t)
 	}
-	l.stop()
+	l.Stop()
 	if err := os.CopyFS(second, os.DirFS(first)); err != nil {
 		t.Fatal(err)
 	}
@@ -456,7 +456,7 @@ func TestDeadAndSilentCoordinatorsAreGoneAround(t *testing.T) {
 	}
 	address := dead.Addr().String()
 	_ = dead.Close()
-	client := connect(t, Options{Endpoints: []string{address, l.endpoint}, Trust: l.key(t)})
+	client := connect(t, Options{Endpoints: []string{address, l.Endpoint}, Trust: l.key(t)})
 	must(client.Commit(ctx, put("dead/a", "1")))(t)
 	if got := must(client.Get(ctx, []byte("dead/a"), nil))(t); string(got.Record.Value) != "1" {
 		t.Errorf("%+v", got)
@@ -476,7 +476,7 @@ func TestDeadAndSilentCoordinatorsAreGoneAround(t *testing.T) {
 	t.Cleanup(func() { _ = silent.Close() })
 	patient := connect(
 		t,
-		Options{Endpoints: []string{silent.Addr().String(), l.endpoint}, Trust: l.key(t), Patience: 20 * time.Second},
+		Options{Endpoints: []string{silent.Addr().String(), l.Endpoint}, Trust: l.key(t), Patience: 20 * time.Second},
 	)
 	if got := must(patient.Get(ctx, []byte("dead/a"), nil))(t); string(got.Record.Value) != "1" {
 		t.Errorf("%+v", got)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"coppice.dev/sdk/coppicetest"
 	"coppice.dev/sdk/verify"
 )
 
@@ -180,19 +181,17 @@ func TestAStreamCommitsInOrder(t *testing.T) {
 
 // The ledger dies in the middle of a stream and of a session, and comes back at its place.
 func TestAStreamGoesOnAfterTheLedgerWasKilled(t *testing.T) {
-	directory := t.TempDir()
-	l := startLedger(t, directory)
+	l := startLedger(t, t.TempDir())
 	ctx := limited(t)
-	client := connect(t, Options{Endpoints: []string{l.endpoint}, Trust: l.key(t), Patience: startPatience})
+	client := connect(t, Options{Endpoints: []string{l.Endpoint}, Trust: l.key(t), Patience: coppicetest.StartMax})
 	session := must(client.OpenSession(ctx, NewSessionID()))(t)
 	stream := session.Stream()
 	defer stream.Close()
 	const batches = 2 * UnderWayMax
 	for i := range batches {
 		if i == UnderWayMax/2 {
-			l.kill()
-			address := must(parseEndpoint(l.endpoint, false))(t)
-			l = startLedger(t, directory, "--listen", address)
+			l.Kill()
+			l.Restart(t)
 		}
 		must(stream.Push(ctx, put("killed/counter", fmt.Sprint(i)).Put(fmt.Appendf(nil, "killed/%d", i), nil)))(t)
 	}
@@ -450,7 +449,7 @@ func TestAClientFollowsTheLedgersKey(t *testing.T) {
 	earlier := l.client(t)
 	first := must(earlier.Commit(ctx, put("k", "1")))(t)
 	memory := earlier.Memory()
-	l.stop()
+	l.Stop()
 	next := filepath.Join(directory, "next.key")
 	if words, err := exec.Command(coppiceBin, "keygen", "--out", next, "--name", old.Name).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, words)
@@ -458,7 +457,7 @@ func TestAClientFollowsTheLedgersKey(t *testing.T) {
 	l = startLedger(t, directory)
 	text := must(os.ReadFile(filepath.Join(directory, "next.vkey")))(t)
 	newKey := must(verify.ParseVKey(strings.TrimSpace(string(text))))(t)
-	client := connect(t, Options{Endpoints: []string{l.endpoint}, Trust: old, Memory: &memory})
+	client := connect(t, Options{Endpoints: []string{l.Endpoint}, Trust: old, Memory: &memory})
 	client.trust.interval = 0
 	must(client.RotateKey(ctx, newKey, Order{Principal: "alice", Reason: "rehearsal"}))(t)
 	must(client.Commit(ctx, put("k", "2")))(t)
@@ -475,7 +474,7 @@ func TestAClientFollowsTheLedgersKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, options := range []Options{{Trust: &newKey}, {Trust: &newKey, Memory: &memory}, {Trust: old, Memory: &memory}} {
-		options.Endpoints = []string{l.endpoint}
+		options.Endpoints = []string{l.Endpoint}
 		fresh := connect(t, options)
 		if got, err := fresh.Get(ctx, []byte("k"), nil); err != nil || string(got.Record.Value) != "2" {
 			t.Errorf("client %d: %v", i, err)
@@ -487,7 +486,7 @@ func TestAClientFollowsTheLedgersKey(t *testing.T) {
 	}
 	stranger := newKey
 	stranger.Key[0] ^= 1
-	if _, err := New(Options{Endpoints: []string{l.endpoint}, Trust: &stranger, Memory: &memory}); err == nil {
+	if _, err := New(Options{Endpoints: []string{l.Endpoint}, Trust: &stranger, Memory: &memory}); err == nil {
 		t.Error("the memory of another ledger is taken")
 	}
 }

@@ -84,7 +84,7 @@ func TestAStatusIsJudgedByItsReasonOrElseByItsCode(t *testing.T) {
 
 func TestAClosedClientDoesNotWait(t *testing.T) {
 	l := sharedLedger(t)
-	ctx, client := limited(t), connect(t, Options{Endpoints: []string{l.endpoint}, Trust: l.key(t), Patience: time.Hour})
+	ctx, client := limited(t), connect(t, Options{Endpoints: []string{l.Endpoint}, Trust: l.key(t), Patience: time.Hour})
 	must(client.Get(ctx, []byte("k"), nil))(t)
 	if err := client.Close(); err != nil {
 		t.Fatal(err)

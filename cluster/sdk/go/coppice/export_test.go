@@ -9,9 +9,9 @@ func LedgerOfExamples() (endpoint, vkey string) { return ofExamples(sharedLedger
 func MembersOfExamples() (endpoint, vkey string) { return ofExamples(membersLedger(exampleTest{})) }
 
 func ofExamples(l *ledger) (endpoint, vkey string) {
-	text, err := os.ReadFile(l.directory + "/ledger.vkey")
+	text, err := os.ReadFile(l.Directory + "/ledger.vkey")
 	if err != nil {
 		panic(err)
 	}
-	return l.endpoint, string(text[:len(text)-1])
+	return l.Endpoint, string(text[:len(text)-1])
 }

@@ -59,7 +59,7 @@ func TestAnEntryLiesBetweenAnchors(t *testing.T) {
 	if of.Header.Kind != verify.KindAnchor || len(of.Above) == 0 {
 		t.Errorf("%+v", of)
 	}
-	believing := connect(t, Options{Endpoints: []string{l.endpoint}, Unverified: true})
+	believing := connect(t, Options{Endpoints: []string{l.Endpoint}, Unverified: true})
 	if told := must(believing.EntryInterval(ctx, 1, nil))(t); told.Header != nil || len(told.Proof) == 0 {
 		t.Errorf("%+v", told)
 	}
@@ -86,7 +86,7 @@ func judgeByCommand(t *testing.T, l *ledger, authority *stamping, proof []byte) 
 	if err := os.WriteFile(file, proof, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	key := filepath.Join(l.directory, "ledger.vkey")
+	key := filepath.Join(l.Directory, "ledger.vkey")
 	words, err := exec.Command(coppiceBin, "verify", file, "--key", "@"+key, "--tsa-root", authority.root).CombinedOutput()
 	if err != nil {
 		t.Errorf("the command refuses the proof: %v, %s", err, words)

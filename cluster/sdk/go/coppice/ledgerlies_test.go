@@ -436,7 +436,7 @@ func TestARequestWhoseAnswerIsLostIsSentAgainWithTheSameBytes(t *testing.T) {
 // A coordinator that took a request and fell silent is left for another one.
 func TestALostAnswerIsGivenByAnotherCoordinator(t *testing.T) {
 	s := setScene(t, "elsewhere")
-	endpoints := []string{s.endpoint, s.cluster.endpoint}
+	endpoints := []string{s.endpoint, s.cluster.Endpoint}
 	client := connect(t, Options{Endpoints: endpoints, Trust: s.cluster.key(t)})
 	bank := must(client.Author(s.ctx, s.ledger, "bank", 0, handOf("bank")))(t)
 	s.onAppend = func(*v1.AppendRequest, *v1.AppendResponse) error { return broken }

@@ -288,7 +288,7 @@ func TestConditionsLanesAndEpochsAreRefusedByName(t *testing.T) {
 func TestAnUnverifiedClientAppendsAndReads(t *testing.T) {
 	l := membersLedger(t)
 	ctx := limited(t)
-	client := connect(t, Options{Endpoints: []string{l.endpoint}, Unverified: true})
+	client := connect(t, Options{Endpoints: []string{l.Endpoint}, Unverified: true})
 	ledger := found(t, client, "believed")
 	bank := must(client.Author(ctx, ledger, "bank", 0, handOf("bank")))(t)
 	for range 2 {

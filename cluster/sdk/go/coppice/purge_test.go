@@ -148,7 +148,7 @@ func TestAJournalIsMissingOnlyIfAPurgeCanHaveTakenIt(t *testing.T) {
 	got, err = page(4)
 	withheld("a page that ends early", got, err)
 
-	unverified := connect(t, Options{Endpoints: []string{l.endpoint}, Unverified: true})
+	unverified := connect(t, Options{Endpoints: []string{l.Endpoint}, Unverified: true})
 	if err := second(unverified.JournalPage(ctx, ledger, 1, 9, wholeJournals, nil)); !errors.Is(err, PurgedJournal) {
 		t.Error(err)
 	}

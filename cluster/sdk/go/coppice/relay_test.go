@@ -73,7 +73,7 @@ func startRelay(t testing.TB, l *ledger, security credentials.TransportCredentia
 // show passes the next calls on to another ledger.
 func (r *relay) show(t testing.TB, l *ledger) {
 	t.Helper()
-	address, err := parseEndpoint(l.endpoint, false)
+	address, err := parseEndpoint(l.Endpoint, false)
 	if err != nil {
 		t.Fatal(err)
 	}

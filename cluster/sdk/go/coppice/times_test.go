@@ -138,7 +138,7 @@ func TestTheVersionOfATimeIsProven(t *testing.T) {
 	if newest.Stamp != second || newest.Next != nil || newest.Final {
 		t.Errorf("%+v", newest)
 	}
-	believing := connect(t, Options{Endpoints: []string{l.endpoint}, Unverified: true})
+	believing := connect(t, Options{Endpoints: []string{l.Endpoint}, Unverified: true})
 	told := must(believing.VersionAt(ctx, at, false))(t)
 	if told.Stamp != first || *told.Next != second || len(told.Proof) != 0 {
 		t.Errorf("%+v", told)

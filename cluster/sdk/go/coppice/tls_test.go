@@ -264,7 +264,7 @@ func TestOptionsAreJudgedBeforeTheFirstCall(t *testing.T) {
 func TestAnUnverifiedClientBelieves(t *testing.T) {
 	l := sharedLedger(t)
 	ctx := limited(t)
-	client := connect(t, Options{Endpoints: []string{l.endpoint}, Unverified: true})
+	client := connect(t, Options{Endpoints: []string{l.Endpoint}, Unverified: true})
 	committed := must(client.Commit(ctx, put("believed/a", "1")))(t)
 	got := must(client.Get(ctx, []byte("believed/a"), nil))(t)
 	if len(committed.Receipt) > 0 || string(got.Record.Value) != "1" || len(got.Proof) > 0 ||

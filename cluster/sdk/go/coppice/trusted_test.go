@@ -101,7 +101,7 @@ func TestTheCommandHasTheSameAnchor(t *testing.T) {
 	bank := must(client.Author(ctx, ledger, "bank", 0, handOf("bank")))(t)
 	must(bank.Append(ctx, numbered(1, 600)))(t)
 	anchor := must(client.TrustLedger(ctx, ledger))(t)
-	key := filepath.Join(l.directory, "ledger.vkey")
+	key := filepath.Join(l.Directory, "ledger.vkey")
 	theirs, ours := filepath.Join(t.TempDir(), "theirs"), filepath.Join(t.TempDir(), "ours")
 	l.command(t, "ledger", "anchor", "anchor-file", theirs, "--trust", "@"+key)
 	if file := must(os.ReadFile(theirs))(t); !bytes.Equal(file, anchor.Encode()) {
@@ -281,7 +281,7 @@ func TestContentBelowAnAnchorIsMissingOnlyIfAnOrderHasOccultedIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	order := must(bank.Append(ctx, must(bank.OrderDraft(file))(t)))(t).FirstJSN
-	reader := connect(t, Options{Endpoints: []string{l.endpoint}, Unverified: true})
+	reader := connect(t, Options{Endpoints: []string{l.Endpoint}, Unverified: true})
 	claims := map[string]JournalClaim{
 		FailedOcculted: {Ledger: ledger, JSN: 1, Payload: []byte("secret")},
 		FailedPayload:  {Ledger: ledger, JSN: 2, Payload: []byte("secret")},

@@ -13,7 +13,7 @@ const changesOfBench = 1000
 // BenchmarkVersion checks the changes of one version by its journal, and proves as many keys.
 func BenchmarkVersion(b *testing.B) {
 	l := startDev(b, b.TempDir(), "--shards", "4")
-	client := l.client(b, l.endpoint)
+	client := l.client(b, l.Endpoint)
 	batch, keys := new(coppice.Batch), [][]byte{}
 	for i := range changesOfBench {
 		key := fmt.Appendf(nil, "%c%05d", 'a'+i%26, i)

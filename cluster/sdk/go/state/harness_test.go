@@ -1,17 +1,10 @@
 package state
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"io"
 	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,80 +12,24 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"coppice.dev/sdk/coppice"
+	"coppice.dev/sdk/coppicetest"
 	v1 "coppice.dev/sdk/v1"
-	"coppice.dev/sdk/verify"
 )
-
-// binVariable names the `coppice` command; by default it is the repository's debug build.
-const binVariable = "COPPICE_BIN"
 
 const messageMax = 96 << 20
 
 // devLedger is a `coppice dev` of a test.
-type devLedger struct {
-	directory, endpoint string
-	process             *exec.Cmd
-}
+type devLedger struct{ *coppicetest.Ledger }
 
 func startDev(t testing.TB, directory string, arguments ...string) *devLedger {
 	t.Helper()
-	bin := os.Getenv(binVariable)
-	if bin == "" {
-		bin = "../../../../target/debug/coppice"
-	}
-	bin = must(filepath.Abs(bin))(t)
-	arguments = append(
-		[]string{"dev", "--data-dir", directory, "--listen", "127.0.0.1:0", "--replicas", "1"},
-		arguments...)
-	l := &devLedger{directory: directory, process: exec.Command(bin, arguments...)}
-	// The ledger goes with the test, however that ends.
-	l.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	var words bytes.Buffer
-	l.process.Stderr = &words
-	output := must(l.process.StdoutPipe())(t)
-	if err := l.process.Start(); err != nil {
-		t.Fatalf("these tests need the coppice command: `make build`, or %s: %v", binVariable, err)
-	}
-	t.Cleanup(l.stop)
-	ready := make(chan string, 1)
-	go func() {
-		defer close(ready)
-		for lines := bufio.NewScanner(output); lines.Scan(); {
-			if endpoint, is := strings.CutPrefix(lines.Text(), "ready "); is {
-				ready <- endpoint
-			}
-		}
-	}()
-	select {
-	case endpoint, started := <-ready:
-		if !started {
-			l.stop()
-			t.Fatalf("the ledger did not start: %s", words.String())
-		}
-		l.endpoint = endpoint
-	case <-time.After(2 * testPatience):
-		t.Fatal("the ledger is not ready in time")
-	}
-	return l
-}
-
-func (l *devLedger) stop() {
-	if l.process.ProcessState == nil {
-		_ = l.process.Process.Signal(syscall.SIGTERM)
-		_ = l.process.Wait()
-	}
-}
-
-func (l *devLedger) key(t testing.TB) verify.VKey {
-	t.Helper()
-	text := must(os.ReadFile(filepath.Join(l.directory, "ledger.vkey")))(t)
-	return must(verify.ParseVKey(strings.TrimSpace(string(text))))(t)
+	return &devLedger{coppicetest.Start(t, directory, append(arguments, "--replicas", "1")...)}
 }
 
 // client gives a verifying client that calls an endpoint, which may be a relay before the ledger.
 func (l *devLedger) client(t testing.TB, endpoint string) *coppice.Client {
 	t.Helper()
-	key := l.key(t)
+	key := l.Key(t)
 	client := must(coppice.New(coppice.Options{
 		Endpoints: []string{endpoint}, Trust: &key, Patience: 200 * time.Millisecond,
 	}))(t)
@@ -142,7 +79,7 @@ func startRelay(t testing.TB, l *devLedger) *relay {
 // show passes the next calls on to another ledger, and breaks the streams.
 func (r *relay) show(t testing.TB, l *devLedger) {
 	t.Helper()
-	connection := must(grpc.NewClient(strings.TrimPrefix(l.endpoint, "http://"),
+	connection := must(grpc.NewClient(l.Address(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageMax))))(t)
 	t.Cleanup(func() { _ = connection.Close() })

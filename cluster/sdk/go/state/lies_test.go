@@ -88,7 +88,7 @@ func (w *watched) caught(t *testing.T) *Evidence {
 func TestACacheFollowsALedger(t *testing.T) {
 	for _, arguments := range [][]string{nil, {"--journals"}, {"--ledgers"}} {
 		l := startDev(t, t.TempDir(), arguments...)
-		ctx, w := limited(t), watch(t, l, l.endpoint, Options{Wait: testPatience, Samples: 3})
+		ctx, w := limited(t), watch(t, l, l.Endpoint, Options{Wait: testPatience, Samples: 3})
 		must(w.client.Commit(ctx, put("a", "1").Put([]byte("z"), []byte("1"))))(t)
 		two := must(w.client.Commit(ctx, put("a", "2").Delete([]byte("none"))))(t)
 		view := w.At(two.Stamp)
@@ -202,7 +202,7 @@ func TestLiesOnTheStreamAreFoundAtOnce(t *testing.T) {
 				r.onHeads = func(m *v1.WatchHeadsResponse) bool { lie(m); return true }
 			})
 			key := []byte("lie/a")
-			honest := l.client(t, l.endpoint)
+			honest := l.client(t, l.Endpoint)
 			must(
 				honest.Commit(ctx, new(coppice.Batch).Put(key, []byte("first")).Put(key, []byte("last"))),
 			)(
@@ -222,7 +222,7 @@ func TestLiesAboutReadsAreFoundAtOnce(t *testing.T) {
 	l := startDev(t, t.TempDir())
 	ctx, r := limited(t), startRelay(t, l)
 	w := watch(t, l, r.endpoint, Options{})
-	at := must(l.client(t, l.endpoint).Commit(ctx, put("lie/b", "1")))(t).Stamp
+	at := must(l.client(t, l.Endpoint).Commit(ctx, put("lie/b", "1")))(t).Stamp
 	if err := w.reach(t, at); err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestAnOldHeadIsFound(t *testing.T) {
 	l := startDev(t, t.TempDir())
 	ctx, r := limited(t), startRelay(t, l)
 	w := watch(t, l, r.endpoint, Options{StaleMax: 50 * time.Millisecond})
-	honest := l.client(t, l.endpoint)
+	honest := l.client(t, l.Endpoint)
 	old := must(honest.Commit(ctx, put("lie/a", "1")))(t)
 	if err := w.reach(t, old.Stamp); err != nil {
 		t.Fatal(err)
@@ -296,9 +296,9 @@ func TestAnOldHeadIsFound(t *testing.T) {
 func TestAForkLeavesTwoSignatures(t *testing.T) {
 	directory := t.TempDir()
 	l := startDev(t, directory)
-	honest := l.client(t, l.endpoint)
+	honest := l.client(t, l.Endpoint)
 	must(honest.Commit(limited(t), put("fork/a", "1")))(t)
-	l.stop()
+	l.Stop()
 	copied := t.TempDir()
 	if err := os.CopyFS(copied, os.DirFS(directory)); err != nil {
 		t.Fatal(err)
@@ -309,18 +309,18 @@ func TestAForkLeavesTwoSignatures(t *testing.T) {
 	one, two := startDev(t, directory), startDev(t, copied)
 	ctx, r := limited(t), startRelay(t, one)
 	w := watch(t, one, r.endpoint, Options{})
-	at := must(one.client(t, one.endpoint).Commit(ctx, put("fork/a", "2")))(t).Stamp
+	at := must(one.client(t, one.Endpoint).Commit(ctx, put("fork/a", "2")))(t).Stamp
 	if err := w.reach(t, at); err != nil {
 		t.Fatal(err)
 	}
-	other := two.client(t, two.endpoint)
+	other := two.client(t, two.Endpoint)
 	for range 3 {
 		must(other.Commit(ctx, put("fork/b", "other")))(t)
 	}
 	r.show(t, two)
 	evidence := w.caught(t)
 	for _, signed := range [][]byte{evidence.Known, evidence.Shown} {
-		if !signedBy(signed, one.key(t)) {
+		if !signedBy(signed, one.Key(t)) {
 			t.Errorf("%v: %q is not signed", evidence, signed)
 		}
 	}
