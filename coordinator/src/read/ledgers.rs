@@ -253,7 +253,8 @@ impl Reads {
     ///
     /// # Errors
     /// Those of [`Reads::describe`]; `INVALID_ARGUMENT` for keys that are none of the ledger's, or
-    /// of envelopes; `PURGED_JOURNAL` for the leaf of a journal that a purge has swept.
+    /// of envelopes; `PURGED_JOURNAL` for a leaf that the version has, and that a purge has swept
+    /// since then.
     pub async fn ledger_records(
         &self,
         request: &v1::GetLedgerRecordsRequest,
@@ -271,9 +272,11 @@ impl Reads {
                 let key = key.escape_ascii();
                 return Err(Refusal::invalid(format!("not the key of a record that can be read: \"{key}\"")).into());
             }
-            let leaves: Vec<u64> = request.keys.iter().filter_map(|key| jsn_of_leaf(id, key)).collect();
+            let answer = self.get_at(located.clone(), &request.keys, read, deadline).await?;
+            // What head has no more is given at no version. That it is gone is given at every one.
+            let found = answer.records.iter().filter(|record| record.found);
+            let leaves: Vec<u64> = found.filter_map(|record| jsn_of_leaf(id, &record.key)).collect();
             self.check_swept((&located, head.purged), id, &leaves, deadline).await?;
-            let answer = self.get_at(located, &request.keys, read, deadline).await?;
             let record = |record: v1::Record| {
                 (record.key.clone(), v1::LedgerRecord { key: record.key, value: record.found.then_some(record.value) })
             };

@@ -15,9 +15,10 @@ async fn records(
     client: &mut LedgerClient<Channel>,
     ledger: LedgerId,
     keys: &[Vec<u8>],
+    read: v1::ReadOptions,
 ) -> Result<v1::GetLedgerRecordsResponse, Status> {
     let keys = keys.iter().map(|key| key.clone().into()).collect();
-    let request = v1::GetLedgerRecordsRequest { ledger: named(ledger), keys, read: Some(PROVEN) };
+    let request = v1::GetLedgerRecordsRequest { ledger: named(ledger), keys, read: Some(read) };
     client.get_ledger_records(request).await.map(tonic::Response::into_inner)
 }
 
@@ -46,7 +47,7 @@ async fn purge_before(
     authors: u32,
     closes: bool,
 ) -> Order {
-    let told = records(client, ledger, &[head_key(ledger)]).await.expect("a head");
+    let told = records(client, ledger, &[head_key(ledger)], PROVEN).await.expect("a head");
     let Head { edge, .. } = Head::decode(told.records[0].value.as_ref().expect("a head")).expect("it decodes");
     let (size, root) = (edge.size(), edge.root());
     let before = if closes { size } else { before };
@@ -124,12 +125,18 @@ async fn a_purge_takes_what_nobody_keeps_at_every_version_and_leaves_proofs_as_t
             assert!(same && kept.journals.len() == 4);
             check(&world, &kept.proof, Subject::Journals { ledger, numbers: vec![3, 4, 5, 6], known: None }, |_| {});
         }
-        let gone = records(client, ledger, &[leaf_key(ledger, 1)]).await.expect_err("it is purged");
+        // Head proves which leaves are gone and which are kept. The version before gives none of them.
+        let leaves = [leaf_key(ledger, 1), leaf_key(ledger, 3)];
+        let told = records(client, ledger, &leaves, PROVEN).await.expect("they are read");
+        assert_eq!(told.records.iter().map(|record| record.value.is_some()).collect::<Vec<_>>(), [false, true]);
+        check(&world, &told.proof, Subject::Keys(leaves.iter().map(Vec::as_slice).collect()), |_| {});
+        let gone = records(client, ledger, &leaves, older).await.expect_err("one is purged");
         assert_eq!(reason(&gone), Reason::PurgedJournal);
-        let closed = records(client, ledger, &[envelope_key(ledger, 5)]).await.expect_err("content is for readers");
+        let closed =
+            records(client, ledger, &[envelope_key(ledger, 5)], PROVEN).await.expect_err("content is for readers");
         assert_eq!(reason(&closed), Reason::InvalidArgument);
         let keys = [mark_key(ledger, 1), purge_key(ledger)];
-        let told = records(client, ledger, &keys).await.expect("they are read");
+        let told = records(client, ledger, &keys, PROVEN).await.expect("they are read");
         check(&world, &told.proof, Subject::Keys(keys.iter().map(Vec::as_slice).collect()), |_| {});
         let value = |key: &[u8]| told.records.iter().find(|record| record.key == key).map(|record| &record.value);
         assert!(value(&keys[0]).is_some_and(Option::is_some), "marks stay");

@@ -9,8 +9,8 @@ use coppice_verify::{
     check::{Question, Subject},
     hash::member_id,
     ledgers::{
-        Absent, AuthorOf, Founding, Head, Member, Purge, PurgeOrder, author_key, founding_key, head_key, member_key,
-        purge_key,
+        Absent, AuthorOf, Founding, Head, Member, Purge, PurgeOrder, author_key, founding_key, head_key, leaf_key,
+        member_key, purge_key,
     },
 };
 
@@ -95,7 +95,7 @@ impl Client {
     }
 
     /// The answer to a call for journals. If a key is trusted, a refusal because of a purge is
-    /// believed only if head is purged above the first journal.
+    /// believed only if [`Client::check_purged`] holds for the first journal.
     pub(super) async fn journals_answered(
         &self,
         ledger: LedgerId,
@@ -111,13 +111,20 @@ impl Client {
         }
     }
 
-    /// Checks that a journal which is not given can have been purged.
+    /// Checks that a purge has taken a journal which is not given: the head is purged above it, and
+    /// its leaf is gone. A leaf stays where the purge must keep the journal.
     pub(super) async fn check_purged(&self, ledger: LedgerId, jsn: u64) -> Result<(), Error> {
-        let head = self.ledger_record(ledger, head_key(ledger), Head::decode).await?;
-        if head.is_some_and(|head| jsn < head.purged) {
-            return Ok(());
+        let keys = [head_key(ledger), leaf_key(ledger, jsn)];
+        let records = self.ledger_records(ledger, &keys).await?;
+        let head = records[&keys[0]].as_ref().map(|record| Head::decode(record)).transpose();
+        let head = head.map_err(|_| Error::Malformed("record of a ledger"))?;
+        if head.is_none_or(|head| jsn >= head.purged) {
+            return Err(Error::Untrusted("a journal is withheld: no purge has taken it"));
         }
-        Err(Error::Untrusted("a journal is withheld: no purge has taken it"))
+        if records[&keys[1]].is_some() {
+            return Err(Error::Untrusted("a journal is withheld: the purge below which it lies keeps it"));
+        }
+        Ok(())
     }
 
     /// Prepares an order to purge the journals below a number, or all journals. It names those who

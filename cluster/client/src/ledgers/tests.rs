@@ -7,8 +7,8 @@ use coppice_proto::convert;
 use coppice_types::{ErrorKind, Params};
 use coppice_verify::{
     ledgers::{
-        Action, Approval, Checked, Grant, Head, ORDER, Order, Ordered, Policy, Roles, Target, TrustedAnchor,
-        founding_key, head_key, leaf_key, mark_key, member_key, name_key,
+        Action, Approval, Checked, Grant, Head, ORDER, Order, Ordered, Policy, PurgeOrder, Roles, Target,
+        TrustedAnchor, founding_key, head_key, leaf_key, mark_key, member_key, name_key,
     },
     replay::{self, Shown},
     shard_map::ShardMap,
@@ -84,7 +84,7 @@ impl Scene {
         let founding = Founding {
             name: name.to_owned(),
             spread: false,
-            policy: Policy { occult: 2, ..Policy::default() },
+            policy: Policy { occult: 2, retain_max: 1, ..Policy::default() },
             members: vec![Grant { name: "bank".to_owned(), roles, key, certificate: Vec::new() }],
             authorities: Vec::new(),
             time_authorities: Vec::new(),
@@ -117,16 +117,41 @@ impl Scene {
         }
     }
 
-    /// Occults a journal. Returns the number of the order.
-    fn occult(&mut self, number: u64, jsn: u64) -> u64 {
-        let leaf = self.model.value(self.model.head(), &leaf_key(self.ledger, jsn)).expect("a leaf");
-        let leaf = Leaf::decode(leaf).expect("a leaf").hash();
-        let order = Order { until: 99, action: Action::Occult(vec![Target { jsn, leaf }]) };
+    /// Appends an order. Returns its number.
+    fn order(&mut self, number: u64, action: Action) -> u64 {
+        let order = Order { until: 99, action };
         let payload = Ordered { order, approvals: Vec::new() }.encode();
         let envelope = Envelope { nonce: [3; 32], clues: Vec::new(), payload };
         let request = self.signed(self.ledger, number).sign(&hand("bank"), vec![Item { kind: ORDER, envelope }]);
         self.take(request);
         self.model.size_of(self.model.head(), self.ledger) - 1
+    }
+
+    /// Occults a journal. Returns the number of the order.
+    fn occult(&mut self, number: u64, jsn: u64) -> u64 {
+        let leaf = self.model.value(self.model.head(), &leaf_key(self.ledger, jsn)).expect("a leaf");
+        let leaf = Leaf::decode(leaf).expect("a leaf").hash();
+        self.order(number, Action::Occult(vec![Target { jsn, leaf }]))
+    }
+
+    /// Purges what lies below a number, but for what is retained, by the next three requests.
+    fn purge(&mut self, number: u64, (before, retained): (u64, u64)) {
+        let head = self.model.value(self.model.head(), &head_key(self.ledger)).expect("a head");
+        let Head { edge, .. } = Head::decode(head).expect("a head");
+        let (size, root) = (edge.size(), edge.root());
+        let order = PurgeOrder { before, closes: false, size, root, authors: 1, absent: Vec::new() };
+        let purge = self.order(number, Action::Purge(order));
+        self.order(number + 1, Action::Retain { purge, journals: vec![retained] });
+        self.order(number + 2, Action::Sweep { purge, from: 0, to: before });
+    }
+
+    /// The answer to a read of records in a version.
+    fn records(&self, stamp: Stamp, keys: &[&[u8]]) -> v1::GetLedgerRecordsResponse {
+        let value = |key: &[u8]| self.model.value(stamp, key).map(|value| value.to_vec().into());
+        let record = |key: &&[u8]| v1::LedgerRecord { key: key.to_vec().into(), value: value(key) };
+        let proof = self.model.prove_keys(stamp, keys, true).encode().expect("a small file").into();
+        let read_at = Some(convert::to_stamp(stamp));
+        v1::GetLedgerRecordsResponse { records: keys.iter().map(record).collect(), read_at, proof }
     }
 
     /// The answer to a read of one occulted journal, with a proof of marks from a version.
@@ -319,6 +344,29 @@ async fn content_is_missing_only_if_an_order_under_proof_names_it() {
     is_lie("an order that hides itself", play(of_order, order).await);
 }
 
+#[tokio::test]
+async fn a_journal_is_purged_only_if_its_leaf_is_gone_from_head() {
+    let mut scene = Scene::new();
+    let before = scene.model.head();
+    scene.purge(4, (3, 2));
+    let head = scene.model.head();
+    let play = async |jsn: u64, stamp: Stamp, leaf: u64| {
+        let fake = Fake::default();
+        fake.get_journals.set(|_| Err(coppice_proto::status::refuse(Reason::PurgedJournal, "")));
+        let told = scene.records(stamp, &[&head_key(scene.ledger), &leaf_key(scene.ledger, leaf)]);
+        fake.get_ledger_records.set(move |_| Ok(told.clone()));
+        scene.client(&fake).journals(scene.ledger, (jsn, 1), WANTED, None).await
+    };
+    let purged = play(1, head, 1).await.expect_err("it is swept");
+    assert_eq!(purged.reason(), Some(Reason::PurgedJournal), "{purged}");
+    is_lie("a founding, which every purge keeps", play(0, head, 0).await);
+    is_lie("a journal that a member retains", play(2, head, 2).await);
+    is_lie("a journal above the purge", play(3, head, 3).await);
+    is_lie("a version before the sweep", play(1, before, 1).await);
+    let other = play(2, head, 1).await.expect_err("it is retained");
+    assert!(matches!(other, Error::Malformed(_)), "the leaf of another journal: {other}");
+}
+
 #[test]
 fn the_author_of_an_order_signs_once_in_time_and_by_its_key() {
     let mut scene = Scene::new();
@@ -388,11 +436,7 @@ async fn an_anchor_moves_only_to_a_list_that_continues_its_own_and_journals_are_
         let fake = Fake::default();
         fake.get_journals.set(move |_| Ok(v1::GetJournalsResponse { journals: told.clone(), ..Default::default() }));
         // Nothing is purged.
-        let key = head_key(scene.ledger);
-        let value = scene.model.value(head, &key).map(|value| value.to_vec().into());
-        let proof = scene.model.prove_keys(head, &[&key], true).encode().expect("a small file").into();
-        let records = vec![v1::LedgerRecord { key: key.into(), value }];
-        let answer = v1::GetLedgerRecordsResponse { records, proof, ..Default::default() };
+        let answer = scene.records(head, &[&head_key(scene.ledger), &leaf_key(scene.ledger, 2)]);
         fake.get_ledger_records.set(move |_| Ok(answer.clone()));
         scene.client(&fake).journals_below(&whole, (1, 9), true).await
     };

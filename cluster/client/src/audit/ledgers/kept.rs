@@ -1,7 +1,10 @@
 //! The part of an audit that begins behind the newest sweep of a purge: records as they were there,
 //! and what lies before, by proofs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use bytes::Bytes;
 use coppice_proto::v1;
@@ -10,8 +13,8 @@ use coppice_verify::{
     check::{Answer, Claim, QueryClaim, Question, Subject, verify_known},
     journal::AppendEntry,
     ledgers::{
-        Action, AuthorOf, Envelope, Head, Mark, Member, ORDER, Ordered, Purge, author_key, head_key, mark_key,
-        member_key, purge_key,
+        Action, AuthorOf, DATA, Envelope, Head, Leaf, Mark, Member, ORDER, Ordered, Purge, Retained, author_key,
+        head_key, leaf_key, mark_key, member_key, purge_key, retained_key,
     },
     proof::ProofFile,
 };
@@ -20,7 +23,9 @@ use super::{End, LedgerDifference, Progress, Replay, Told, ledger_name};
 use crate::Error;
 
 /// Records that are read at a time.
-const RECORDS_PAGE: usize = 1024;
+const RECORDS_PAGE: usize = 2048;
+/// Journals below a purge that are judged at a time, by two records each.
+const SWEPT_PAGE: usize = RECORDS_PAGE / 2;
 /// Journals that are read at a time, with their requests; fewer where they are large.
 const JOURNALS_PAGE: u32 = 64;
 
@@ -31,6 +36,17 @@ pub(super) struct Begun {
     head: Head,
     purge: Purge,
     version: Version,
+}
+
+/// A fault of the sweep that has passed a journal. `kind` is that of the journal; `None` if it is
+/// gone.
+fn fault_of_sweep(jsn: u64, kind: Option<u8>, is_retained: bool) -> Option<&'static str> {
+    match kind {
+        None if jsn == 0 => Some("a purge has taken the founding of the ledger"),
+        None if is_retained => Some("a purge has taken it, though a member retains it"),
+        Some(DATA) if !is_retained => Some("a purge should have taken it: no member retains it"),
+        _ => None,
+    }
 }
 
 /// A fault that no single version has.
@@ -131,11 +147,44 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
     /// there.
     pub(super) async fn check_before(&mut self, begun: &Begun) -> Result<(), End> {
         self.check_order(begun).await?;
-        let size = begun.head.edge.size();
-        let (mut from, mut limit) = (begun.head.purged, JOURNALS_PAGE);
-        while from < size {
-            let count = u32::try_from(size - from).unwrap_or(u32::MAX).min(limit);
-            match self.check_page((from, count), &begun.head).await {
+        let purged = begun.head.purged;
+        for from in (0..purged).step_by(SWEPT_PAGE) {
+            for kept in self.kept((from, purged.min(from + SWEPT_PAGE as u64))).await? {
+                self.check_journals(kept, &begun.head).await?;
+            }
+        }
+        self.check_journals(purged..begun.head.edge.size(), &begun.head).await
+    }
+
+    /// The journals from one number up to below another that a purge has kept: neighbours together.
+    /// Leaves and records at head prove which these are.
+    async fn kept(&self, (from, to): (u64, u64)) -> Result<Vec<Range<u64>>, End> {
+        let keys: Vec<Vec<u8>> =
+            (from..to).flat_map(|jsn| [leaf_key(self.ledger, jsn), retained_key(self.ledger, jsn)]).collect();
+        let records = self.records(self.book.head(), &keys).await?;
+        let mut kept: Vec<Range<u64>> = Vec::new();
+        for (jsn, keys) in (from..to).zip(keys.chunks(2)) {
+            let leaf = decoded(&records, &keys[0], Leaf::decode)?;
+            let is_retained = decoded(&records, &keys[1], Retained::decode)?.is_some();
+            if let Some(what) = fault_of_sweep(jsn, leaf.as_ref().map(|leaf| leaf.kind), is_retained) {
+                return Err(differs(Some(jsn), what));
+            }
+            match kept.last_mut() {
+                _ if leaf.is_none() => {}
+                Some(run) if run.end == jsn => run.end += 1,
+                _ => kept.push(jsn..jsn + 1),
+            }
+        }
+        Ok(kept)
+    }
+
+    /// Checks journals that head has, in pages.
+    async fn check_journals(&mut self, journals: Range<u64>, head: &Head) -> Result<(), End> {
+        let Range { start: mut from, end } = journals;
+        let mut limit = JOURNALS_PAGE;
+        while from < end {
+            let count = u32::try_from(end - from).unwrap_or(u32::MAX).min(limit);
+            match self.check_page((from, count), head).await {
                 Err(End::Failed(error)) if error.reason() == Some(Reason::LimitExceeded) && limit > 1 => limit /= 2,
                 page => from += page?,
             }
@@ -273,5 +322,25 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
         let subject = Subject::Journals { ledger: self.ledger, numbers: vec![jsn], known: Some(known) };
         verify_known(&file, self.keys, None, &Question::about(subject)).map_err(Error::from)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_verify::ledgers::{FOUNDING, MEMBERS};
+
+    use super::*;
+
+    #[test]
+    fn a_sweep_takes_data_that_nobody_retains_and_nothing_else() {
+        assert_eq!(fault_of_sweep(0, Some(FOUNDING), false), None);
+        assert!(fault_of_sweep(0, None, false).is_some_and(|what| what.contains("founding")));
+        for kind in [MEMBERS, ORDER] {
+            assert_eq!(fault_of_sweep(3, Some(kind), false), None, "kind {kind} is kept");
+        }
+        assert_eq!(fault_of_sweep(3, None, false), None, "data that nobody retains is gone");
+        assert!(fault_of_sweep(3, None, true).is_some_and(|what| what.contains("retains it")));
+        assert_eq!(fault_of_sweep(3, Some(DATA), true), None);
+        assert!(fault_of_sweep(3, Some(DATA), false).is_some_and(|what| what.contains("should")));
     }
 }
