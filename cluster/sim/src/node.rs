@@ -140,6 +140,10 @@ impl Machine {
         event!(site.net.trace(), "{} starts, run {}", self.name, self.runs);
         let (handle, routes) = match Node::open(self.options(site, &life)).await {
             Ok(opened) => opened,
+            // A process ends if its disk takes or opens nothing, and is started again later.
+            Err(error) if formed && is_io(&error) => {
+                return event!(site.net.trace(), "{} does not start: {error:?}", self.name);
+            }
             Err(error) => return site.scribe.wrong(format!("start: an empty node does not start: {error}")),
         };
         site.net.serve(&life, routes);
