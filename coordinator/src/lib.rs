@@ -352,13 +352,18 @@ impl Service {
             .max_encoding_message_size(self.message_bytes);
         let (health, health_service) = tonic_health::server::health_reporter();
         self.tasks.spawn(health::report(log, shown.clone(), health, self.stop.subscribe()));
-        let reflection = tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(coppice_proto::DESCRIPTOR)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-            .build_v1()
-            .map_err(|error| Error::Options(error.to_string()))?;
+        let described = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(coppice_proto::DESCRIPTOR)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+                // The details of errors.
+                .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
+        };
+        let refused = |error: tonic_reflection::server::Error| Error::Options(error.to_string());
+        let reflection = described().build_v1().map_err(refused)?;
+        let reflection_alpha = described().build_v1alpha().map_err(refused)?;
         let mut routes = Routes::new(health_service);
-        routes = routes.add_service(reflection).add_service(ledger);
+        routes = routes.add_service(reflection).add_service(reflection_alpha).add_service(ledger);
         Ok((routes, self.tasks, resigned))
     }
 }

@@ -751,10 +751,6 @@ async fn a_new_term_drops_stages_and_any_coordinator_opens_sessions() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_standard_services_are_there() {
     use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
-    use tonic_reflection::pb::v1::{
-        ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
-        server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
-    };
     let world = World::of(1, &[], Params::default()).await;
     let running = world.leader().await;
     let channel = world.net.connector("client").channel("a");
@@ -774,19 +770,48 @@ async fn the_standard_services_are_there() {
     until(ServingStatus::NotServing).await;
     world.nodes[0].start_replica(world.replica(1, GroupId::Root)).await.expect("it starts again");
     until(ServingStatus::Serving).await;
-    let list = ServerReflectionRequest {
-        host: String::new(),
-        message_request: Some(MessageRequest::ListServices(String::new())),
-    };
-    let answers = ServerReflectionClient::new(channel).server_reflection_info(tokio_stream::iter([list])).await;
-    let answer = answers.expect("served").into_inner().message().await.expect("served").expect("an answer");
-    let Some(MessageResponse::ListServicesResponse(services)) = answer.message_response else { panic!("{answer:?}") };
-    let names: Vec<_> = services.service.iter().map(|service| service.name.as_str()).collect();
-    assert!(names.contains(&"coppice.v1.Ledger") && names.contains(&"grpc.health.v1.Health"), "{names:?}");
     // Groups of one replica work too.
     let mut client = running.client.clone();
     client.commit(commit(vec![put("a", "1")], Vec::new())).await.expect("committed");
     assert_eq!(value_at(&mut client, "a", None).await.expect("it is read").as_deref(), Some("1"));
+}
+
+/// Asks for the services, and for the file that has the details of errors, in one version of
+/// reflection.
+macro_rules! reflected {
+    ($version:ident, $channel:expr) => {{
+        use tonic_reflection::pb::$version::{
+            ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+            server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+        };
+        let ask = |request| ServerReflectionRequest { host: String::new(), message_request: Some(request) };
+        let requests = [
+            ask(MessageRequest::ListServices(String::new())),
+            ask(MessageRequest::FileContainingSymbol("google.rpc.ErrorInfo".to_owned())),
+        ];
+        let answers = ServerReflectionClient::new($channel).server_reflection_info(tokio_stream::iter(requests)).await;
+        let mut answers = answers.expect("served").into_inner();
+        let listed = answers.message().await.expect("served").expect("an answer");
+        let Some(MessageResponse::ListServicesResponse(services)) = listed.message_response else {
+            panic!("{listed:?}")
+        };
+        let found = answers.message().await.expect("served").expect("an answer");
+        let has_details = matches!(found.message_response, Some(MessageResponse::FileDescriptorResponse(_)));
+        (services.service.into_iter().map(|service| service.name).collect::<Vec<_>>(), has_details)
+    }};
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_find_services_and_the_details_of_errors_by_both_versions_of_reflection() {
+    let world = World::new(Params::default()).await;
+    let _running = world.leader().await;
+    let channel = world.net.connector("client").channel("a");
+    for (names, has_details) in [reflected!(v1, channel.clone()), reflected!(v1alpha, channel)] {
+        assert!(has_details, "the details of errors");
+        for service in ["coppice.v1.Ledger", "grpc.health.v1.Health"] {
+            assert!(names.iter().any(|name| name == service), "{names:?}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -30,7 +30,7 @@ const BY_COORDINATORS: Roles = Roles::of(&[Coordinator]);
 /// Requests of nodes and coordinators to nodes.
 const INSIDE: Roles = Roles::of(&[Node, Coordinator]);
 
-const METHODS: [(&str, Roles); 57] = [
+const METHODS: [(&str, Roles); 58] = [
     ("/coppice.v1.Ledger/Commit", WRITE),
     ("/coppice.v1.Ledger/CommitStream", WRITE),
     ("/coppice.v1.Ledger/Stage", WRITE),
@@ -89,6 +89,8 @@ const METHODS: [(&str, Roles); 57] = [
     ("/grpc.health.v1.Health/Check", ANY),
     ("/grpc.health.v1.Health/Watch", ANY),
     ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", LOG),
+    // Many tools know this version alone.
+    ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", LOG),
 ];
 
 /// The roles that may call the method of a path; `None` if there is no such method.
@@ -126,6 +128,7 @@ mod tests {
             coppice_proto::DESCRIPTOR,
             tonic_health::pb::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
         ];
         let served: BTreeSet<String> = served.into_iter().flat_map(methods).collect();
         let known: BTreeSet<String> = METHODS.iter().map(|(path, _)| (*path).to_owned()).collect();

@@ -142,6 +142,7 @@ fn is_stream(path: &str) -> bool {
         "/coppice.v1.Ledger/CommitStream"
             | "/coppice.v1.Peer/Exchange"
             | "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
     )
 }
 

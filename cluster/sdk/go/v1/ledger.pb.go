@@ -6572,7 +6572,8 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"GetLineage\x12\x1d.coppice.v1.GetLineageRequest\x1a\x1e.coppice.v1.GetLineageResponse\x12T\n" +
 	"\rVerifyJournal\x12 .coppice.v1.VerifyJournalRequest\x1a!.coppice.v1.VerifyJournalResponse\x12]\n" +
 	"\x10GetLedgerRecords\x12#.coppice.v1.GetLedgerRecordsRequest\x1a$.coppice.v1.GetLedgerRecordsResponse\x12T\n" +
-	"\rErasureStatus\x12 .coppice.v1.ErasureStatusRequest\x1a!.coppice.v1.ErasureStatusResponseB\x1eZ\x1ccoppice.dev/sdk/v1;coppicev1b\x06proto3"
+	"\rErasureStatus\x12 .coppice.v1.ErasureStatusRequest\x1a!.coppice.v1.ErasureStatusResponseB0\n" +
+	"\x0edev.coppice.v1P\x01Z\x1ccoppice.dev/sdk/v1;coppicev1b\x06proto3"
 
 var (
 	file_coppice_v1_ledger_proto_rawDescOnce sync.Once
