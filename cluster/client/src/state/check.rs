@@ -10,7 +10,7 @@ use coppice_verify::{
 
 use super::{ledger::Headed, options::Level, store::Writes};
 
-/// What a commit on the stream wrote, or `None` if that is unknown. With [`Level::Proofs`], the
+/// The changes that a commit on the stream wrote, or `None` if they are unknown. With [`Level::Proofs`], the
 /// whole journal shows the keys, and each value has the hash in it.
 ///
 /// # Errors

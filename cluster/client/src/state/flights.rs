@@ -26,7 +26,7 @@ const GATHER: Duration = Duration::from_micros(100);
 #[derive(Debug)]
 pub(super) struct Landing {
     pub values: HashMap<Bytes, Option<Bytes>>,
-    /// What a view of the version keeps of the answer.
+    /// The number that a view of the version keeps of the answer.
     pub confirmed: u64,
 }
 

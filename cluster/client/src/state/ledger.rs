@@ -42,7 +42,7 @@ pub(super) struct Got {
     pub proof: Bytes,
 }
 
-/// What a stream of headers shows of each commit.
+/// The part of each commit that a stream of headers shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shows {
     Headers,
@@ -54,7 +54,7 @@ pub(super) enum Shows {
 #[derive(Clone, Debug)]
 pub(super) struct Headed {
     pub header: Header,
-    /// Its canonical bytes.
+    /// The canonical bytes of the header.
     pub encoded: Bytes,
     /// The records that a commit changed, by ascending keys: the coordinator's word.
     pub changes: Vec<v1::Record>,

@@ -92,7 +92,7 @@ pub(super) struct Store {
     held: Vec<Holding>,
     /// The places of keys in the list.
     places: HashMap<Bytes, usize>,
-    /// The same places, by the last use.
+    /// All places, by the last use.
     recent: BTreeMap<u64, usize>,
     ticks: u64,
     bytes: usize,

@@ -20,7 +20,7 @@ pub struct View {
     staged: Option<Arc<Staged>>,
 }
 
-/// What a view has learned.
+/// The facts that a view has learned.
 #[derive(Debug, Default)]
 struct Known {
     /// One above the epoch of the frontier when the ledger answered a read at the stamp; 0 before
