@@ -262,11 +262,16 @@ func (c *versionCheck) run() (rule int, shard *uint32, err error) {
 	return 0, nil, nil
 }
 
-func (c *versionCheck) checkJournal() (*uint32, error) {
-	leaves := make([]Digest, len(c.journal.Entries))
-	for i, entry := range c.journal.Entries {
-		leaves[i] = JournalLeafHash(entry)
+func entryHashes(entries [][]byte) []Digest {
+	hashes := make([]Digest, len(entries))
+	for i, entry := range entries {
+		hashes[i] = JournalLeafHash(entry)
 	}
+	return hashes
+}
+
+func (c *versionCheck) checkJournal() (*uint32, error) {
+	leaves := entryHashes(c.journal.Entries)
 	if uint64(len(leaves)) != uint64(c.header.JournalLeaves) || MerkleRoot(leaves) != c.header.JournalRoot {
 		return nil, errors.New("the entries are not those of the header")
 	}

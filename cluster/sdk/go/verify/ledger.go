@@ -117,7 +117,8 @@ func (l LedgerID) HeadKey() []byte { return l.key(nil, []byte{0}) }
 // FoundingKey is the key of the record with the payload of journal 0.
 func (l LedgerID) FoundingKey() []byte { return l.key(nil, []byte{8}) }
 
-func (l LedgerID) leafKey(jsn uint64) []byte {
+// LeafKey is the reserved key of the leaf of a journal.
+func (l LedgerID) LeafKey(jsn uint64) []byte {
 	return l.key(be64(jsn / 256)[:], []byte{1}, be64(jsn))
 }
 

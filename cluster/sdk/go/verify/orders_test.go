@@ -317,7 +317,7 @@ func TestAClosedLedgerTakesOrdersAndClosesOnce(t *testing.T) {
 	}
 	expect(t, "the last sweep", sweep(2, 3), nil)
 	for jsn, gone := range []bool{false, true, true, false} {
-		if (o.state[string(o.id.leafKey(uint64(jsn)))] == nil) != gone ||
+		if (o.state[string(o.id.LeafKey(uint64(jsn)))] == nil) != gone ||
 			(o.state[string(o.id.envelopeKey(uint64(jsn)))] == nil) != gone {
 			t.Errorf("it is not so that journal %d is gone: %t", jsn, gone)
 		}

@@ -79,6 +79,13 @@ func (p *Purge) encode() []byte {
 	return w
 }
 
+// DecodeRetained gives the journal whose order keeps a journal, and the member that keeps it.
+func DecodeRetained(encoded []byte) (order uint64, member MemberID, err error) {
+	r := recordReader(encoded)
+	order, member = r.u64(), MemberID(r.id())
+	return order, member, r.end()
+}
+
 func encodeRetained(order uint64, member MemberID) []byte {
 	w := writer{}
 	w.u8(1)
@@ -120,7 +127,8 @@ func encodeAuthor(member MemberID, first uint64) []byte {
 // PurgeKey is the reserved key of the record of a ledger's newest purge.
 func (l LedgerID) PurgeKey() []byte { return l.key(nil, []byte{7}) }
 
-func (l LedgerID) retainedKey(jsn uint64) []byte { return l.key(nil, []byte{10}, be64(jsn)) }
+// RetainedKey is the reserved key of the record that a journal is kept from a purge.
+func (l LedgerID) RetainedKey(jsn uint64) []byte { return l.key(nil, []byte{10}, be64(jsn)) }
 
 func (l LedgerID) retainsKey(member MemberID) []byte { return l.key(nil, []byte{11}, member[:]) }
 

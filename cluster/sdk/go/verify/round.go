@@ -50,6 +50,8 @@ type Appended struct {
 	FirstJSN   uint64
 	LeavesRoot Digest
 	Records    []PutRecord
+	// leaves are those of the request's journals.
+	leaves []*Leaf
 }
 
 // ClosedHead is what follows for a ledger from all applied requests of a version.
@@ -170,9 +172,11 @@ type parsedRequest struct {
 }
 
 type parsedItem struct {
-	kind       uint8
+	kind uint8
+	// encoded and envelope are empty for an item that is known by its leaf.
 	encoded    []byte
 	envelope   *Envelope
+	length     uint32
 	commitment Digest
 	clues      []Digest
 }
@@ -229,21 +233,54 @@ func (r *Round) parse(request Request) (*parsedRequest, error) {
 // checkItems compares the items with what was signed. Clues are those of the request's own ledger;
 // a founding has none.
 func (p *parsedRequest) checkItems(items []Item, envelopes []*Envelope) error {
-	hashes := make([]Digest, len(items))
 	for i, item := range items {
 		parsed := parsedItem{
-			kind: item.Kind, encoded: item.Envelope, envelope: envelopes[i], commitment: sha(item.Envelope),
+			kind: item.Kind, encoded: item.Envelope, envelope: envelopes[i], length: uint32(len(item.Envelope)),
+			commitment: sha(item.Envelope),
 		}
 		for _, clue := range envelopes[i].Clues {
 			parsed.clues = append(parsed.clues, ClueHash(p.id, clue))
 		}
 		p.items = append(p.items, parsed)
-		hashes[i] = itemHash(item.Kind, parsed.commitment, uint32(len(item.Envelope)), parsed.clues)
+	}
+	return p.checkRoot()
+}
+
+func (p *parsedRequest) checkRoot() error {
+	hashes := make([]Digest, len(p.items))
+	for i, item := range p.items {
+		hashes[i] = itemHash(item.kind, item.commitment, item.length, item.clues)
 	}
 	if MerkleRoot(hashes) != p.ItemsRoot {
 		return errForm
 	}
 	return nil
+}
+
+// parseLeaves is parse for a request with data whose items are known by the leaves that it became.
+// Whether the clues in an envelope are those of the leaf is not seen without the envelope.
+func (r *Round) parseLeaves(signed []byte, signature [64]byte, leaves []*Leaf) (*parsedRequest, error) {
+	request, err := DecodeSigned(signed)
+	if err != nil {
+		return nil, err
+	}
+	if request.Cluster != r.cluster || request.Ledger == (LedgerID{}) ||
+		uint64(request.Items) != uint64(len(leaves)) {
+		return nil, errForm
+	}
+	p := &parsedRequest{
+		SignedRequest: request, bytes: signed, hash: sha(signed), signature: signature, id: request.Ledger,
+	}
+	for _, leaf := range leaves {
+		if leaf.Kind != JournalData {
+			return nil, errForm
+		}
+		p.items = append(p.items, parsedItem{
+			kind: leaf.Kind, encoded: []byte{}, length: leaf.EnvelopeBytes, commitment: leaf.Commitment,
+			clues: leaf.clueHashes(),
+		})
+	}
+	return p, p.checkRoot()
 }
 
 // Append judges a request, and applies it if it keeps the rules. An error that is no Refusal means
@@ -253,6 +290,20 @@ func (r *Round) Append(request Request) (*Appended, error) {
 	if err != nil {
 		return nil, RefusedForm
 	}
+	return r.append(p)
+}
+
+// appendLeaves is Append for a request with data whose items are known by their leaves. Of an
+// agent's clue prefix it can't judge. The records of envelopes have no values.
+func (r *Round) appendLeaves(signed []byte, signature [64]byte, leaves []*Leaf) (*Appended, error) {
+	p, err := r.parseLeaves(signed, signature, leaves)
+	if err != nil {
+		return nil, RefusedForm
+	}
+	return r.append(p)
+}
+
+func (r *Round) append(p *parsedRequest) (*Appended, error) {
 	if p.Epoch != r.stamp.Epoch || r.seen != nil && !r.seen(p.SeenSize, p.SeenRoot) {
 		return nil, RefusedEpoch
 	}
@@ -333,7 +384,7 @@ func (p *parsedRequest) checkAgent(agent *Agency, size uint64) error {
 		return nil
 	}
 	for _, item := range p.items {
-		if !item.envelope.begins(agent.Prefix) {
+		if item.envelope != nil && !item.envelope.begins(agent.Prefix) {
 			return RefusedRole
 		}
 	}

@@ -61,8 +61,8 @@ func (r *Round) applied(p *parsedRequest, ledger *roundLedger, key PublicKey, ke
 		}
 		encoded := leaf.encode()
 		hash := LeafHash(encoded)
-		leaves = append(leaves, hash)
-		put(p.id.leafKey(leaf.JSN), encoded)
+		leaves, result.leaves = append(leaves, hash), append(result.leaves, leaf)
+		put(p.id.LeafKey(leaf.JSN), encoded)
 		put(p.id.envelopeKey(leaf.JSN), item.encoded)
 		for _, clue := range leaf.Clues {
 			at := cell{jsn: leaf.JSN, leaf: hash}
@@ -110,7 +110,7 @@ func (r *Round) leaf(p *parsedRequest, i int, jsn uint64, key PublicKey, clues m
 	leaf := &Leaf{
 		Kind: item.kind, Ledger: p.id, JSN: jsn, Stamp: r.stamp, Member: p.Member, Agent: p.Agent, Key: key,
 		Lane: p.Lane, Number: p.Number, Index: uint32(i), Of: uint32(len(p.items)), Request: p.hash,
-		Signature: p.signature, Commitment: item.commitment, EnvelopeBytes: uint32(len(item.encoded)),
+		Signature: p.signature, Commitment: item.commitment, EnvelopeBytes: item.length,
 	}
 	for _, clue := range item.clues {
 		if clues[clue] == nil {

@@ -104,7 +104,7 @@ func (j *orderJudge) occult(late bool) error {
 		return RefusedOrder
 	}
 	for _, target := range j.p.order.Targets {
-		swept := target.JSN < j.effect.purged && j.get(j.p.id.retainedKey(target.JSN)) == nil
+		swept := target.JSN < j.effect.purged && j.get(j.p.id.RetainedKey(target.JSN)) == nil
 		if swept || j.get(j.p.id.MarkKey(target.JSN)) != nil {
 			return RefusedOrder
 		}
@@ -123,7 +123,7 @@ func (j *orderJudge) occult(late bool) error {
 
 // leafBefore gives a leaf that was there before this version, or nil.
 func (j *orderJudge) leafBefore(jsn uint64) (*Leaf, error) {
-	encoded := j.get(j.p.id.leafKey(jsn))
+	encoded := j.get(j.p.id.LeafKey(jsn))
 	if jsn >= j.ledger.before || encoded == nil {
 		return nil, nil
 	}
@@ -254,7 +254,7 @@ func (j *orderJudge) retain(o *RetainOrder) error {
 	}
 	among := func(jsn uint64) bool { return slices.Contains(o.Journals, jsn) }
 	for _, jsn := range o.Journals {
-		if jsn < j.effect.purged || jsn >= purge.Before || j.get(j.p.id.retainedKey(jsn)) != nil {
+		if jsn < j.effect.purged || jsn >= purge.Before || j.get(j.p.id.RetainedKey(jsn)) != nil {
 			return RefusedOrder
 		}
 		leaf, err := j.leafBefore(jsn)
@@ -265,7 +265,7 @@ func (j *orderJudge) retain(o *RetainOrder) error {
 			leaf.Index+1 < leaf.Of && !among(jsn+1) {
 			return RefusedOrder
 		}
-		j.effect.put(j.p.id.retainedKey(jsn), encodeRetained(j.ledger.head.size, j.p.Member))
+		j.effect.put(j.p.id.RetainedKey(jsn), encodeRetained(j.ledger.head.size, j.p.Member))
 	}
 	count := uint64(len(o.Journals))
 	if encoded := j.get(j.p.id.retainsKey(j.p.Member)); encoded != nil {
@@ -337,7 +337,7 @@ func (j *orderJudge) sweep(o *SweepOrder) error {
 
 func (j *orderJudge) sweepJournal(jsn uint64) error {
 	id := j.p.id
-	leaf, err := DecodeLeaf(j.get(id.leafKey(jsn)))
+	leaf, err := DecodeLeaf(j.get(id.LeafKey(jsn)))
 	if err != nil {
 		return err
 	}
@@ -353,10 +353,10 @@ func (j *orderJudge) sweepJournal(jsn uint64) error {
 		}
 		record.gone, record.chainGone = own.Ordinal, chained(record.chainGone, jsn, leaf.Hash())
 	}
-	if leaf.Kind != JournalData || j.get(id.retainedKey(jsn)) != nil {
+	if leaf.Kind != JournalData || j.get(id.RetainedKey(jsn)) != nil {
 		return nil
 	}
-	j.effect.put(id.leafKey(jsn), nil)
+	j.effect.put(id.LeafKey(jsn), nil)
 	j.effect.put(id.envelopeKey(jsn), nil)
 	for _, own := range leaf.Clues {
 		j.effect.put(id.cellKey(own.Clue, own.Ordinal), nil)

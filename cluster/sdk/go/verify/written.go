@@ -7,10 +7,7 @@ import "errors"
 // in the header, and each list to the hash in its entry. That the header is in a ledger's log, and
 // that the version's state follows from the journal, is for others to check.
 func Written(header *Header, journal VersionJournal) (map[string]Operation, error) {
-	leaves := make([]Digest, len(journal.Entries))
-	for i, entry := range journal.Entries {
-		leaves[i] = JournalLeafHash(entry)
-	}
+	leaves := entryHashes(journal.Entries)
 	if uint64(len(leaves)) != uint64(header.JournalLeaves) ||
 		MerkleRoot(leaves) != header.JournalRoot {
 		return nil, errors.New("verify: the entries are not those of the header")
