@@ -1,9 +1,13 @@
 package coppice
 
 import (
+	"encoding/json"
 	"fmt"
 	"testing"
 
+	"google.golang.org/grpc/credentials/insecure"
+
+	v1 "coppice.dev/sdk/v1"
 	"coppice.dev/sdk/verify"
 )
 
@@ -54,6 +58,71 @@ func TestALedgerIsAuditedFromItsFirstHeaderOn(t *testing.T) {
 	}
 	if versions != log.Head() || versions != 54 {
 		t.Errorf("%d versions were replayed, of %d", versions, log.Head())
+	}
+}
+
+func TestAClientAuditsTheLogAsTheCommandDoes(t *testing.T) {
+	l := startLedger(t, t.TempDir(), "--journals", "--split", "k")
+	r := startRelay(t, l, insecure.NewCredentials())
+	ctx, client := limited(t), r.client(t, l)
+	for version := range 12 {
+		must(client.Commit(ctx, put(fmt.Sprint("a", version), "1").Put([]byte("z"), fmt.Append(nil, version))))(t)
+	}
+	must(l.client(t).Rollback(ctx, 7, Order{Principal: "alice", Reason: "a test"}))(t)
+	must(client.Commit(ctx, put("b", "2")))(t)
+	count := 0
+	r.onJournal = func(*v1.JournalResponse) error {
+		if count++; count%8 == 0 {
+			return broken
+		}
+		return nil
+	}
+	last := uint64(0)
+	report := must(client.Audit(ctx, func(version, to uint64) {
+		if version != last+1 || to != 8 {
+			t.Errorf("version %d of %d behind %d", version, to, last)
+		}
+		last = version
+	}))(t)
+	if !report.Sound() || report.To != 8 || last != 8 || count < 24 {
+		t.Errorf("%+v, %d messages", report, count)
+	}
+	var said struct {
+		Sound      bool
+		To         uint64
+		Checkpoint struct{ Root string }
+	}
+	output := l.command(t, "audit", "--json", "--key", l.key(t).String())
+	if err := json.Unmarshal([]byte(output), &said); err != nil {
+		t.Fatal(err)
+	}
+	if !said.Sound || said.To != report.To || said.Checkpoint.Root != report.Checkpoint.Root.String() {
+		t.Errorf("%+v, and the command says %+v", report, said)
+	}
+	for what, c := range map[string]struct {
+		rule int
+		lie  func(*v1.JournalResponse)
+	}{
+		"an entry left out":  {7, func(m *v1.JournalResponse) { m.Entries = nil }},
+		"a list left out":    {10, func(m *v1.JournalResponse) { m.Lists = nil }},
+		"an operation less":  {10, func(m *v1.JournalResponse) { flipLists(m) }},
+		"an honest ledger":   {0, func(*v1.JournalResponse) {}},
+		"a list of no shard": {10, func(m *v1.JournalResponse) { m.Shard += 40 }},
+	} {
+		r.onJournal = func(m *v1.JournalResponse) error { c.lie(m); return nil }
+		report := must(client.Audit(ctx, nil))(t)
+		if (c.rule == 0) != report.Sound() || c.rule != 0 && (report.Broken.Rule != c.rule || report.To != 0) {
+			t.Errorf("%s: %+v", what, report.Broken)
+		}
+	}
+	r.onJournal = func(m *v1.JournalResponse) error { flip(m.Header); return nil }
+	report, err := client.Audit(ctx, nil)
+	isLie(t, "another version", report, err)
+}
+
+func flipLists(m *v1.JournalResponse) {
+	for _, list := range m.Lists {
+		list[len(list)-1] ^= 1
 	}
 }
 

@@ -211,6 +211,28 @@ func ExampleClient_VerifyJournal() {
 	// lost: by proof false, by coordinator false, failed at "payload"
 }
 
+// An audit judges all requests of a ledger again, and names the first that is wrong.
+func ExampleClient_AuditLedger() {
+	client := members()
+	defer func() { _ = client.Close() }()
+	ctx := context.Background()
+	key, _ := newHand()
+	ledger, _ := foundGrain(ctx, client, "example-audit", key)
+
+	report, err := client.AuditLedger(ctx, coppice.LedgerAudit{Ledger: ledger, Payloads: true})
+	if err != nil {
+		// Nothing is known: the cluster did not answer, or did not prove its log.
+		log.Fatal(err)
+	}
+	if offence := report.Offence; offence != nil {
+		// InLog tells what the signed log shows from what one coordinator has said.
+		fmt.Println("not sound:", offence.Kind, offence.JSN, offence.InLog(), offence.Err)
+	}
+	fmt.Println(report.Sound(), report.Journals, "journals,", report.Payloads, "payloads")
+	// Output:
+	// true 3 journals, 3 payloads
+}
+
 // A purge is ordered by all whose journals go. One of them keeps a journal, and the rest is swept.
 func ExampleClient_PreparePurge() {
 	client := members()

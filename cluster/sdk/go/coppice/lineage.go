@@ -79,6 +79,9 @@ func toldJournals(told []*v1.LedgerJournal, read JournalRead) ([]LedgerJournal, 
 		if journals[i].OccultedBy = journal.OccultedBy; journal.OccultedBy != nil {
 			continue
 		}
+		if len(journal.GetEnvelope()) == 0 {
+			return nil, &withheld{jsn: leaf.JSN, why: "the content of a journal is withheld: no order is named"}
+		}
 		if sha256.Sum256(journal.GetEnvelope()) != leaf.Commitment {
 			return nil, errors.New("an envelope of another journal")
 		}
@@ -166,10 +169,14 @@ func (c *Client) journalPage(
 	}
 	told := &toldPage{known: k, marksProof: answer.MarksProof}
 	if err == nil && c.trust != nil {
-		subject := verify.AboutJournals{
-			Ledger: ledger, Numbers: numbers(page.Journals), KnownSize: since.Size, KnownRoot: since.Root,
-		}
+		subject := verify.AboutJournals{Ledger: ledger, Numbers: numbers(page.Journals)}
 		err = c.believe(ctx, k, answer.Proof, subject, func(v *verify.Verified) error {
+			if since.Size > 0 && v.Journals.KnownSize != since.Size {
+				return errDisagree
+			}
+			if since.Size > 0 && v.Journals.KnownRoot != since.Root {
+				return errOtherList
+			}
 			if v.Journals.Size != page.Size || v.Journals.Root != page.Root {
 				return errDisagree
 			}
@@ -193,10 +200,21 @@ func (c *Client) checkPurged(ctx context.Context, ledger LedgerID, jsn uint64) e
 	}
 	info, err := c.DescribeLedger(ctx, ledger, nil)
 	if err == nil && jsn >= info.Purged {
-		err = distrust("GetJournals", "a journal is withheld: no purge has taken it")
+		err = distrusted("GetJournals", &withheld{jsn: jsn, why: "a journal is withheld: no purge has taken it"})
 	}
 	return err
 }
+
+// withheld is a journal, or its content, that is not given though nothing has taken it.
+type withheld struct {
+	jsn uint64
+	why string
+}
+
+func (w *withheld) Error() string { return w.why }
+
+// errOtherList says that a ledger's list had another root at a size than it should have had.
+var errOtherList = errors.New("the list of the ledger had another root")
 
 // pageOf reads an answer, and tells whether it has all journals that were asked for.
 func pageOf(

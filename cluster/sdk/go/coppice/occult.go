@@ -23,12 +23,19 @@ func (c *Client) LedgerOrder(ctx context.Context, ledger LedgerID, jsn uint64) (
 	if err != nil {
 		return nil, err
 	}
-	if len(page.Journals) == 0 || page.Journals[0].Envelope == nil || page.Journals[0].Leaf.Kind != verify.JournalOrder {
-		return nil, distrust("GetJournals", "the journal is no order")
+	if len(page.Journals) == 0 {
+		return nil, distrust("GetJournals", "no journal")
 	}
-	given := &GivenOrder{Leaf: page.Journals[0].Leaf}
-	if given.Order, err = verify.DecodeOrder(page.Journals[0].Envelope.Payload); err != nil {
-		return nil, distrusted("GetJournals", err)
+	leaf, envelope := page.Journals[0].Leaf, page.Journals[0].Envelope
+	if leaf.Kind != verify.JournalOrder {
+		return nil, distrusted("GetJournals", &badOrder{"the journal is no order"})
+	}
+	if envelope == nil {
+		return nil, distrusted("GetJournals", &withheld{jsn: jsn, why: "the content of an order is withheld"})
+	}
+	given := &GivenOrder{Leaf: leaf}
+	if given.Order, err = verify.DecodeOrder(envelope.Payload); err != nil {
+		return nil, distrusted("GetJournals", &badOrder{err.Error()})
 	}
 	if err := checkAuthor(given.Leaf, given.Order); err != nil {
 		return nil, distrusted("GetJournals", err)
@@ -56,10 +63,10 @@ func (c *Client) LedgerOrder(ctx context.Context, ledger LedgerID, jsn uint64) (
 // signers.
 func checkAuthor(leaf *verify.Leaf, order *verify.Order) error {
 	if leaf.JSN > order.Until {
-		return errors.New("the order came too late")
+		return &badOrder{"the order came too late"}
 	}
 	if order.ApprovedBy(leaf.Member) {
-		return errors.New("the author of the order approves it again")
+		return &badOrder{"the author of the order approves it again"}
 	}
 	return nil
 }
@@ -70,6 +77,11 @@ func enough(occult uint8, signers int) bool {
 	return occult == 1 && signers >= 2 || occult == 2 && signers >= 1
 }
 
+// badOrder is an order that was applied, and lacks what it needs.
+type badOrder struct{ why string }
+
+func (b *badOrder) Error() string { return b.why }
+
 // addSigner reads a member that has signed an order, and checks its key in force at the order.
 func (c *Client) addSigner(
 	ctx context.Context, given *GivenOrder, ledger LedgerID, id verify.MemberID, check func(verify.PublicKey) bool,
@@ -79,11 +91,11 @@ func (c *Client) addSigner(
 		return err
 	}
 	if member == nil {
-		return distrust("GetMember", "a member of the order is none of the ledger")
+		return distrusted("GetMember", &badOrder{"a member of the order is none of the ledger"})
 	}
 	if check != nil {
 		if key, has := member.KeyAt(given.Leaf.JSN); !has || !check(key) {
-			return distrust("GetJournals", "a member of the order has not signed it")
+			return distrusted("GetJournals", &badOrder{"a member of the order has not signed it"})
 		}
 	}
 	given.Signers = append(given.Signers, member)
@@ -94,33 +106,38 @@ func (c *Client) addSigner(
 type saidOcculted struct {
 	// byOrder has the journals by the numbers of their orders.
 	byOrder map[uint64][]verify.Target
-	// keys are those of the marks, and marks the orders that these have to name.
+	// keys are those of the marks, and marks the journals with the orders that these have to name.
 	keys  verify.AboutKeys
-	marks map[string]uint64
+	marks map[string]saidMark
 }
 
+type saidMark struct{ jsn, order uint64 }
+
 func occultedOf(ledger LedgerID, journals []LedgerJournal) *saidOcculted {
-	said := &saidOcculted{byOrder: map[uint64][]verify.Target{}, marks: map[string]uint64{}}
+	said := &saidOcculted{byOrder: map[uint64][]verify.Target{}, marks: map[string]saidMark{}}
 	for _, journal := range journals {
 		if by := journal.OccultedBy; by != nil {
 			key := ledger.MarkKey(journal.Leaf.JSN)
 			target := verify.Target{JSN: journal.Leaf.JSN, Leaf: journal.Leaf.Hash()}
 			said.byOrder[*by] = append(said.byOrder[*by], target)
-			said.keys, said.marks[string(key)] = append(said.keys, key), *by
+			said.keys, said.marks[string(key)] = append(said.keys, key), saidMark{journal.Leaf.JSN, *by}
 		}
 	}
 	return said
 }
 
 // check compares the marks with the proven ones.
-func (s *saidOcculted) check(proven func(key []byte) ([]byte, error)) error {
+func (s *saidOcculted) check(proven func(key []byte) (mark []byte, found bool, err error)) error {
 	for _, key := range s.keys {
-		mark, err := proven(key)
+		mark, found, err := proven(key)
 		if err != nil {
 			return err
 		}
-		if by, err := verify.DecodeMark(mark); err != nil || by != s.marks[string(key)] {
-			return errors.New("the content of a journal is withheld: no order has occulted it")
+		said := s.marks[string(key)]
+		if by, err := verify.DecodeMark(mark); !found || err != nil || by != said.order {
+			return &withheld{
+				jsn: said.jsn, why: "the content of a journal is withheld: no order has occulted it",
+			}
 		}
 	}
 	return nil
@@ -135,8 +152,12 @@ func (c *Client) checkOcculted(
 	if len(said.keys) == 0 || c.trust == nil {
 		return nil
 	}
+	if len(proof) == 0 {
+		first := said.marks[string(said.keys[0])].jsn
+		return &withheld{jsn: first, why: "the content of a journal is withheld: no mark is proven"}
+	}
 	err := c.believe(ctx, k, proof, said.keys, func(v *verify.Verified) error {
-		err := said.check(func(key []byte) ([]byte, error) { return provenRecord(v, key) })
+		err := said.check(func(key []byte) ([]byte, bool, error) { return provenValue(v, key) })
 		if err != nil {
 			return err
 		}
@@ -161,11 +182,15 @@ func (c *Client) checkOrders(ctx context.Context, ledger LedgerID, said *saidOcc
 			return err
 		}
 		if !enough(info.Founding.Policy.Occult, len(given.Signers)) {
-			return errors.New("the content of a journal is withheld: its order lacks signatures")
+			return &withheld{
+				jsn: targets[0].JSN, why: "the content of a journal is withheld: its order lacks signatures",
+			}
 		}
 		for _, target := range targets {
 			if !given.Order.Names(target) {
-				return errors.New("the content of a journal is withheld: the order does not name it")
+				return &withheld{
+					jsn: target.JSN, why: "the content of a journal is withheld: the order does not name it",
+				}
 			}
 		}
 	}

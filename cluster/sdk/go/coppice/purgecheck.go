@@ -22,12 +22,18 @@ func (c *Client) CheckPurge(ctx context.Context, ledger LedgerID) (*GivenOrder, 
 	if err != nil {
 		return nil, err
 	}
+	return c.checkPurge(ctx, ledger, &purge.Purge)
+}
+
+// checkPurge is CheckPurge for a purge whose record is proven.
+func (c *Client) checkPurge(ctx context.Context, ledger LedgerID, purge *verify.Purge) (*GivenOrder, error) {
 	given, err := c.LedgerOrder(ctx, ledger, purge.Order)
 	if err != nil {
 		return nil, err
 	}
-	if !orders(given, &purge.Purge) {
-		return nil, distrust("GetJournals", "the order is that of another purge than the record says")
+	if !orders(given, purge) {
+		err := &badOrder{"the order is that of another purge than the record says"}
+		return nil, distrusted("GetJournals", err)
 	}
 	order := given.Order.Purge
 	seen := &LedgerMark{Size: order.Size, Root: order.Root}
@@ -44,6 +50,9 @@ func (c *Client) CheckPurge(ctx context.Context, ledger LedgerID) (*GivenOrder, 
 		return nil, distrusted("GetLedgerRecords", err)
 	}
 	members, err := c.authorsBelow(ctx, ledger, authors, order.Before)
+	if errors.Is(err, NotPossible) {
+		err = distrusted("GetLedgerRecords", &badOrder{"the purge takes journals of more members than can sign"})
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -64,13 +73,13 @@ func orders(given *GivenOrder, purge *verify.Purge) bool {
 func signedByAll(given *GivenOrder, affected []verify.MemberID) error {
 	order := given.Order.Purge
 	if uint64(len(affected)) != uint64(order.Authors) {
-		return errors.New("the purge takes journals of more or fewer members than its order says")
+		return &badOrder{"the purge takes journals of more or fewer members than its order says"}
 	}
 	for _, id := range affected {
 		isAbsent := func(absent verify.Absent) bool { return absent.Member == id }
 		if id != given.Leaf.Member && !given.Order.ApprovedBy(id) &&
 			!slices.ContainsFunc(order.Absent, isAbsent) {
-			return errors.New("a member whose journals the purge takes has not signed it")
+			return &badOrder{"a member whose journals the purge takes has not signed it"}
 		}
 	}
 	return nil

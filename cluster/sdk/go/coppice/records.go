@@ -16,12 +16,20 @@ import (
 func (c *Client) LedgerRecords(
 	ctx context.Context, ledger LedgerID, keys [][]byte) (map[string][]byte, error,
 ) {
+	return c.ledgerRecords(ctx, ledger, keys, nil, checkHead)
+}
+
+// ledgerRecords reads records at head, or in another version. The check is that of the version.
+func (c *Client) ledgerRecords(
+	ctx context.Context, ledger LedgerID, keys [][]byte, read *Read,
+	check func(*verify.Verified, known) error,
+) (map[string][]byte, error) {
 	asked := slices.Clone(keys)
 	slices.SortFunc(asked, bytes.Compare)
 	asked = slices.CompactFunc(asked, bytes.Equal)
 	k := c.known()
 	request := &v1.GetLedgerRecordsRequest{
-		Ledger: identified(ledger), Keys: asked, Read: c.recordOptions(nil),
+		Ledger: identified(ledger), Keys: asked, Read: c.recordOptions(read),
 	}
 	answer, err := invoke(ctx, c, "GetLedgerRecords", safe, request, v1.LedgerClient.GetLedgerRecords)
 	if err != nil {
@@ -38,7 +46,7 @@ func (c *Client) LedgerRecords(
 					return errDisagree
 				}
 			}
-			return checkHead(v, k)
+			return check(v, k)
 		})
 	}
 	if err != nil {

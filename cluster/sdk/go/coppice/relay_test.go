@@ -34,19 +34,22 @@ type relay struct {
 	checkpointOf func(oldSize uint64) v1.LedgerClient
 	onHeader     func(*v1.GetHeaderResponse)
 	onHeads      func(*v1.WatchHeadsResponse) error
+	onJournal    func(*v1.JournalResponse) error
 	onAppend     func(*v1.AppendRequest, *v1.AppendResponse) error
 	onDescribe   func(*v1.DescribeLedgerResponse)
 	onMember     func(*v1.GetMemberResponse)
 	onJournals   func(*v1.GetJournalsResponse)
-	onLineage    func(*v1.GetLineageResponse)
-	onLedgers    func(*v1.ListLedgersResponse)
-	onMembers    func(*v1.ListMembersResponse)
-	onTime       func(*v1.TimeResponse)
-	onInterval   func(*v1.GetIntervalResponse)
-	onErasure    func(*v1.ErasureStatusResponse)
-	onHashes     func(*v1.GetLedgerHashesRequest, *v1.GetLedgerHashesResponse)
-	onRecords    func(*v1.GetLedgerRecordsResponse)
-	onVerdict    func(*v1.VerifyJournalResponse)
+	// onAsked sees the request as well, and may refuse it.
+	onAsked    func(*v1.GetJournalsRequest, *v1.GetJournalsResponse) error
+	onLineage  func(*v1.GetLineageResponse)
+	onLedgers  func(*v1.ListLedgersResponse)
+	onMembers  func(*v1.ListMembersResponse)
+	onTime     func(*v1.TimeResponse)
+	onInterval func(*v1.GetIntervalResponse)
+	onErasure  func(*v1.ErasureStatusResponse)
+	onHashes   func(*v1.GetLedgerHashesRequest, *v1.GetLedgerHashesResponse)
+	onRecords  func(*v1.GetLedgerRecordsResponse)
+	onVerdict  func(*v1.VerifyJournalResponse)
 	// noJournals refuses all calls for journals.
 	noJournals error
 }
@@ -177,6 +180,9 @@ func (r *relay) GetJournals(ctx context.Context, request *v1.GetJournalsRequest)
 	answer, err := r.to("GetJournals").GetJournals(ctx, request)
 	if err == nil && r.onJournals != nil {
 		r.onJournals(answer)
+	}
+	if err == nil && r.onAsked != nil {
+		err = r.onAsked(request, answer)
 	}
 	return answer, err
 }
@@ -334,6 +340,28 @@ func (r *relay) WatchHeads(request *v1.WatchHeadsRequest, out grpc.ServerStreami
 		}
 		if err == nil && r.onHeads != nil {
 			err = r.onHeads(message)
+		}
+		if err == nil {
+			err = out.Send(message)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (r *relay) Journal(request *v1.JournalRequest, out grpc.ServerStreamingServer[v1.JournalResponse]) error {
+	stream, err := r.to("Journal").Journal(out.Context(), request)
+	if err != nil {
+		return err
+	}
+	for {
+		message, err := stream.Recv()
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil && r.onJournal != nil {
+			err = r.onJournal(message)
 		}
 		if err == nil {
 			err = out.Send(message)

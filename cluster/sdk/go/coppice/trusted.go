@@ -199,7 +199,10 @@ func (c *Client) checkMarks(ctx context.Context, ledger LedgerID, journals []Led
 	if err != nil {
 		return err
 	}
-	err = said.check(func(key []byte) ([]byte, error) { return marks[string(key)], nil })
+	err = said.check(func(key []byte) ([]byte, bool, error) {
+		mark, found := marks[string(key)]
+		return mark, found, nil
+	})
 	if err != nil {
 		return err
 	}

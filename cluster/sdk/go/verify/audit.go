@@ -183,6 +183,9 @@ func (l *HeaderLog) Header(version uint64) *Header {
 	return l.versions[version]
 }
 
+// Boundary is the oldest version that prunes have kept.
+func (l *HeaderLog) Boundary() uint64 { return l.boundary }
+
 // Head is the newest standing version.
 func (l *HeaderLog) Head() uint64 { return uint64(max(len(l.versions), 1) - 1) }
 

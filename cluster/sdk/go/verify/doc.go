@@ -14,7 +14,8 @@
 // authorities, as `coppice verify --tsa-root` does.
 //
 // [HeaderLog] and [Replay] audit a whole ledger: the headers in order, then the journal of each
-// version, from which the state roots follow. [Round] does the same for ledgers of members.
+// version, from which the state roots follow. [LedgerAuditor] judges the requests of one ledger of
+// members again, and [Round] those of one version.
 //
 // No input makes the package panic. It takes memory in proportion to its input: a parsed proof file
 // has at most some ten times its size, and files above 64 MiB are refused.

@@ -39,7 +39,7 @@ type LedgerAuditor struct {
 	log    *HeaderLog
 	root   func(size uint64) (Digest, bool)
 	ledger LedgerID
-	// version is the one that is judged, or was judged last, and entries are its entries.
+	// version is the last one that was taken. The next one is judged, with its entries.
 	version uint64
 	entries []*Entry
 	// since is the version behind which the audit begins, if that is not before the founding. Records
@@ -148,11 +148,10 @@ func (a *LedgerAuditor) Lend(jsn uint64, leaf []byte) bool {
 	return true
 }
 
-// Version begins the next version, and gives the appends to the ledger among its entries. Its error
-// is a *LedgerOffence.
+// Version begins the next version, and gives the appends to the ledger among its entries. It may be
+// called again until Take has taken the version. Its error is a *LedgerOffence.
 func (a *LedgerAuditor) Version(entries [][]byte) ([]*Entry, error) {
-	a.version++
-	header := a.log.Header(a.version)
+	header := a.log.Header(a.version + 1)
 	if header == nil {
 		return nil, errors.New("verify: no such version stands")
 	}
@@ -187,7 +186,7 @@ func (a *LedgerAuditor) own(kind EntryKind) (own []*Entry) {
 }
 
 func (a *LedgerAuditor) offence(kind OffenceKind, jsn *uint64, err error) *LedgerOffence {
-	return &LedgerOffence{Kind: kind, Stamp: a.log.Header(a.version).Stamp(), JSN: jsn, Err: err}
+	return &LedgerOffence{Kind: kind, Stamp: a.log.Header(a.version + 1).Stamp(), JSN: jsn, Err: err}
 }
 
 // Take judges the appends of the version that began last, with what was told of each. If it needs
@@ -196,12 +195,13 @@ func (a *LedgerAuditor) offence(kind OffenceKind, jsn *uint64, err error) *Ledge
 func (a *LedgerAuditor) Take(told []Told) (*LedgerNeed, error) {
 	appends, heads := a.own(EntryAppend), a.own(EntryHead)
 	if len(appends) == 0 && len(heads) == 0 {
+		a.version++
 		return nil, nil
 	}
 	if len(told) != len(appends) {
 		return nil, errors.New("verify: other appends than those of the version")
 	}
-	j := &ledgerJudge{LedgerAuditor: a, header: a.log.Header(a.version), asked: make(map[string]bool)}
+	j := &ledgerJudge{LedgerAuditor: a, header: a.log.Header(a.version + 1), asked: make(map[string]bool)}
 	for i, entry := range appends {
 		if err := j.read(entry, &told[i]); err != nil {
 			return nil, err

@@ -249,6 +249,7 @@ func (j *ledgerJudge) keep() error {
 	}
 	a.head = head
 	a.occulted += j.marked
+	a.version++
 	clear(a.lent)
 	return nil
 }
