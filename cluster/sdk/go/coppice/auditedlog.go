@@ -22,7 +22,7 @@ type auditedLog struct {
 	roots      verify.LogRoots
 	checkpoint verify.Checkpoint
 	note       []byte
-	// broken is the first header that breaks a rule. Those behind it are read for the log's root alone.
+	// broken is the first header that breaks a rule. Those behind it are read for the root alone.
 	broken *verify.AuditError
 	stamp  Stamp
 }

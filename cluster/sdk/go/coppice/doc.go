@@ -23,8 +23,8 @@
 // [Client.FindLedger], [Client.LedgerMember], [Client.LedgerJournals] and [Client.Lineage] are
 // proven as well.
 //
-// [Client.Audit] recomputes all state roots of the log from its journals. [Client.AuditLedger] judges
-// all requests of a ledger of members again, and names the first that is wrong.
+// [Client.Audit] recomputes all state roots of the log from its journals. [Client.AuditLedger]
+// judges all requests of a ledger of members again, and names the first that is wrong.
 //
 // An [Error] has the ledger's [Reason]: errors.Is(err, coppice.PreconditionFailed).
 // [OutcomeUnknown] tells whether a write may have happened all the same.

@@ -159,7 +159,7 @@ func TestAPurgedLedgerIsAuditedBehindItsNewestSweep(t *testing.T) {
 		a.submit(t, file, "court")
 		for _, payloads := range []bool{false, true} {
 			report := auditBoth(t, a.cluster, a.client, a.ledger, name, payloads)
-			// These are the founding, the two journals of a request, and the journal by which the farm joined.
+			// These are the founding, two journals of a request, and the one by which the farm joined.
 			if report.Since == nil || report.Purged != 47 || report.Kept != 4 || report.Journals != 54 || report.Occulted != 1 {
 				t.Errorf("%+v", report)
 			}

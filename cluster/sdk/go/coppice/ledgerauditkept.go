@@ -149,14 +149,18 @@ func (r *ledgerReplay) checkRetained(ctx context.Context, s *sweptLedger, from, 
 				return r.found(number, err)
 			}
 		}
-		given := orders[number]
-		retain := given.Order.Retain
-		if retain == nil || given.Leaf.Member != member || !slices.Contains(retain.Journals, jsn) {
+		if !retains(orders[number], jsn, member) {
 			return r.offenceAt(s.version, verify.OffenceKept, &jsn, "no order of the member retains it")
 		}
 		kept = append(kept, jsn)
 	}
 	return r.checkRun(ctx, s, kept)
+}
+
+// retains tells whether an order is one of a member to keep a journal.
+func retains(given *GivenOrder, jsn uint64, member verify.MemberID) bool {
+	retain := given.Order.Retain
+	return retain != nil && given.Leaf.Member == member && slices.Contains(retain.Journals, jsn)
 }
 
 // checkRun checks journals below the purge, which ascend, and which no purge takes.

@@ -22,8 +22,8 @@ const (
 	auditRecords  = 1024
 )
 
-// read reads neighbouring journals without a proof: the log commits to their leaves. It gives one at
-// least.
+// read reads neighbouring journals without a proof: the log commits to their leaves. It gives at
+// least one.
 func (r *ledgerReplay) read(
 	ctx context.Context, from uint64, limit uint32, payload bool) ([]*v1.LedgerJournal, error,
 ) {

@@ -333,13 +333,15 @@ func (r *relay) WatchHeads(request *v1.WatchHeadsRequest, out grpc.ServerStreami
 	if err != nil {
 		return err
 	}
+	// A stream may outlive the call of the test that changes the hook.
+	change := r.onHeads
 	for {
 		message, err := stream.Recv()
 		if err == io.EOF {
 			return nil
 		}
-		if err == nil && r.onHeads != nil {
-			err = r.onHeads(message)
+		if err == nil && change != nil {
+			err = change(message)
 		}
 		if err == nil {
 			err = out.Send(message)
@@ -355,13 +357,15 @@ func (r *relay) Journal(request *v1.JournalRequest, out grpc.ServerStreamingServ
 	if err != nil {
 		return err
 	}
+	// A stream may outlive the call of the test that changes the hook.
+	change := r.onJournal
 	for {
 		message, err := stream.Recv()
 		if err == io.EOF {
 			return nil
 		}
-		if err == nil && r.onJournal != nil {
-			err = r.onJournal(message)
+		if err == nil && change != nil {
+			err = change(message)
 		}
 		if err == nil {
 			err = out.Send(message)
