@@ -227,6 +227,21 @@ func TestWhateverACoordinatorChangesIsFound(t *testing.T) {
 				v.told[ledger][0].Leaves[0] = slices.Clone(v.told[ledger][0].Leaves[0])
 				v.told[ledger][0].Leaves[0][30] ^= 1
 			}},
+			// The coordinator commits to a leaf that does not follow, and tells of this one.
+			"a leaf of another version": {OffenceLeaf, func(v *modelVersion) {
+				leaves := v.told[ledger][0].Leaves
+				hashes := make([]Digest, len(leaves))
+				for i, encoded := range leaves {
+					leaf, err := DecodeLeaf(encoded)
+					if err != nil {
+						t.Fatal(err)
+					}
+					leaf.Stamp.Version++
+					leaves[i] = leaf.encode()
+					hashes[i] = LeafHash(leaves[i])
+				}
+				first(v).LeavesRoot = MerkleRoot(hashes)
+			}},
 			"fewer leaves": {OffenceAnswer, func(v *modelVersion) { v.told[ledger][0].Leaves = nil }},
 		}
 		orders := map[string]struct {
@@ -276,6 +291,13 @@ func TestEntriesThatAreNotThoseOfTheHeaderAreAnAnswerOnly(t *testing.T) {
 	if offence := isOffence(t, "an entry left out", err, OffenceAnswer); offence.InLog() {
 		t.Error("the log is blamed for an answer")
 	}
+	altered := encodedEntries(m.versions[1].entries)
+	altered[0][20] ^= 1
+	_, err = a.Version(altered)
+	isOffence(t, "an entry altered", err, OffenceAnswer)
+	if _, err := a.Version(entries); err != nil {
+		t.Errorf("the true entries come too late: %v", err)
+	}
 	a = m.auditor(t, ledgers[0], m.head())
 	if _, err := a.Version(nil); err == nil {
 		t.Error("there is a version above head")
@@ -306,8 +328,15 @@ func TestAnAuditKeepsNoMoreThanItsLimit(t *testing.T) {
 	if !errors.Is(err, ErrAuditTooLarge) {
 		t.Error(err)
 	}
-	if a := m.auditor(t, ledger, 1); a.Lend(0, nil) {
+	late := m.audited(t, ledger, 1, m.head())
+	if _, found := late.Leaf(0); found || late.Lend(0, m.state[string(ledger.LeafKey(0))]) {
 		t.Error("a leaf before the beginning is lent")
+	}
+	if _, found := late.Leaf(late.Size()); found {
+		t.Error("there is a leaf above the size")
+	}
+	if late.Lend(1, m.state[string(ledger.LeafKey(2))]) || !late.Lend(1, m.state[string(ledger.LeafKey(1))]) {
+		t.Error("another leaf is lent")
 	}
 }
 

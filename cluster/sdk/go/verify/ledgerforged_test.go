@@ -210,6 +210,88 @@ func TestContentIsThatOfTheLeafAndOfTheAgent(t *testing.T) {
 	}
 }
 
+func TestARequestByItsLeavesHasTheirForm(t *testing.T) {
+	m, ledger := grain(t)
+	decoded := func(jsn uint64) *Leaf {
+		leaf, err := DecodeLeaf(m.state[string(ledger.LeafKey(jsn))])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return leaf
+	}
+	item := modelItem(t, JournalData, []byte("word"), "lot")
+	request := func(change func(*SignedRequest)) Request { return modelRequest(t, ledger, "mill", 3, change, item) }
+	leaf := decoded(2)
+	order := *leaf
+	order.Kind = JournalOrder
+	round := func() *Round {
+		return NewRound(modelCluster, Stamp{Version: 9}, func(key []byte) []byte { return m.state[string(key)] }, nil)
+	}
+	honest := request(nil)
+	if _, err := round().appendLeaves(honest.Signed, honest.Signature, []*Leaf{leaf}); err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]struct {
+		request Request
+		leaves  []*Leaf
+	}{
+		"of another cluster": {request(func(s *SignedRequest) { s.Cluster[0] ^= 1 }), []*Leaf{leaf}},
+		"that founds":        {request(func(s *SignedRequest) { s.Ledger = LedgerID{} }), []*Leaf{leaf}},
+		"of a leaf less":     {honest, nil},
+		"of a leaf more":     {honest, []*Leaf{leaf, leaf}},
+		"of another kind":    {honest, []*Leaf{&order}},
+		"of another journal": {honest, []*Leaf{decoded(3)}},
+		"that is no request": {Request{Signed: []byte("word")}, []*Leaf{leaf}},
+	} {
+		_, err := round().appendLeaves(c.request.Signed, c.request.Signature, c.leaves)
+		if !errors.Is(err, RefusedForm) {
+			t.Errorf("a request %s: %v", what, err)
+		}
+	}
+}
+
+// A journal that was swept is gone for later orders, whoever still has its leaf.
+func TestWhatWasSweptIsJudgedAsGone(t *testing.T) {
+	m, ledger := grain(t)
+	head, err := decodeHead(m.state[string(ledger.HeadKey())])
+	if err != nil {
+		t.Fatal(err)
+	}
+	number := uint64(3)
+	order := func(o *Order, approving ...string) Request {
+		o.Until = 99
+		for _, name := range approving {
+			approval := Approval{Member: MemberIDOf(name)}
+			copy(approval.Signature[:], ed25519.Sign(modelHand(name), o.Message(modelCluster, ledger)))
+			o.Approvals = append(o.Approvals, approval)
+		}
+		payload, err := o.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		number++
+		return modelRequest(t, ledger, "bank", number-1, nil, modelItem(t, JournalOrder, payload))
+	}
+	encoded := m.state[string(ledger.LeafKey(1))]
+	purge := &PurgeOrder{Before: 3, Size: head.size, Root: head.root(), Authors: 2}
+	m.commit(t, nil, order(&Order{Purge: purge}, "mill"))
+	m.commit(t, nil, order(&Order{Sweep: &SweepOrder{Purge: head.size, From: 0, To: 3}}))
+	if m.state[string(ledger.LeafKey(1))] != nil || m.state[string(ledger.LeafKey(0))] == nil {
+		t.Fatal("nothing was swept, or too much")
+	}
+	forged := map[string][]byte{
+		string(ledger.LeafKey(1)): encoded, string(ledger.RetainedKey(1)): encodeRetained(1, MemberID{}),
+	}
+	target := Target{JSN: 1, Leaf: LeafHash(encoded)}
+	m.commit(t, forged, order(&Order{Targets: []Target{target}}, "court"))
+	for _, behind := range []uint64{0, 2, 4, 5} {
+		a := m.audited(t, ledger, behind, m.head()-1)
+		if err := m.take(t, a, ledger); !errors.Is(err, RefusedOrder) {
+			t.Errorf("behind %d: %v", behind, err)
+		}
+	}
+}
+
 // auditorHead is the size of a ledger in the newest version.
 func (m *model) auditorHead(t *testing.T, ledger LedgerID) uint64 {
 	t.Helper()

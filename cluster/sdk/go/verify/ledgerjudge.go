@@ -161,7 +161,7 @@ func (j *ledgerJudge) apply(round *Round, told *toldAppend) (*Appended, error) {
 	return round.Append(request)
 }
 
-// checkFounding refuses a request that founds a ledger of another id, or this one once more.
+// checkFounding refuses a request that founds a ledger of another id.
 func (j *ledgerJudge) checkFounding(told *toldAppend) error {
 	signed, err := DecodeSigned(told.Signed)
 	if err != nil {
@@ -169,9 +169,6 @@ func (j *ledgerJudge) checkFounding(told *toldAppend) error {
 	}
 	if signed.Ledger != (LedgerID{}) {
 		return nil
-	}
-	if j.head != nil || len(j.appends) > 0 && j.appends[0].Entry != told.Entry {
-		return RefusedName
 	}
 	envelope, err := DecodeEnvelope(told.envelope)
 	if err != nil {
