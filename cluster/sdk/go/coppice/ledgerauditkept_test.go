@@ -28,7 +28,15 @@ func TestWhatAPurgeLeavesIsJudged(t *testing.T) {
 		"an honest ledger":       {"", func(*ledgerReplay, *sweptLedger) {}},
 		"a purge that took less": {verify.OffencePurge, func(_ *ledgerReplay, s *sweptLedger) { s.state.Purged-- }},
 		"a purge that took more": {verify.OffencePurge, func(_ *ledgerReplay, s *sweptLedger) { s.state.Purged++ }},
-		"another order":          {verify.OffencePurge, func(_ *ledgerReplay, s *sweptLedger) { s.purge.Order = a.order }},
+		"a purge that took less, whose sweep is pruned": {verify.OffencePurge, func(_ *ledgerReplay, s *sweptLedger) {
+			s.state.Purged--
+			s.purge.Swept--
+		}},
+		"a sweep to another number": {verify.OffencePurge, func(_ *ledgerReplay, s *sweptLedger) {
+			s.state.Purged--
+			s.purge.State = verify.PurgeSweeping
+		}},
+		"another order": {verify.OffencePurge, func(_ *ledgerReplay, s *sweptLedger) { s.purge.Order = a.order }},
 		"an order of another version": {verify.OffencePurge, func(_ *ledgerReplay, s *sweptLedger) {
 			s.purge.Stamp.Version++
 		}},

@@ -223,6 +223,19 @@ func TestAnAuditOfAPurgedLedgerFindsWhatIsWithheld(t *testing.T) {
 		"the order to purge":         withheld(purge, false),
 		"the order to retain":        withheld(purge+1, true),
 		"the order of the sweep":     withheld(purge+2, true),
+		"a list that continues nothing": {verify.OffenceAnswer, number(47), func(r *relay) {
+			r.onAsked = func(request *v1.GetJournalsRequest, answer *v1.GetJournalsResponse) error {
+				if request.KnownSize == 0 || request.FromJsn != 47 {
+					return nil
+				}
+				request.KnownSize = 0
+				other, err := r.ledger.GetJournals(limited(t), request)
+				if err == nil {
+					become(answer, other)
+				}
+				return err
+			}
+		}, false},
 		// The command takes these from their proofs.
 		"an altered order":                    {verify.OffenceAnswer, number(purge), onPage(purge, alter), true},
 		"content above the purge":             {verify.OffenceWithheld, number(48), onPage(48, none), true},
@@ -270,6 +283,17 @@ func TestAnAuditWithoutItsLogIsNoVerdict(t *testing.T) {
 		"lists without an end": func() { a.onJournal = func(m *v1.JournalResponse) error { m.Header = nil; return nil } },
 		"records without a proof": func() {
 			a.onRecords = func(m *v1.GetLedgerRecordsResponse) { m.Proof = nil }
+		},
+		"records of an older version": func() {
+			a.onRecords = func(m *v1.GetLedgerRecordsResponse) {
+				older := stampOf(m.ReadAt)
+				older.Version--
+				request := &v1.GetLedgerRecordsRequest{Ledger: identified(a.ledger), Read: at(&older)}
+				for _, record := range m.Records {
+					request.Keys = append(request.Keys, record.Key)
+				}
+				become(m, must(a.relay.ledger.GetLedgerRecords(limited(t), request))(t))
+			}
 		},
 		"a head that is hidden": func() {
 			a.onRecords = func(m *v1.GetLedgerRecordsResponse) { m.Records[0].Value = nil }
