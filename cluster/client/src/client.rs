@@ -15,6 +15,7 @@ use coppice_types::{ErrorKind, PinId};
 use coppice_verify::{
     check::{Claim, Question},
     keys::Keys,
+    note::VerifierKey,
     proof::ProofFile,
 };
 use tonic::{Request, Streaming};
@@ -247,6 +248,11 @@ impl Client {
             self.trust_read(&trusted, &Read { question, options, records, read_at, file, seen }).await?;
         }
         Ok(response)
+    }
+
+    /// The same client, which believes only what this key proves.
+    pub(crate) fn trusting(&self, key: VerifierKey) -> Self {
+        Self { trust: Some(Arc::new(Trust::new(key))), ..self.clone() }
     }
 
     /// Compares a proven checkpoint with the newest one known: the log may only have grown. From

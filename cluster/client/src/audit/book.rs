@@ -24,6 +24,8 @@ pub struct Book {
     pub params: Params,
     /// The shards of genesis.
     pub shard_map: ShardMap,
+    /// The oldest version that no prune of the log has dropped.
+    pub pruned: Version,
     lines: Vec<Line>,
     log: LogTree,
 }
@@ -156,6 +158,7 @@ struct LogReader {
     log: LogTree,
     chain: Chain,
     key_changes: Vec<(Sequence, KeyChange)>,
+    pruned: Version,
     /// Parameters and shards from the genesis header.
     founding: Option<(Params, ShardMap)>,
 }
@@ -205,6 +208,7 @@ impl LogReader {
                 self.founding.get_or_insert_with(|| (genesis.params.clone(), genesis.shard_map.clone()));
             }
             Body::Key(change) => self.key_changes.push((header.sequence, change.clone())),
+            Body::Prune(prune) => self.pruned = prune.boundary,
             _ => {}
         }
         self.chain.take(header).map_err(|rule| broken(rule.to_string()))
@@ -212,6 +216,7 @@ impl LogReader {
 
     fn book(self) -> Option<Book> {
         let (params, shard_map) = self.founding?;
-        Some(Book { params, shard_map, lines: self.chain.into_lines(), log: self.log })
+        let (pruned, lines) = (self.pruned, self.chain.into_lines());
+        Some(Book { params, shard_map, pruned, lines, log: self.log })
     }
 }

@@ -31,7 +31,10 @@ use super::{
     book::Book,
     finding::{RESUMES_MAX, Stop, may_resume},
 };
-use crate::{Client, Error, ledgers::ledger_name};
+use crate::{
+    Client, Error,
+    ledgers::{Wanted, ledger_name},
+};
 
 /// Leaves that are read at a time.
 const LEAVES_PAGE: u32 = 1024;
@@ -156,6 +159,8 @@ fn ended(end: End, report: LedgerReport) -> Result<LedgerReport, Error> {
 
 struct Replay<'a, P> {
     client: &'a Client,
+    /// The client with the key of the audit, for what is newer than the audited checkpoint.
+    trusting: Client,
     book: &'a Book,
     keys: &'a Keys,
     ledger: LedgerId,
@@ -182,7 +187,8 @@ impl<'a, P: FnMut(Progress)> Replay<'a, P> {
         let LedgerAudit { ledger, values, .. } = *audit;
         let auditor = LedgerAuditor::new(cluster, ledger, book.shard_map.clone());
         let (ahead, to) = (VecDeque::new(), Version(0));
-        Self { client, book, keys, ledger, values, auditor, purged: 0, ahead, to, payloads: 0, progress }
+        let trusting = client.trusting(audit.key.clone());
+        Self { client, trusting, book, keys, ledger, values, auditor, purged: 0, ahead, to, payloads: 0, progress }
     }
 
     async fn audit(&mut self) -> Result<(), End> {
@@ -331,7 +337,7 @@ impl<'a, P: FnMut(Progress)> Replay<'a, P> {
             }
             for journal in page {
                 if from < self.auditor.size() {
-                    self.check_payload(from, &journal)?;
+                    self.check_payload(from, &journal).await?;
                     from += 1;
                 }
             }
@@ -339,7 +345,27 @@ impl<'a, P: FnMut(Progress)> Replay<'a, P> {
         Ok(())
     }
 
-    fn check_payload(&mut self, jsn: u64, journal: &v1::LedgerJournal) -> Result<(), End> {
+    /// Checks that content which the audited state does not miss is missing because of a newer
+    /// order, which proofs of the newest state show.
+    async fn check_occulted_since(&self, leaf: &Leaf, occulted_by: Option<u64>) -> Result<(), End> {
+        let withheld = |what: &str| {
+            Err(End::Differs(LedgerDifference { stamp: leaf.stamp, jsn: Some(leaf.jsn), what: what.to_owned() }))
+        };
+        if occulted_by.is_none_or(|order| order < self.auditor.size()) {
+            return withheld("its content is withheld: no order up to this checkpoint has occulted it");
+        }
+        let wanted = Wanted { payload: true, request: false, proof: true };
+        let read = match self.trusting.journals(self.ledger, (leaf.jsn, 1), wanted, None).await {
+            Err(Error::Untrusted(what)) => return withheld(what),
+            read => read?,
+        };
+        match read.journals.first() {
+            Some(journal) if journal.leaf == *leaf && journal.occulted_by.is_some() => Ok(()),
+            _ => withheld("its content is withheld, and given to others"),
+        }
+    }
+
+    async fn check_payload(&mut self, jsn: u64, journal: &v1::LedgerJournal) -> Result<(), End> {
         let leaf = Leaf::decode(&journal.leaf).map_err(|_| Error::Malformed("leaf of a journal"))?;
         let wrong = |what: &str| {
             Err(End::Differs(LedgerDifference { stamp: leaf.stamp, jsn: Some(jsn), what: what.to_owned() }))
@@ -350,9 +376,7 @@ impl<'a, P: FnMut(Progress)> Replay<'a, P> {
         match (self.auditor.occulted().contains(&jsn), journal.envelope.is_empty()) {
             (true, true) => Ok(()),
             (true, false) => wrong("an order has occulted it, and its content is given"),
-            // An order behind the checkpoint is for the next audit.
-            (false, true) if journal.occulted_by.is_some_and(|order| order >= self.auditor.size()) => Ok(()),
-            (false, true) => wrong("its content is withheld: no order up to this checkpoint has occulted it"),
+            (false, true) => self.check_occulted_since(&leaf, journal.occulted_by).await,
             (false, false) if sha256(&journal.envelope) == leaf.commitment => {
                 self.payloads += 1;
                 Ok(())

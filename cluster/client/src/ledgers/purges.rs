@@ -113,7 +113,7 @@ impl Client {
 
     /// Checks that a purge has taken a journal which is not given: the head is purged above it, and
     /// its leaf is gone. A leaf stays where the purge must keep the journal.
-    pub(super) async fn check_purged(&self, ledger: LedgerId, jsn: u64) -> Result<(), Error> {
+    pub(crate) async fn check_purged(&self, ledger: LedgerId, jsn: u64) -> Result<(), Error> {
         let keys = [head_key(ledger), leaf_key(ledger, jsn)];
         let records = self.ledger_records(ledger, &keys).await?;
         let head = records[&keys[0]].as_ref().map(|record| Head::decode(record)).transpose();

@@ -49,6 +49,13 @@ fn fault_of_sweep(jsn: u64, kind: Option<u8>, is_retained: bool) -> Option<&'sta
     }
 }
 
+/// Whether this member or agent signed the request of a leaf with a key that was in force.
+fn signs_for(member: &Member, leaf: &Leaf) -> bool {
+    let principal = member.agency.as_ref().map(|agency| agency.principal);
+    let first = leaf.jsn.saturating_sub(u64::from(leaf.index));
+    principal == leaf.agent.map(|_| leaf.member) && member.key_at(first) == Some(&leaf.key)
+}
+
 /// A fault that no single version has.
 fn differs(jsn: Option<u64>, what: &str) -> End {
     End::Differs(LedgerDifference { stamp: Stamp::default(), jsn, what: what.to_owned() })
@@ -74,8 +81,7 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
         let Some(purge) = decoded(&now, &keys[1], Purge::decode)?.filter(|_| head.purged > 0) else {
             return Ok(None);
         };
-        let oldest = self.client.head().await?.pruned_boundary;
-        let version = Version(purge.swept.0.max(oldest)).min(self.book.head());
+        let version = purge.swept.max(self.book.pruned).min(self.book.head());
         let then = self.records(version, &keys).await?;
         let head = decoded(&then, &keys[0], Head::decode)?.ok_or(Error::Malformed("head of a ledger"))?;
         let purge = decoded(&then, &keys[1], Purge::decode)?.ok_or(Error::Malformed("purge of a ledger"))?;
@@ -185,6 +191,13 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
         while from < end {
             let count = u32::try_from(end - from).unwrap_or(u32::MAX).min(limit);
             match self.check_page((from, count), head).await {
+                // A sweep since the checkpoint may have taken it.
+                Err(End::Failed(error)) if error.reason() == Some(Reason::PurgedJournal) => {
+                    return match self.trusting.check_purged(self.ledger, from).await {
+                        Err(Error::Untrusted(what)) => Err(differs(Some(from), what)),
+                        _ => Err(error.into()),
+                    };
+                }
                 Err(End::Failed(error)) if error.reason() == Some(Reason::LimitExceeded) && limit > 1 => limit /= 2,
                 page => from += page?,
             }
@@ -195,6 +208,7 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
     /// Checks neighbouring journals and, if that is wanted, their payloads. Returns their number.
     async fn check_page(&mut self, (from, count): (u64, u32), head: &Head) -> Result<u64, End> {
         let (claim, told) = self.proven((from, count), self.values, Some(head)).await?;
+        self.check_signers(claim.journals.iter().map(|journal| &journal.leaf)).await?;
         for (journal, told) in claim.journals.iter().zip(&told) {
             let jsn = journal.leaf.jsn;
             if journal.signed.is_none() {
@@ -209,12 +223,25 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
             }
             let mark = mark_key(self.ledger, jsn);
             let records = self.records(self.book.head(), std::slice::from_ref(&mark)).await?;
-            let order_is_new = told.occulted_by.is_some_and(|order| order >= self.auditor.size());
-            if decoded(&records, &mark, Mark::decode)?.is_none() && !order_is_new {
-                return Err(differs(Some(jsn), "its content is withheld: no order has occulted it"));
+            if decoded(&records, &mark, Mark::decode)?.is_none() {
+                self.check_occulted_since(&journal.leaf, told.occulted_by).await?;
             }
         }
         Ok(claim.journals.len() as u64)
+    }
+
+    /// Checks that the keys in leaves were in force for the members or agents that signed.
+    async fn check_signers(&self, leaves: impl Iterator<Item = &Leaf> + Clone) -> Result<(), End> {
+        let signer = |leaf: &Leaf| member_key(self.ledger, leaf.agent.unwrap_or(leaf.member));
+        let keys: BTreeSet<Vec<u8>> = leaves.clone().map(signer).collect();
+        let records = self.records(self.book.head(), &Vec::from_iter(keys)).await?;
+        for leaf in leaves {
+            let member = decoded(&records, &signer(leaf), Member::decode)?;
+            if !member.is_some_and(|member| signs_for(&member, leaf)) {
+                return Err(differs(Some(leaf.jsn), "the key that signed it was not that of its member or agent"));
+            }
+        }
+        Ok(())
     }
 
     /// Reads neighbouring journals with the requests that their authors signed, proven by the log
