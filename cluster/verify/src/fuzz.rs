@@ -13,6 +13,7 @@ use coppice_types::{
 use crate::{
     check,
     checkpoint::Checkpoint,
+    evidence::{self, Evidence},
     hash::file_checksum,
     header::Header,
     journal::{self, Entry},
@@ -39,6 +40,7 @@ pub const BODIES: &[(&str, Body)] = &[
     ("note", note),
     ("key", key),
     ("policy", policy),
+    ("evidence", evidence),
     ("ledger", ledger),
 ];
 
@@ -169,4 +171,13 @@ pub fn policy(bytes: &[u8]) {
         let _ = policy.believe_only(&VerifierKey::parse(SAMPLE_KEY.trim()).expect("the sample's key"));
         let _: Result<_, _> = policy.examine(bytes);
     }
+}
+
+/// Decodes and judges an evidence file.
+pub fn evidence(bytes: &[u8]) {
+    if let Ok(evidence) = Evidence::decode(bytes) {
+        assert_eq!(evidence.encode().as_deref(), Ok(bytes), "an evidence file has one encoding");
+    }
+    let key = VerifierKey::parse(SAMPLE_KEY.trim()).expect("the sample's key");
+    let _: Result<_, _> = evidence::verify(bytes, &key, None);
 }

@@ -10,6 +10,7 @@
 //!
 //! ```text
 //!  fuzz          report                            every decoder, for fuzzers; results as JSON
+//!  evidence                                        two notes that no honest ledger signs
 //!  check         replay         audit              the verifier, its oracle, the rules of an audit
 //!  policy        proof          journal           whom to trust; proof files; entries of journals
 //!  ledgers                                         ledgers of members
@@ -61,6 +62,9 @@ pub mod audit;
 pub mod check;
 #[cfg(feature = "replay")]
 pub mod replay;
+
+pub mod evidence;
+
 pub mod report;
 
 #[cfg(feature = "fuzz")]

@@ -186,6 +186,39 @@ impl Policy {
         Ok(Examined { checkpoint, log, quorum: self.is_reached(&times), cosignatures: self.cosignatures(&times) })
     }
 
+    /// The witnesses with sound lines on both notes, which have a time above 0; each with its
+    /// newest line on both. Unlike in [`Policy::examine`], other lines count for nothing: a party
+    /// that shows a note can add them, and must not protect a witness by that.
+    pub(crate) fn cosigned_both(&self, a: &[u8], b: &[u8]) -> Vec<(Cosigned, Cosigned)> {
+        let (of_a, of_b) = (self.sound_times(a), self.sound_times(b));
+        let both = |times: &[Option<u64>], others: &[Option<u64>]| -> Vec<Option<u64>> {
+            times.iter().zip(others).map(|(time, other)| time.filter(|_| other.is_some())).collect()
+        };
+        let (a, b) = (self.cosignatures(&both(&of_a, &of_b)), self.cosignatures(&both(&of_b, &of_a)));
+        a.into_iter().zip(b).collect()
+    }
+
+    /// Whether a line is of a witness whose lines count.
+    pub(crate) fn knows(&self, line: &note::Line<'_>) -> bool {
+        self.witnesses().any(|(_, key, _)| key.is_of(line))
+    }
+
+    /// The time of the newest sound line of each witness.
+    fn sound_times(&self, note: &[u8]) -> Vec<Option<u64>> {
+        let mut times: Vec<Option<u64>> = self.named.iter().map(|_| None).collect();
+        let Ok((text, lines)) = split_note(note) else { return times };
+        for line in lines.lines().filter_map(|line| split_line(line).ok()) {
+            for (named, time) in self.named.iter().zip(&mut times) {
+                if let What::Witness(witness) = &named.what
+                    && let Some(key) = witness.key.as_ref().filter(|key| key.is_of(&line))
+                {
+                    *time = (*time).max(key.time_of(text, &line).ok().filter(|time| *time > 0));
+                }
+            }
+        }
+        times
+    }
+
     fn cosignatures(&self, times: &[Option<u64>]) -> Vec<Cosigned> {
         let cosigned = self.named.iter().zip(times).filter_map(|(named, time)| {
             let What::Witness(witness) = &named.what else { return None };

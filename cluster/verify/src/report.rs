@@ -7,6 +7,7 @@
 mod json;
 
 use alloc::string::String;
+use core::fmt::Display;
 
 use coppice_types::{Digest, Stamp};
 
@@ -17,6 +18,7 @@ use crate::{
         TimeClaim, Verified,
     },
     checkpoint::Checkpoint,
+    evidence::{self, Ground, Signed, Verdict},
     journal::Entry,
     policy::Examined,
 };
@@ -71,11 +73,58 @@ pub fn proven(verified: &Verified<'_>, examined: Option<&Examined>, encoding: Op
 /// The object of a file that does not hold, or that answers another question.
 #[must_use]
 pub fn refused(failure: &Failure) -> String {
+    put_refusal(failure.step, failure)
+}
+
+/// The object of an evidence file that proves nothing.
+#[must_use]
+pub fn no_evidence(failure: &evidence::Failure) -> String {
+    put_refusal(failure.step, failure)
+}
+
+fn put_refusal(step: impl Display, error: impl Display) -> String {
     words(|object| {
         object.flag("valid", false);
-        object.text("failed_step", failure.step);
-        object.text("error", failure);
+        object.text("failed_step", step);
+        object.text("error", error);
     })
+}
+
+/// The object of an evidence file that holds: the two notes, and the keys that signed them.
+#[must_use]
+pub fn evidence(verdict: &Verdict) -> String {
+    words(|object| {
+        object.flag("valid", true);
+        object.null("failed_step");
+        object.text("kind", verdict.ground.name());
+        object.text("origin", &verdict.a.checkpoint.origin);
+        object.object("a", |object| put_signed(object, &verdict.a));
+        object.object("b", |object| put_signed(object, &verdict.b));
+        object.flag("one_key", verdict.is_one_key());
+        match &verdict.ground {
+            Ground::Contradiction { root } => object.text("root_in_b", root),
+            Ground::Late { index, new } => {
+                object.number("index", *index);
+                object.text("replaced_by", new);
+            }
+        }
+        object.list("cosigners", &verdict.cosigners, |object, cosigner| {
+            object.text("witness", String::from_utf8_lossy(&cosigner.a.witness));
+            object.text("key_name", &cosigner.a.key_name);
+            object.number("time_a", cosigner.a.time);
+            object.number("time_b", cosigner.b.time);
+        });
+        object.list("unknown_cosigners", &verdict.unknown, |object, line| {
+            object.text("key_name", &line.key_name);
+            object.text("key_id", format_args!("{:08x}", u32::from_be_bytes(line.key_id)));
+        });
+    })
+}
+
+fn put_signed(object: &mut Object<'_>, signed: &Signed) {
+    object.number("size", signed.checkpoint.size);
+    object.text("root", signed.checkpoint.root);
+    object.text("signed_by", &signed.key);
 }
 
 /// The object of a call that makes no sense, so that no file was judged.

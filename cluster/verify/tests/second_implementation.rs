@@ -52,7 +52,7 @@ fn the_second_implementation_agrees_with_the_vectors() {
     let output = second(&[]);
     let said = said(&output);
     assert!(output.status.success(), "{said}");
-    assert_eq!(said.lines().filter(|line| line.ends_with("agree")).count(), 15, "{said}");
+    assert_eq!(said.lines().filter(|line| line.ends_with("agree")).count(), 16, "{said}");
 }
 
 /// A directory for this test alone.
@@ -117,6 +117,35 @@ fn its_command_line_judges_every_proof_file_as_the_vectors_say() {
             });
         }
     });
+}
+
+#[test]
+fn its_command_line_judges_evidence() {
+    if !has_python() {
+        return;
+    }
+    let directory = directory("second-evidence");
+    let cases = stored("evidence.json");
+    let cases = cases["cases"].as_array().expect("a list").iter();
+    for (at, case) in cases.enumerate().filter(|(at, case)| case["valid"] == true || at % 5 == 0) {
+        let text = |field: &str| case[field].as_str().expect("a text");
+        let file = save(&directory, &format!("{at}.evidence"), text("file").as_bytes());
+        let mut arguments = vec!["--evidence", &file, "--key", text("vkey")];
+        let policy = case["policy"].as_str().map(|policy| save(&directory, "policy", policy.as_bytes()));
+        arguments.extend(policy.iter().flat_map(|policy| ["--policy", policy]));
+        let output = second(&arguments);
+        let said = said(&output);
+        match case["failed step"].as_str() {
+            None => assert!(output.status.code() == Some(0) && said.starts_with("valid evidence:"), "{said}"),
+            Some(step) => {
+                let refused = said.starts_with(&format!("refused, at step {step}"));
+                assert!(output.status.code() == Some(1) && refused, "{}: {said}", text("name"));
+            }
+        }
+    }
+    let file = save(&directory, "a.evidence", b"");
+    assert_eq!(second(&["--evidence", &file]).status.code(), Some(2));
+    assert_eq!(second(&["--evidence", &file, &file, "--key", "x"]).status.code(), Some(2));
 }
 
 #[test]

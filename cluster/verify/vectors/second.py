@@ -4,10 +4,11 @@
 It is slow and plain, and needs Python 3.11 without packages. Without arguments it checks the
 vectors in its own folder, and fails at the first value that differs. `second.py FILE --key KEY` (or
 `--policy FILE`) judges a proof file: it exits with 0 if the file is valid, with 1 if it is refused,
-and with 2 if the arguments make no sense.
+and with 2 if the arguments make no sense. `second.py --evidence FILE --key KEY` judges an evidence
+file.
 
-Below, `step` is the step of section 13 or 18 (in an audit, the rule of section 8) that fails if a
-condition does not hold. A stamp is a pair (epoch, version), and None stands for an absent value.
+Below, `step` is the step of section 13, 18 or 20 (in an audit, the rule of section 8) that fails if
+a condition does not hold. A stamp is a pair (epoch, version), and None stands for an absent value.
 """
 
 import base64
@@ -624,14 +625,26 @@ class Header:
         return size, root, tokens
 
     def check_change(self, r):
-        number, old, new, by_old, by_new = r.u32(), r.take(32), r.take(32), r.take(64), r.take(64)
-        read_text(r, 256), read_text(r, 4096)
-        message = b"\x1fcoppice-key-change" + self.cluster + u32(number) + old + new
-        need(number > 0 and old != new, "format", "the number or keys of a key change")
-        need(self.changes in (None, number), "format", "a key change that counts others than its number")
-        need(ed_verify(old, message, by_old), "format", "the old key has not signed its change")
-        need(ed_verify(new, message, by_new), "format", "the new key has not signed its change")
-        return number, old, new
+        change = read_change_of_key(r)
+        check_change_of_key(change, self.cluster, "format")
+        need(self.changes in (None, change[0]), "format", "a key change that counts others than its number")
+        return change[:3]
+
+
+def read_change_of_key(r):
+    """The body of a key change: (number, old key, new key, signature by the old, by the new)."""
+    change = r.u32(), r.take(32), r.take(32), r.take(64), r.take(64)
+    read_text(r, 256), read_text(r, 4096)
+    return change
+
+
+def check_change_of_key(change, cluster, step):
+    """Checks the rules that concern a key change alone."""
+    number, old, new, by_old, by_new = change
+    message = b"\x1fcoppice-key-change" + cluster + u32(number) + old + new
+    need(number > 0 and old != new, step, "the number or keys of a key change")
+    need(ed_verify(old, message, by_old), step, "the old key has not signed its change")
+    need(ed_verify(new, message, by_new), step, "the new key has not signed its change")
 
 
 # Ed25519 (RFC 8032), with the strict check of section 10.
@@ -834,6 +847,19 @@ def parse_witness(vkey):
     return name, bytes.fromhex(number), key
 
 
+def counts(witness):
+    """Whether a name of a policy is a witness whose lines count."""
+    return witness is not None and witness[2][0] == 4
+
+
+def cosigned_at(witness, text, signature):
+    """The time of a witness's line on a checkpoint; None if it does not verify."""
+    time = int.from_bytes(signature[:8], "big")
+    message = f"cosignature/v1\ntime {time}\n{text}".encode()
+    good = len(signature) == 72 and time < 2**63 and ed_verify(witness[2][1:], message, signature[8:])
+    return time if good else None
+
+
 class Policy:
     """A policy: `logs` has keys, `named` has (name, witness or None, threshold, members).
 
@@ -916,12 +942,9 @@ class Policy:
                     need(ed_verify(key.key, text.encode(), signature), step, "a log's signature does not verify")
                     signer = signer or (key if key.name == origin else None)
             for i, (_, witness, _, _) in enumerate(self.named):
-                if witness and witness[2][0] == 4 and witness[:2] == (name, number):
-                    time = int.from_bytes(signature[:8], "big")
-                    message = f"cosignature/v1\ntime {time}\n{text}".encode()
-                    good = len(signature) == 72 and time < 2**63
-                    good = good and ed_verify(witness[2][1:], message, signature[8:])
-                    need(good, step, "a cosignature of the policy does not verify")
+                if counts(witness) and witness[:2] == (name, number):
+                    time = cosigned_at(witness, text, signature)
+                    need(time is not None, step, "a cosignature of the policy does not verify")
                     times[i] = True if time > 0 else times[i]
         need(signer, step, "no log of the policy, nor a key that one changed to, has signed the checkpoint")
         reached = []
@@ -1533,6 +1556,153 @@ def verify_under(data, newer, policy):
     result = verify_both(data, newer, signer)
     need(enough, "cosignatures", "too few witnesses of the policy have cosigned the checkpoint")
     return *result, names
+
+
+# Section 20: evidence.
+class Evidence:
+    """An evidence file, as its text tells it."""
+
+    def __init__(self, data):
+        need(len(data) <= 256 << 10, "format", "a file that is too long")
+        self.data = data
+        need(self.line() == "coppice-evidence/v1", "format", "not an evidence file of this format")
+        self.kind = self.line()
+        need(self.kind in ("contradiction", "late"), "format", "another kind of evidence")
+        self.changes = [self.change(body) for body in self.all("key", 256)]
+        if self.kind == "contradiction":
+            self.size, self.root = self.decimal("size", 2**63 - 1), self.decoded(self.word("root"), 32)
+        else:
+            self.index, self.entry = self.decimal("index", 2**63 - 1), self.decoded(self.word("entry"))
+            need(len(self.entry) <= 65534, "format", "an entry that is too long")
+        self.path = [self.decoded(word, 32) for word in self.all("proof", 64)]
+        self.a, self.b = self.note("a"), self.note("b")
+        need(not self.data, "format", "bytes behind note b")
+
+    def line(self):
+        line, end, self.data = self.data.partition(b"\n")
+        try:
+            need(end, "format", "it ends too early")
+            return line.decode()
+        except UnicodeDecodeError as error:
+            raise Failed("format", "a line that is not text") from error
+
+    def word(self, name):
+        found, space, word = self.line().partition(" ")
+        need((found, space) == (name, " "), "format", f"no {name}")
+        return word
+
+    def all(self, name, most):
+        words = []
+        while self.data.startswith(name.encode() + b" "):
+            words.append(self.word(name))
+        need(len(words) <= most, "format", f"too many lines of {name}")
+        return words
+
+    def decoded(self, word, length=None):
+        try:
+            data = canonical(word)
+        except (ValueError, AssertionError) as error:
+            raise Failed("format", "base64 that is not canonical") from error
+        need(length in (None, len(data)), "format", "a value of another length")
+        return data
+
+    def decimal(self, name, most):
+        word = self.word(name)
+        digits = word.isascii() and word.isdigit() and len(word) < 20
+        need(digits and str(int(word)) == word and int(word) <= most, "format", f"the {name}")
+        return int(word)
+
+    def change(self, word):
+        r = Reader(self.decoded(word))
+        change = read_change_of_key(r)
+        r.end()
+        return change
+
+    def note(self, name):
+        length = self.decimal(name, 65536)
+        need(length <= len(self.data), "format", f"note {name} ends too early")
+        note, self.data = self.data[:length], self.data[length:]
+        return note
+
+
+def cluster_of(origin):
+    """The cluster id at the end of an origin; None if there is none."""
+    prefix, slash, digits = origin.rpartition("/")
+    plain = slash and len(digits) == 32 and all(c in "0123456789abcdef" for c in digits)
+    return bytes.fromhex(digits) if plain else None
+
+
+def signers(note, keys):
+    """(origin, size, root) of a note, its text and lines, and the known keys that signed it."""
+    text, lines = split_note(note, "notes")
+    checkpoint = parse_checkpoint(text, "notes")
+    need(checkpoint[0] == keys[0].name, "notes", "a checkpoint of another log")
+    by = []
+    for key in keys:
+        own = [signature for name, number, signature in lines if (name, number) == (key.name, key.id)]
+        need(all(ed_verify(key.key, text.encode(), s) for s in own), "notes", "a signature that does not verify")
+        by += [key] if own else []
+    need(by, "notes", "no known key has signed")
+    return checkpoint, text, lines, by
+
+
+def judge_evidence(data, trusted, policy=None):
+    """Judges an evidence file and returns what it proves, in the words of section 20."""
+    file = Evidence(data)
+    found, cluster = [], cluster_of(trusted.name)
+    for change in file.changes:
+        need(cluster, "keys", "the trusted key's name ends in no cluster id")
+        check_change_of_key(change, cluster, "keys")
+        joined = not found or change[1] in found or change[2] in found
+        need(joined, "keys", "a key change that has no key of those before it")
+        found += [key for key in change[1:3] if key not in found]
+    need(not found or trusted.key in found, "keys", "the key changes do not lead from the trusted key")
+    keys = [trusted] + [Key(trusted.name, key) for key in found if key != trusted.key]
+    (a, text_a, lines_a, by_a), (b, text_b, lines_b, by_b) = signers(file.a, keys), signers(file.b, keys)
+    shown = {}
+    if file.kind == "contradiction":
+        need(file.size == a[1] <= b[1], "notes", "another size than that of note a, or note b is smaller")
+        consistent(file.size, b[1], file.root, b[2], file.path, "proof")
+        need(file.root != a[2], "conflict", "the log of note b goes on from that of note a")
+        key_a = next((key for key in by_a if key in by_b), by_a[0])
+        shown["root_in_b"] = file.root.hex()
+    else:
+        header = Header(file.entry, "proof")
+        need(cluster and header.cluster == cluster and header.sequence == file.index, "proof", "another entry")
+        need(header.kind == 6, "proof", "the entry is not a key change")
+        included(file.index, b[1], header.hash, file.path, b[2], "proof")
+        need(a[1] > file.index, "conflict", "note a is from before the key change")
+        key_a = next((key for key in by_a if key.key == header.what[1]), None)
+        need(key_a, "conflict", "the key change does not replace the key of note a")
+        shown = {"index": file.index, "replaced_by": Key(trusted.name, header.what[2]).vkey()}
+    key_b = key_a if key_a in by_b else by_b[0]
+    witnesses = [named for named in policy.named if counts(named[1])] if policy else []
+    cosigners = []
+    for name, witness, _, _ in witnesses if file.kind == "contradiction" else []:
+        times = [newest_line(witness, *note) for note in ((text_a, lines_a), (text_b, lines_b))]
+        if all(times):
+            name = name.decode(errors="replace")
+            cosigners.append({"witness": name, "key_name": witness[0], "time_a": times[0], "time_b": times[1]})
+    known = [(key.name, key.id) for key in keys] + [witness[:2] for _, witness, _, _ in witnesses]
+    both = [line[:2] for line in lines_a if line[:2] in [other[:2] for other in lines_b] and line[:2] not in known]
+    return {
+        "valid": True,
+        "failed_step": None,
+        "kind": file.kind,
+        "origin": trusted.name,
+        "a": {"size": a[1], "root": a[2].hex(), "signed_by": key_a.vkey()},
+        "b": {"size": b[1], "root": b[2].hex(), "signed_by": key_b.vkey()},
+        "one_key": key_a.key == key_b.key,
+        **shown,
+        "cosigners": cosigners,
+        "unknown_cosigners": [{"key_name": name, "key_id": number.hex()} for name, number in dict.fromkeys(both)],
+    }
+
+
+def newest_line(witness, text, lines):
+    """The largest time of a witness's lines that verify; None or 0 if none counts."""
+    times = [cosigned_at(witness, text, line[2]) for line in lines if line[:2] == witness[:2]]
+    return max((time for time in times if time), default=None)
 
 
 # Section 8: an audit. Each step is the number of a rule.
@@ -3246,6 +3416,18 @@ def run_audits():
     return len(cases)
 
 
+def run_evidence():
+    cases = load("evidence.json")["cases"]
+    for case in cases:
+        policy, step, verdict = case["policy"] and Policy(case["policy"].encode()), None, None
+        try:
+            verdict = judge_evidence(case["file"].encode(), parse_key(case["vkey"]), policy)
+        except Failed as failed:
+            step = failed.step
+        assert (step, verdict) == (case["failed step"], case["verdict"]), (case["name"], step, verdict)
+    return len(cases)
+
+
 def unhex(x):
     return None if x is None else bytes.fromhex(x)
 
@@ -3315,7 +3497,9 @@ def run_ledgers():
 
 
 # The command line.
-USAGE = "usage: second.py [FILE (--key KEY | --policy FILE) [--newer FILE]]\nKEY is a vkey, or @ and a file with one."
+USAGE = """usage: second.py [FILE (--key KEY | --policy FILE) [--newer FILE]]
+       second.py --evidence FILE --key KEY [--policy FILE]
+KEY is a vkey, or @ and a file with one."""
 
 
 class Usage(Exception):
@@ -3411,18 +3595,55 @@ def read_policy_argument(path):
         raise Usage(f"{path} is not a policy") from error
 
 
+def say_evidence(verdict):
+    """Describes what an evidence file proves in lines."""
+    sizes = {note: f"note {note} of {verdict[note]['size']} entries" for note in "ab"}
+    if verdict["kind"] == "contradiction":
+        yield f"{sizes['a']} contradicts {sizes['b']}, whose log has another root at that size"
+    else:
+        yield f"{sizes['a']} is signed by a key that entry {verdict['index']} of the log of {sizes['b']} replaces"
+    signers = [verdict[note]["signed_by"] for note in "ab"]
+    if verdict["one_key"]:
+        yield f"both are signed by {signers[0]}, whose holder is convicted"
+    else:
+        yield f"they are signed by {signers[0]} and {signers[1]}: at least one of the two holders is convicted"
+    for it in verdict["cosigners"]:
+        yield f"cosigned both, and is convicted: {ascii(it['witness'])}, key {ascii(it['key_name'])}"
+    for it in verdict["unknown_cosigners"]:
+        yield f"lines on both that nobody has verified: {ascii(it['key_name'])}, key id {it['key_id']}"
+
+
+def evidence_command(path, options):
+    """Judges an evidence file; its policy names witnesses alone."""
+    if "--key" not in options or "--newer" in options:
+        raise Usage("an evidence file is judged by --key, and perhaps a --policy with witnesses")
+    policy = read_policy_argument(options["--policy"]) if "--policy" in options else None
+    try:
+        verdict = judge_evidence(read_bytes(path), read_key_argument(options["--key"]), policy)
+    except Failed as failed:
+        print(f"refused, at step {failed.step}" + (f": {failed.rule}" if failed.rule else ""))
+        return 1
+    print("valid evidence:")
+    for line in say_evidence(verdict):
+        print("  " + line)
+    return 0
+
+
 def command(arguments):
     """Judges a proof file and returns the exit code: 0 if it is valid, 1 if it is refused."""
     options, files = {}, []
     rest = iter(arguments)
     for argument in rest:
-        if argument in ("--key", "--policy", "--newer"):
+        if argument in ("--key", "--policy", "--newer", "--evidence"):
             options[argument] = next(rest, None)
         elif argument.startswith("--"):
             raise Usage(f"{argument} is not an option")
         else:
             files.append(argument)
-    if len(files) != 1 or None in options.values() or ("--key" in options) == ("--policy" in options):
+    if None not in options.values() and "--evidence" in options and not files:
+        return evidence_command(options.pop("--evidence"), options)
+    one_trust = ("--key" in options) != ("--policy" in options)
+    if len(files) != 1 or None in options.values() or "--evidence" in options or not one_trust:
         raise Usage("one file, and one of --key and --policy")
     data = read_bytes(files[0])
     newer = read_bytes(options["--newer"]) if "--newer" in options else None
@@ -3448,7 +3669,7 @@ def command(arguments):
 def run_all():
     lists = (run_hashes, run_list_proofs, run_rules, run_packing, run_replay)
     files = (run_log, run_notes, run_proofs, run_rotation, run_cases, run_lies, run_times)
-    files += (run_audits, run_ledgers, run_anchors)
+    files += (run_audits, run_ledgers, run_anchors, run_evidence)
     for run in lists + files:
         print(run.__name__[4:].replace("_", " ") + ":", run(), "agree")
     return 0

@@ -6,7 +6,7 @@ import (
 )
 
 // Step names the part of verification that refused a file. The names are those of
-// docs/verification.md, sections 13, 18 and 19.
+// docs/verification.md, sections 13, 18, 19 and 20.
 type Step string
 
 // The steps, in the order in which they are taken.
@@ -32,6 +32,13 @@ const (
 	StepStanding     Step = "standing"
 	StepCosignatures Step = "cosignatures"
 	StepQuestion     Step = "question"
+)
+
+// The steps of evidence files, beside format and keys, in order (section 20).
+const (
+	StepNotes    Step = "notes"
+	StepProof    Step = "proof"
+	StepConflict Step = "conflict"
 )
 
 // Error says which step refused a file, and by which rule. Find it with errors.As.

@@ -263,32 +263,53 @@ func (h *Header) decodeRollback(r *reader) error {
 }
 
 func (h *Header) decodeKeyChange(r *reader) error {
-	change := &KeyChange{Sequence: h.Sequence, Number: r.u32(), Old: PublicKey(r.digest()), New: PublicKey(r.digest())}
-	byOld, byNew := r.take(64), r.take(64)
-	change.Principal, change.Reason = text(r, nameBytesMax), text(r, reasonBytesMax)
+	signed := readKeyChange(r)
+	signed.Sequence = h.Sequence
 	if err := r.end(); err != nil {
 		return err
 	}
-	if change.Number == 0 || change.Number > keyChangesMax {
+	if signed.Number > keyChangesMax {
 		return errors.New("a key change has a number from 1 to 256")
 	}
-	if h.Format == format2 && h.KeyChanges != change.Number {
+	if h.Format == format2 && h.KeyChanges != signed.Number {
 		return errors.New("a key change does not count itself")
 	}
-	if change.Old == change.New {
-		return errors.New("a key change to the same key")
+	if err := signed.check(h.Cluster); err != nil {
+		return err
+	}
+	h.KeyChange = &signed.KeyChange
+	return nil
+}
+
+// signedChange is the body of a key change with its two signatures.
+type signedChange struct {
+	KeyChange
+	byOld, byNew []byte
+}
+
+// readKeyChange decodes a body. The caller checks the reader, and then the change.
+func readKeyChange(r *reader) (change signedChange) {
+	change.Number, change.Old, change.New = r.u32(), PublicKey(r.digest()), PublicKey(r.digest())
+	change.byOld, change.byNew = r.take(64), r.take(64)
+	change.Principal, change.Reason = text(r, nameBytesMax), text(r, reasonBytesMax)
+	return change
+}
+
+// check applies the rules of section 9 that concern a key change alone.
+func (c *signedChange) check(cluster ClusterID) error {
+	if c.Number == 0 || c.Old == c.New {
+		return errors.New("a key change of number 0, or to the same key")
 	}
 	message := writer{}
 	message.u8(tagKeyChange)
 	message.bytes([]byte("coppice-key-change"))
-	message.bytes(h.Cluster[:])
-	message.u32(change.Number)
-	message.bytes(change.Old[:])
-	message.bytes(change.New[:])
-	if !verifySignature(change.Old, message, byOld) || !verifySignature(change.New, message, byNew) {
+	message.bytes(cluster[:])
+	message.u32(c.Number)
+	message.bytes(c.Old[:])
+	message.bytes(c.New[:])
+	if !verifySignature(c.Old, message, c.byOld) || !verifySignature(c.New, message, c.byNew) {
 		return errors.New("a key change is not signed by both keys")
 	}
-	h.KeyChange = change
 	return nil
 }
 

@@ -147,7 +147,7 @@ func TestNotesAreTextOfOneForm(t *testing.T) {
 		}
 	}
 	for text, sound := range map[string]bool{
-		"o\n0\n": true, "o\n9223372036854775807\n": true, "o\n9223372036854775808\n": false, "o\n+1\n": false, "o\n\n": false,
+		"o\n0\n": false, "o\n1\n": true, "o\n9223372036854775807\n": true, "o\n9223372036854775808\n": false, "o\n+1\n": false, "o\n\n": false,
 		"o\n 1\n": false, "\n1\n": false, "o\n1\nmore\n": false,
 	} {
 		root := "4AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n"

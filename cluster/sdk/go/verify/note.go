@@ -202,6 +202,9 @@ func (n *signedNote) checkpoint() (Checkpoint, error) {
 	if err != nil || len(root) != 32 {
 		return Checkpoint{}, errors.New("the root of a checkpoint is 32 bytes in canonical base64")
 	}
+	if size == 0 && Digest(root) != emptyRoot {
+		return Checkpoint{}, errors.New("an empty log has the root of an empty list")
+	}
 	return Checkpoint{Origin: lines[0], Size: size, Root: Digest(root)}, nil
 }
 

@@ -231,18 +231,46 @@ func (p *Policy) check(note *signedNote) error {
 func (w *witness) cosigned(note *signedNote) (bool, error) {
 	counts := false
 	for _, line := range note.lines {
-		if !w.counts || line.name != w.name || line.id != w.id {
+		if !w.wrote(&line) {
 			continue
 		}
-		if len(line.payload) != 8+64 {
-			return false, errBadSignature
-		}
-		time := binary.BigEndian.Uint64(line.payload)
-		message := fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s", time, note.text)
-		if time >= checkpointSizeEnd || !verifySignature(w.key, message, line.payload[8:]) {
-			return false, errBadSignature
+		time, err := w.time(note, &line)
+		if err != nil {
+			return false, err
 		}
 		counts = counts || time > 0
 	}
 	return counts, nil
+}
+
+// wrote tells whether a line claims to be of the witness, and lines of it count.
+func (w *witness) wrote(line *signatureLine) bool {
+	return w.counts && line.name == w.name && line.id == w.id
+}
+
+// time gives the time of the witness's line on a note.
+func (w *witness) time(note *signedNote, line *signatureLine) (uint64, error) {
+	if len(line.payload) != 8+64 {
+		return 0, errBadSignature
+	}
+	time := binary.BigEndian.Uint64(line.payload)
+	message := fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s", time, note.text)
+	if time >= checkpointSizeEnd || !verifySignature(w.key, message, line.payload[8:]) {
+		return 0, errBadSignature
+	}
+	return time, nil
+}
+
+// newest gives the largest time of the witness's lines that verify, or 0 if none counts. Unlike in
+// a policy's check, other lines do not matter.
+func (w *witness) newest(note *signedNote) (newest uint64) {
+	for _, line := range note.lines {
+		if !w.wrote(&line) {
+			continue
+		}
+		if time, err := w.time(note, &line); err == nil {
+			newest = max(newest, time)
+		}
+	}
+	return newest
 }

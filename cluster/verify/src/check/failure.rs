@@ -151,12 +151,17 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.step)?;
-        match &self.cause {
-            Cause::Codec(error) => error.fmt(f),
-            Cause::Note(error) => error.fmt(f),
-            Cause::Merkle(error) => error.fmt(f),
-            Cause::Rule(rule) => f.write_str(rule),
+        write!(f, "{}: {}", self.step, self.cause)
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Codec(error) => error.fmt(f),
+            Self::Note(error) => error.fmt(f),
+            Self::Merkle(error) => error.fmt(f),
+            Self::Rule(rule) => f.write_str(rule),
         }
     }
 }
