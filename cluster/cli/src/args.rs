@@ -1,6 +1,7 @@
 //! The command line as clap sees it: names, options, help texts.
 
 mod anchor;
+mod evidence;
 mod ledger;
 mod line;
 mod named;
@@ -12,6 +13,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use anchor::{Anchor, AnchorExport, AnchorInterval, AnchorList, AnchorProve, Window};
+pub use evidence::{Evidence, EvidenceMake, EvidenceVerify};
 pub use ledger::{
     Ledger, LedgerAnchor, LedgerAppend, LedgerAudit, LedgerCreate, LedgerGet, LedgerJournals, LedgerLineage,
     LedgerMember, LedgerOccult, LedgerPurge, LedgerShow, LedgerVerify, MayOccult, MemberRole, OccultPrepare, Order,
@@ -128,6 +130,9 @@ pub enum Command {
     Audit(Audit),
     /// Check a proof file, offline. Exit code 1 if it does not hold.
     Verify(Verify),
+    /// Two signed checkpoints that no honest ledger signs, as a file that convicts their signers.
+    #[command(subcommand)]
+    Evidence(Evidence),
     /// Time stamps over the root log, by authorities that have no part in the ledger.
     #[command(subcommand)]
     Anchor(Anchor),

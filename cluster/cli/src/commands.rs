@@ -3,6 +3,7 @@
 pub mod anchor;
 pub mod audit;
 mod consent;
+pub mod evidence;
 pub mod fsck;
 pub mod keygen;
 pub mod ledger;
@@ -76,6 +77,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Order(args::Order::Submit(args)) => order::submit(&client()?, args, output).await,
         Command::Order(command) => order::offline(command, output),
         Command::Verify(args) => verify::verify(args, output),
+        Command::Evidence(command) => evidence::evidence(command, output).await,
         Command::Keygen(args) => keygen::keygen(args, output),
         Command::Completions { shell } => {
             // The script goes into memory first: a reader that goes away early is not an error.

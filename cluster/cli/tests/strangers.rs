@@ -1,6 +1,6 @@
 //! Tools that know nothing of Coppice check its log: Go's checksum-database packages, tessera's
 //! fsck, a stock witness. Also `coppice log check`, which tells a log that grew from one that
-//! shrank or forked.
+//! shrank or forked, and `coppice evidence`, by which a third party learns of it.
 //!
 //! The Go programs are built by `scripts/go-tool.sh` from pinned modules in
 //! `cluster/verify/interop/`, once.
@@ -17,7 +17,12 @@ use std::{
 
 use common::{Dev, LIMIT, coppice, run};
 use coppice_env::{Clock, SystemClock};
-use coppice_verify::{cosignature::CosignerKey, note::SignerKey};
+use coppice_verify::{
+    checkpoint::Checkpoint,
+    cosignature::{Cosigner, CosignerKey, add_lines},
+    note::SignerKey,
+};
+use serde_json::Value;
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("two levels below the root").to_owned()
@@ -58,13 +63,18 @@ fn put(dev: &Dev, value: u64) {
 }
 
 /// The body of a GET, over a plain socket.
-fn http_get(port: u16, path: &str) -> String {
+fn http_bytes(port: u16, path: &str) -> Vec<u8> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("it takes a request");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("it answers");
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
-    answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("it answers");
+    assert!(answer.starts_with(b"HTTP/1.1 200 "), "{path}: {}", String::from_utf8_lossy(&answer));
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").expect("a body");
+    answer.split_off(end + 4)
+}
+
+fn http_get(port: u16, path: &str) -> String {
+    String::from_utf8(http_bytes(port, path)).expect("text")
 }
 
 #[test]
@@ -277,4 +287,147 @@ fn a_log_that_shrank_or_forked_is_told_from_one_that_goes_on() {
     honest.run(&["log", "check", "--from", &file("saved")]).expect(2);
     honest.stop();
     forked.stop();
+}
+
+/// A ledger whose log is served over HTTP.
+struct Served {
+    dev: Dev,
+    port: u16,
+}
+
+impl Served {
+    fn start(dir: &Path) -> Self {
+        let port = free_port();
+        Self { dev: Dev::start(dir, &small(&["--http-listen", &format!("127.0.0.1:{port}")])), port }
+    }
+
+    fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.port)
+    }
+
+    /// The published checkpoint of so many entries.
+    fn checkpoint(&self, size: u64) -> String {
+        eventually("the checkpoint is published", || {
+            Checkpoint::claimed(&http_bytes(self.port, "/checkpoint")).is_ok_and(|it| it.size == size)
+        });
+        http_get(self.port, "/checkpoint")
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).expect("a new directory");
+    for entry in fs::read_dir(from).expect("a directory") {
+        let entry = entry.expect("an entry");
+        let to = to.join(entry.file_name());
+        if entry.file_type().expect("its type").is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).expect("it can be copied");
+        }
+    }
+}
+
+/// A witness that signs whatever it is shown, at this time.
+fn cosigned(witness: &Cosigner, note: &str, time: u64) -> Vec<u8> {
+    let text = Checkpoint::claimed(note.as_bytes()).expect("a checkpoint").text();
+    add_lines(note.as_bytes(), &[witness.cosign(&text, time)]).expect("a line")
+}
+
+#[test]
+fn two_ledgers_of_one_key_are_convicted_before_a_third_party() {
+    let work = tempfile::tempdir().expect("a temporary directory");
+    let file = |name: &str| work.path().join(name).display().to_string();
+    let dir = work.path().join("honest");
+    let dev = Dev::start(&dir, &small(&[]));
+    let vkey = fs::read_to_string(dir.join("ledger.vkey")).expect("the public key").trim().to_owned();
+    put(&dev, 1);
+    dev.stop();
+    // The copy goes on by itself.
+    copy(&dir, &work.path().join("forked"));
+    let (honest, forked) = (Served::start(&dir), Served::start(&work.path().join("forked")));
+    put(&forked.dev, 2);
+    put(&honest.dev, 3);
+    let honest_before = honest.checkpoint(3);
+    put(&honest.dev, 4);
+    let [witness, stranger] = [1, 2].map(|seed| Cosigner::from_seed("witness.example/w", &[seed; 32]).expect("a name"));
+    let (shown, grown) = (forked.checkpoint(3), honest.checkpoint(4));
+    for (name, note, time) in [("a", &shown, 100), ("b", &grown, 90)] {
+        let note = cosigned(&witness, note, time);
+        fs::write(file(name), cosigned(&stranger, str::from_utf8(&note).expect("text"), 7)).expect("it is written");
+    }
+    fs::write(file("before"), honest_before).expect("it is written");
+    fs::write(file("policy"), format!("witness w {}\nquorum none\n", witness.verifier())).expect("it is written");
+    let evidence = |arguments: &[&str]| run(coppice().arg("evidence").args(arguments));
+    let made = evidence(&["make", &file("b"), &file("a"), "--from", &honest.url(), "--out", &file("found"), "--json"]);
+    assert_eq!(made.expect(0).json()["kind"], "contradiction");
+    // Only the file and the key are left.
+    let verify = |name: &str, more: &[&str], code: i32| -> Value {
+        let path = file(name);
+        let arguments = [&["verify", &path, "--key", &vkey, "--json"], more].concat();
+        evidence(&arguments).expect(code).json()
+    };
+    let verdict = verify("found", &["--policy", &file("policy")], 0);
+    assert_eq!(
+        (&verdict["one_key"], &verdict["a"]["size"], &verdict["b"]["size"]),
+        (&true.into(), &3.into(), &4.into())
+    );
+    assert_eq!(verdict["a"]["signed_by"], vkey);
+    assert_eq!(verdict["cosigners"].as_array().expect("a list").len(), 1, "{verdict}");
+    assert_eq!((&verdict["cosigners"][0]["witness"], &verdict["cosigners"][0]["time_a"]), (&"w".into(), &100.into()));
+    assert_eq!(verdict["unknown_cosigners"].as_array().expect("a list").len(), 1, "{verdict}");
+    let bare = verify("found", &[], 0);
+    assert_eq!(
+        (&bare["cosigners"], bare["unknown_cosigners"].as_array().map(Vec::len)),
+        (&serde_json::json!([]), Some(2))
+    );
+    let said = evidence(&["verify", &file("found"), "--key", &vkey, "--policy", &file("policy")]).expect(0).stdout;
+    assert_eq!(said.matches("CONVICTED").count(), 2, "{said}");
+    // Two checkpoints of one size, and the log from a mirror of its tiles.
+    let same = evidence(&["make", &file("a"), &file("before"), "--key", &vkey, "--out", &file("same")]);
+    assert!(same.expect(0).stdout.contains("CONVICTED: the holder of"));
+    for tile in ["tile/0/000.p/4", "tile/entries/000.p/4"] {
+        let path = work.path().join("mirror").join(tile);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("it can be made");
+        fs::write(path, http_bytes(honest.port, &format!("/{tile}"))).expect("it is written");
+    }
+    let mirrored = evidence(&["make", &file("a"), &file("b"), "--from", &file("mirror")]).expect(0).stdout;
+    assert_eq!(mirrored, fs::read_to_string(file("found")).expect("it was made"));
+    // A program that knows nothing of Coppice comes to the same verdict.
+    let judge =
+        |name: &str, code: i32| run(Command::new(go_tool("judge", ".")).args([&file(name), &vkey])).expect(code);
+    judge("found", 0);
+    judge("same", 0);
+    // What is honest is no evidence, and nothing is written.
+    let agreed = evidence(&["make", &file("before"), &file("b"), "--from", &honest.url(), "--out", &file("none")]);
+    assert!(agreed.expect(1).stderr.contains("agree") && !Path::new(&file("none")).exists());
+    let elsewhere = evidence(&["make", &file("a"), &file("b"), "--from", &forked.url()]).expect(1);
+    assert!(elsewhere.stderr.contains("the larger one"), "{elsewhere:?}");
+    evidence(&["make", &file("a"), &file("b"), "--from", "http://127.0.0.1:1/"]).expect(4);
+    evidence(&["make", &file("a"), &file("b")]).expect(2);
+    evidence(&["make", &file("a"), &file("policy"), "--from", &honest.url()]).expect(2);
+    let text = fs::read_to_string(file("found")).expect("it was made");
+    fs::write(file("changed"), text.replacen("size 3", "size 2", 1)).expect("it is written");
+    assert_eq!(verify("changed", &[], 1)["failed_step"], "notes");
+    judge("changed", 1);
+    assert_eq!(verify("a", &[], 1)["failed_step"], "format");
+    evidence(&["verify", &file("found"), "--policy", &file("policy")]).expect(2);
+    evidence(&["verify", &file("found")]).expect(2);
+    // The check of a saved checkpoint writes the same.
+    let check = ["log", "check", "--from", &file("a"), "--key", &vkey, "--json", "--evidence", &file("checked")];
+    assert_eq!(honest.dev.run(&check).expect(1).json()["verdict"], "fork");
+    let checked = verify("checked", &["--policy", &file("policy")], 0);
+    assert_eq!((&checked["kind"], &checked["a"]), (&verdict["kind"], &verdict["a"]));
+    assert_eq!(
+        forked
+            .dev
+            .run(&["log", "check", "--from", &file("b"), "--key", &vkey])
+            .expect(1)
+            .stdout
+            .lines()
+            .next()
+            .map(|line| &line[..7]),
+        Some("shrunk:")
+    );
+    honest.dev.stop();
+    forked.dev.stop();
 }

@@ -103,5 +103,5 @@ fn the_examples_of_the_page_print_what_it_says() {
         assert_eq!(done.stdout + &done.stderr, printed, "{line}");
         examples += 1;
     }
-    assert_eq!(examples, 2);
+    assert_eq!(examples, 3);
 }

@@ -9,8 +9,9 @@ use super::Arguments;
 /// The help heading of the options for reaching a ledger.
 pub(super) const CONNECTION: &str = "Connection";
 
-/// Commands that open no connection.
-const OFFLINE: [&str; 9] = ["dev", "serve", "verify", "keygen", "fsck", "completions", "man", "version", "help"];
+/// Commands that open no connection to a coordinator.
+const OFFLINE: [&str; 10] =
+    ["dev", "serve", "verify", "evidence", "keygen", "fsck", "completions", "man", "version", "help"];
 
 /// The command line. For every option, a variable that is set to the empty text counts as not set.
 /// Commands that open no connection do not have the options for one.

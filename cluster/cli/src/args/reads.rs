@@ -194,7 +194,7 @@ pub enum LogAction {
 #[derive(Clone, Debug, Args)]
 #[command(
     after_help = "The verdict is `fine`, `shrunk`, `fork`, `late` (the saved checkpoint was signed by a key that the ledger had replaced), `unproven`, or with a policy `not cosigned`. \
-                  With any verdict but `fine`, keep both checkpoints: two signed ones that contradict each other are evidence against the holder of the key."
+                  With any verdict but `fine`, keep both checkpoints: two signed ones that contradict each other are evidence against the holder of the key, which --evidence writes for others."
 )]
 pub struct LogCheck {
     /// The saved checkpoint: a note, or a proof file; `-` for standard input.
@@ -210,4 +210,7 @@ pub struct LogCheck {
     /// Write the newest checkpoint to this file, if all is fine; it may be the file of --from.
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
+    /// Write a fork, or a late signature, to this file as evidence for others.
+    #[arg(long, value_name = "FILE")]
+    pub evidence: Option<PathBuf>,
 }

@@ -11,13 +11,17 @@ use coppice_verify::{
     Step,
     check::{self, Claim, Verified},
     checkpoint::Checkpoint,
+    evidence::Evidence,
     note::{self, VerifierKey},
     policy::Policy,
-    proof::ProofFile,
+    proof::{Proof, ProofFile},
 };
 use serde_json::{Value, json};
 
-use super::verify::{parse_policy, parse_vkey};
+use super::{
+    evidence,
+    verify::{parse_policy, parse_vkey},
+};
 use crate::{
     args,
     failure::{Code, Failure},
@@ -98,8 +102,30 @@ pub async fn check(client: &Client, args: &args::LogCheck, trust: Option<&str>, 
     })?;
     match (verdict, newest) {
         (Verdict::Fine, Some(newest)) => replace(args.save.as_deref(), &newest.note),
+        (Verdict::Fork | Verdict::Late, _) => {
+            convict(&old_note, &standing, &key, args.evidence.as_deref(), output)?;
+            Err(Failure::new(Code::NotFound, "").silent())
+        }
         _ => Err(Failure::new(Code::NotFound, "").silent()),
     }
+}
+
+/// Writes the evidence in a saved checkpoint and a standing proof that contradicts it.
+fn convict(old: &[u8], standing: &[u8], key: &VerifierKey, path: Option<&Path>, output: Output) -> Result<(), Failure> {
+    let Some(path) = path else {
+        output.note(&json!({ "note": "--evidence FILE writes this as evidence for others" }), || {
+            "  --evidence FILE writes this as evidence for others".to_owned()
+        });
+        return Ok(());
+    };
+    let unfit = || Failure::new(Code::NotFound, "no evidence: the answer does not show the contradiction");
+    let file = ProofFile::decode(standing).map_err(|_| unfit())?;
+    let verified = check::verify_file(&file, key, None).map_err(|_| unfit())?;
+    let Proof::Standing(proof) = &file.proof else { return Err(unfit()) };
+    let changed = verified.keys.changes().map(|(_, key)| key.clone());
+    let keys: Vec<VerifierKey> = [verified.keys.first().clone()].into_iter().chain(changed).collect();
+    let found = Evidence::from_standing(old, &keys, proof).ok_or_else(unfit)?;
+    evidence::save(&found, key, path)
 }
 
 /// The ledger's key, and the policy. A policy with a single log names the key.

@@ -1,0 +1,127 @@
+//! `coppice evidence`: two signed checkpoints that no honest ledger signs, as a file for others.
+
+mod log;
+mod make;
+
+use std::path::Path;
+
+use coppice_verify::{
+    evidence::{self, Evidence, Ground, Verdict},
+    note::VerifierKey,
+    policy::Policy,
+    report,
+};
+use serde_json::Value;
+
+pub use self::make::make;
+use super::verify::parse_vkey;
+use crate::{
+    args::{self, EvidenceVerify},
+    failure::{Code, Failure},
+    input,
+    output::{self, Output, tell_line},
+    text::{self, count, safe},
+};
+
+pub async fn evidence(command: &args::Evidence, output: Output) -> Result<(), Failure> {
+    match command {
+        args::Evidence::Make(args) => make(args, output).await,
+        args::Evidence::Verify(args) => verify(args, output),
+    }
+}
+
+fn verify(args: &EvidenceVerify, output: Output) -> Result<(), Failure> {
+    let file = input::read(&args.file)?;
+    let policy = args.policy.as_deref().map(witnesses).transpose()?;
+    let keys = match (&args.key, &policy) {
+        (Some(key), _) => vec![parse_vkey(key)?],
+        (None, Some(policy)) => policy.logs().to_vec(),
+        (None, None) => Vec::new(),
+    };
+    let judged = keys.iter().map(|key| evidence::verify(&file, key, policy.as_ref()));
+    // The failure at the latest step is the most informative one.
+    let best = judged.reduce(|one, other| match (&one, &other) {
+        (Ok(_), _) => one,
+        (Err(first), Err(second)) if first.step >= second.step => one,
+        _ => other,
+    });
+    match best {
+        None => Err(Failure::usage("the policy names no log: name the ledger's key with --key")),
+        Some(Ok(verdict)) => show(&verdict, output),
+        Some(Err(failure)) => {
+            if output.json {
+                output.result(&read(&report::no_evidence(&failure)), String::new)?;
+            } else {
+                let words = safe(&failure.to_string());
+                tell_line(&format!("coppice: {}: proves nothing: it fails at step {words}", text::path(&args.file)));
+            }
+            Err(Failure::new(Code::NotFound, "").silent())
+        }
+    }
+}
+
+/// The witnesses of a policy. Whether it names the ledger does not matter.
+fn witnesses(path: &Path) -> Result<Policy, Failure> {
+    Policy::parse(&input::read(path)?).map_err(|error| Failure::usage(format!("{}: {error}", text::path(path))))
+}
+
+fn read(report: &str) -> Value {
+    serde_json::from_str(report).expect("reports are JSON")
+}
+
+fn show(verdict: &Verdict, output: Output) -> Result<(), Failure> {
+    output.result(&read(&report::evidence(verdict)), || describe(verdict))
+}
+
+/// The verdict in a few lines.
+fn describe(verdict: &Verdict) -> String {
+    let (a, b) = (&verdict.a, &verdict.b);
+    let [size_a, size_b] = [a, b].map(|note| count(note.checkpoint.size, "entry"));
+    let [key_a, key_b] = [a, b].map(|note| safe(&note.key.to_string()));
+    let mut lines = vec![format!("{}: of {}", verdict.ground.name(), safe(&a.checkpoint.origin))];
+    lines.push(match &verdict.ground {
+        Ground::Contradiction { root } => format!(
+            "checkpoint A signs root {} of {size_a}; the log of checkpoint B, of {size_b}, had root {root} there",
+            a.checkpoint.root
+        ),
+        Ground::Late { index, new } => format!(
+            "checkpoint A, of {size_a}, is signed by a key that entry {index} replaces by {}; checkpoint B, of {size_b}, has that entry",
+            safe(&new.to_string())
+        ),
+    });
+    lines.push(if verdict.is_one_key() {
+        format!("CONVICTED: the holder of {key_a}, which signed both")
+    } else {
+        format!("CONVICTED: at least one of the holders of {key_a}, which signed A, and of {key_b}, which signed B")
+    });
+    for cosigner in &verdict.cosigners {
+        let name = safe(&String::from_utf8_lossy(&cosigner.a.witness));
+        let key = safe(&cosigner.a.key_name);
+        lines.push(format!("CONVICTED: witness {name}, whose key {key} cosigned both"));
+    }
+    for line in &verdict.unknown {
+        let id = hex::encode(line.key_id);
+        lines.push(format!(
+            "not judged: lines on both of `{}`, key id {id}; name its key by --policy",
+            safe(&line.key_name)
+        ));
+    }
+    lines.join("\n  ")
+}
+
+/// Checks evidence under a key, and writes it to a file.
+///
+/// # Errors
+/// If it proves nothing, or does not fit an evidence file.
+pub fn save(evidence: &Evidence<'_>, key: &VerifierKey, path: &Path) -> Result<(), Failure> {
+    let (file, _) = checked(evidence, key)?;
+    output::file(path, &file)
+}
+
+/// The bytes of a file that holds under a key, and what it proves.
+fn checked(evidence: &Evidence<'_>, key: &VerifierKey) -> Result<(Vec<u8>, Verdict), Failure> {
+    let nothing = |why: String| Failure::new(Code::NotFound, format!("no evidence: {why}"));
+    let file = evidence.encode().map_err(|error| nothing(error.to_string()))?;
+    let verdict = evidence::verify(&file, key, None).map_err(|failure| nothing(safe(&failure.to_string())))?;
+    Ok((file, verdict))
+}
