@@ -193,6 +193,62 @@ export interface Time extends Shown {
 export type Proven = Membership | Absence | Keys | Range | Receipt | Standing | Journals | Time | Lineage;
 export type Result = Proven | Refused;
 
+/** At least `keys`, or a policy that names the ledger's key, must be given. */
+export interface EvidenceOptions {
+  /** Public keys of the ledger. With several, one must do. */
+  keys?: string | readonly string[];
+  /** A C2SP policy: names the witnesses that are judged. */
+  policy?: string | Bytes;
+}
+
+/** The steps of docs/verification.md, section 20. */
+export type EvidenceStep = "format" | "keys" | "notes" | "proof" | "conflict";
+
+/** The file proves nothing. */
+export interface NoEvidence {
+  valid: false;
+  failed_step: EvidenceStep;
+  error: string;
+}
+
+export interface SignedCheckpoint {
+  size: Integer;
+  root: string;
+  /** The ledger's key that signed it. */
+  signed_by: string;
+}
+
+/** What every valid evidence file shows. */
+export interface Convicting {
+  valid: true;
+  failed_step: null;
+  origin: string;
+  a: SignedCheckpoint;
+  b: SignedCheckpoint;
+  /** One key signed both notes: its holder is convicted. If not, at least one of the two holders is. */
+  one_key: boolean;
+  /** Witnesses of the policy that are convicted: each cosigned both notes. */
+  cosigners: { witness: string; key_name: string; time_a: Integer; time_b: Integer }[];
+  /** Lines on both notes that are of no given key. Nobody has verified them. */
+  unknown_cosigners: { key_name: string; key_id: string }[];
+}
+
+/** The log of note B had another root at the size of note A. */
+export interface Contradiction extends Convicting {
+  kind: "contradiction";
+  root_in_b: string;
+}
+
+/** The key of note A had been replaced. */
+export interface Late extends Convicting {
+  kind: "late";
+  /** The entry of B's log that replaced it. */
+  index: Integer;
+  replaced_by: string;
+}
+
+export type EvidenceResult = Contradiction | Late | NoEvidence;
+
 export class Verifier {
   constructor(module: WebAssembly.Module);
   /**
@@ -202,6 +258,13 @@ export class Verifier {
   verify(file: Bytes, options: Options): Result;
   /** The result as JSON text without control characters, as `coppice verify --json` prints it. */
   verifyText(file: Bytes, options: Options): string;
+  /**
+   * Judges an evidence file.
+   * @throws TypeError if no key is given, a key does not parse, or options make no sense.
+   */
+  evidence(file: Bytes, options: EvidenceOptions): EvidenceResult;
+  /** The result as JSON text without control characters, as `coppice evidence verify --json` prints it. */
+  evidenceText(file: Bytes, options: EvidenceOptions): string;
 }
 
 /** Loads the verifier: the `verify.wasm` beside this file, or another source of it. */
@@ -210,5 +273,5 @@ export function load(source?: URL | Bytes | WebAssembly.Module): Promise<Verifie
 /** Text of strangers, safe to show to people: control characters are shown by number. */
 export function visible(text: unknown): string;
 
-/** Parses what `verifyText` gave. */
-export function parse(json: string): Result;
+/** Parses what `verifyText` gave; for `evidenceText`, name the type. */
+export function parse<R = Result>(json: string): R;

@@ -1,5 +1,5 @@
-// Checks proof files of a Coppice ledger, offline: glue around the module that `verify.wasm` is.
-// The module has no imports, so it can neither read nor send anything.
+// Checks proof files and evidence of a Coppice ledger, offline: glue around the module that
+// `verify.wasm` is. The module has no imports, so it can neither read nor send anything.
 
 const ABI = 1;
 // Kinds of the fields of a request (docs/proof-files.md).
@@ -16,6 +16,7 @@ const FIELD = {
   encoding: 10,
 };
 const OPTIONS = ["keys", "policy", "newer", "expect", "encoding"];
+const EVIDENCE_OPTIONS = ["keys", "policy"];
 const EXPECTATIONS = ["keys", "range", "batch", "version"];
 // An instance whose memory has grown beyond this is not kept for the next file.
 const KEPT_BYTES_MAX = 16 << 20;
@@ -55,25 +56,35 @@ export class Verifier {
 
   /** Like `verify`, as the JSON text that `coppice verify --json` prints. */
   verifyText(file, options) {
-    const text = this.#call(request(file, options));
-    if (text.startsWith('{"error":')) throw new TypeError(JSON.parse(text).error.message);
-    return text;
+    return this.#call("verify", request(file, options));
   }
 
-  #call(request) {
-    const { memory, alloc, free, verify } = this.#exports();
+  /** Judges an evidence file. Throws only if the call itself makes no sense, or if memory runs out. */
+  evidence(file, options) {
+    return parse(this.evidenceText(file, options));
+  }
+
+  /** Like `evidence`, as the JSON text that `coppice evidence verify --json` prints. */
+  evidenceText(file, options = {}) {
+    known(options, EVIDENCE_OPTIONS);
+    return this.#call("evidence", request(file, options));
+  }
+
+  #call(name, request) {
+    const { memory, alloc, free, [name]: judge } = this.#exports();
     // After a trap, the instance can't be used again.
     const instance = this.#instance;
     this.#instance = null;
     const at = alloc(request.length) >>> 0;
     if (at === 0) throw new RangeError("the files are too long: a proof file has at most 64 MiB");
     new Uint8Array(memory.buffer, at, request.length).set(request);
-    const answer = BigInt.asUintN(64, verify(at, request.length));
+    const answer = BigInt.asUintN(64, judge(at, request.length));
     const [from, length] = [Number(answer & 0xffffffffn), Number(answer >> 32n)];
     const text = new TextDecoder().decode(new Uint8Array(memory.buffer, from, length));
     free(at, request.length);
     free(from, length);
     if (memory.buffer.byteLength <= KEPT_BYTES_MAX) this.#instance = instance;
+    if (text.startsWith('{"error":')) throw new TypeError(JSON.parse(text).error.message);
     return text;
   }
 

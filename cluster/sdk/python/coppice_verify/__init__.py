@@ -1,4 +1,4 @@
-"""Checks proof files of a Coppice ledger, offline.
+"""Checks proof files and evidence of a Coppice ledger, offline.
 
     verifier = Verifier()
     result = verifier.verify(file, keys=[vkey], expect_keys=["alice"])
@@ -61,8 +61,21 @@ class Verifier:
             fields += [(LOW, low or b""), (HIGH, high)]
         fields += [(BATCH, expect_batch), (VERSION, None if expect_version is None else str(expect_version))]
         fields.append((ENCODING, encoding))
+        return self._judge("verify", fields)
+
+    def evidence(self, file, *, keys=(), policy=None):
+        """Judges an evidence file, and returns what `coppice evidence verify --json` prints.
+
+        `keys` are texts of public keys; with several, one must do. `policy` is the text of a policy
+        that names the witnesses to be judged, and may name the key.
+
+        Raises ValueError if the call makes no sense, and RuntimeError if memory runs out.
+        """
+        return self._judge("evidence", [(FILE, file), *((KEY, key) for key in _list(keys)), (POLICY, policy)])
+
+    def _judge(self, call, fields):
         request = b"".join(_field(kind, value) for kind, value in fields if value is not None)
-        answer = json.loads(self._call(request))
+        answer = json.loads(self._call(call, request))
         if "error" in answer and "valid" not in answer:
             raise ValueError(answer["error"]["message"])
         return answer
@@ -74,7 +87,7 @@ class Verifier:
             raise RuntimeError("the module is not the verifier that belongs to this package")
         return store, exports
 
-    def _call(self, request):
+    def _call(self, call, request):
         store, exports = self._instance or self._start()
         # After a trap, the instance can't be used again.
         self._instance = None
@@ -84,7 +97,7 @@ class Verifier:
             if at == 0:
                 raise ValueError("the files are too long: a proof file has at most 64 MiB")
             memory.write(store, request, at)
-            answer = exports["verify"](store, at, len(request)) & 0xFFFF_FFFF_FFFF_FFFF
+            answer = exports[call](store, at, len(request)) & 0xFFFF_FFFF_FFFF_FFFF
             start, length = answer & 0xFFFF_FFFF, answer >> 32
             text = bytes(memory.read(store, start, start + length))
             exports["free"](store, at, len(request))

@@ -46,6 +46,15 @@ class Verify(unittest.TestCase):
             judged += 1
         self.assertGreater(judged, 300)
 
+    def test_every_stored_evidence_file_gets_its_verdict(self):
+        for case in stored("evidence")["cases"]:
+            result = self.verifier.evidence(case["file"].encode(), keys=case["vkey"], policy=case["policy"])
+            self.assertEqual(result["failed_step"], case["failed step"], case["name"])
+            if case["valid"]:
+                self.assertEqual(result, case["verdict"], case["name"])
+        with self.assertRaises(ValueError):
+            self.verifier.evidence(b"")
+
     def test_what_is_expected_must_be_what_is_proven(self):
         file, options = named("a tree of two leaves")
         receipt, under = named("a batch that wrote `z`, as its receipt says: see also the next")

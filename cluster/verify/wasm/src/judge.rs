@@ -4,6 +4,7 @@ use alloc::{format, string::String, vec::Vec};
 
 use coppice_verify::{
     check::{self, Failure, Question, Verified},
+    evidence,
     note::VerifierKey,
     policy::{Examined, Policy},
     report,
@@ -40,6 +41,40 @@ fn try_judge(request: &[u8]) -> Result<String, String> {
     failed.as_ref().map(report::refused).ok_or_else(|| "no key to trust: give a key or a policy".into())
 }
 
+/// Returns the answer to a request with an evidence file, as JSON.
+#[must_use]
+pub fn judge_evidence(request: &[u8]) -> String {
+    try_judge_evidence(request).unwrap_or_else(|misuse| report::misused(&misuse))
+}
+
+/// Judges the file under each key. The policy's logs are keys, too, if no key is given.
+fn try_judge_evidence(request: &[u8]) -> Result<String, String> {
+    let request = Request::parse(request)?;
+    let file = request.file.ok_or("no evidence file")?;
+    request.check_no_question()?;
+    let mut keys: Vec<VerifierKey> = request.keys.iter().map(|key| parse_key(key)).collect::<Result<_, _>>()?;
+    let policy = request.policy.map(parse_policy).transpose()?;
+    if keys.is_empty() {
+        keys.extend(policy.iter().flat_map(|policy| policy.logs().to_vec()));
+    }
+    let mut failed: Option<evidence::Failure> = None;
+    for key in &keys {
+        match evidence::verify(file, key, policy.as_ref()) {
+            Ok(verdict) => return Ok(report::evidence(&verdict)),
+            Err(failure) => {
+                if failed.is_none_or(|other| other.step < failure.step) {
+                    failed = Some(failure);
+                }
+            }
+        }
+    }
+    failed.as_ref().map(report::no_evidence).ok_or_else(|| "no key to trust: give a key or a policy that names one".into())
+}
+
+fn parse_policy(text: &[u8]) -> Result<Policy, String> {
+    Policy::parse(text).map_err(|error| format!("the policy: {error}"))
+}
+
 /// The trust from which a verification starts.
 enum Trust {
     Key(VerifierKey),
@@ -50,7 +85,7 @@ enum Trust {
 fn trusted(request: &Request<'_>) -> Result<Vec<Trust>, String> {
     let keys: Vec<VerifierKey> = request.keys.iter().map(|key| parse_key(key)).collect::<Result<_, _>>()?;
     let Some(policy) = request.policy else { return Ok(keys.into_iter().map(Trust::Key).collect()) };
-    let policy = Policy::parse(policy).map_err(|error| format!("the policy: {error}"))?;
+    let policy = parse_policy(policy)?;
     if keys.is_empty() {
         return match policy.logs() {
             [] => Err("the policy names no log: give its key".into()),

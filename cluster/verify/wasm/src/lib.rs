@@ -1,11 +1,11 @@
-//! The verifier of proof files as a WebAssembly module without imports.
+//! The verifier of proof files and of evidence as a WebAssembly module without imports.
 //!
 //! `docs/proof-files.md` describes the calls. The host writes a request into memory that it got
-//! from `alloc`, calls `verify`, reads the answer, and returns both by `free`:
+//! from `alloc`, calls `verify` or `evidence`, reads the answer, and returns both by `free`:
 //!
 //! ```text
 //! request = fields, each: u8 kind || u32 length, little-endian || bytes
-//! answer  = JSON, in UTF-8; `verify` returns its length << 32 | its address
+//! answer  = JSON, in UTF-8; the call returns its length << 32 | its address
 //! ```
 //!
 //! Nothing that a file holds makes the module trap. A trap means that memory ran out or that the
@@ -18,14 +18,14 @@ extern crate alloc;
 mod judge;
 mod request;
 
-pub use judge::judge;
+pub use judge::{judge, judge_evidence};
 
 #[cfg(target_arch = "wasm32")]
 mod abi {
     use alloc::alloc::{alloc as allocate, dealloc};
     use core::{alloc::Layout, ptr, slice};
 
-    use crate::judge;
+    use crate::{judge, judge_evidence};
 
     /// Longest request: two files of 64 MiB, and room for keys, policy and expectations.
     const REQUEST_BYTES_MAX: usize = (2 * 64 + 1) << 20;
@@ -72,12 +72,29 @@ mod abi {
         }
     }
 
-    /// Judges the file of a request. Returns the answer's length << 32 | its address.
+    /// Judges the proof file of a request. Returns the answer's length << 32 | its address.
     ///
     /// # Safety
     /// `at` points to `len` readable bytes that do not change during the call.
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn verify(at: *const u8, len: usize) -> u64 {
+        // SAFETY: the caller ensures it.
+        unsafe { answer(at, len, judge) }
+    }
+
+    /// Judges the evidence file of a request. Returns the answer's length << 32 | its address.
+    ///
+    /// # Safety
+    /// `at` points to `len` readable bytes that do not change during the call.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn evidence(at: *const u8, len: usize) -> u64 {
+        // SAFETY: the caller ensures it.
+        unsafe { answer(at, len, judge_evidence) }
+    }
+
+    /// # Safety
+    /// `at` points to `len` readable bytes that do not change during the call.
+    unsafe fn answer(at: *const u8, len: usize, judge: fn(&[u8]) -> alloc::string::String) -> u64 {
         // SAFETY: the caller ensures it.
         let request = if at.is_null() { &[] } else { unsafe { slice::from_raw_parts(at, len) } };
         let answer = judge(request).into_bytes().into_boxed_slice();

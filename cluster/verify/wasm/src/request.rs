@@ -15,7 +15,7 @@ const KEYS_MAX: usize = 16;
 /// once.
 #[derive(Default)]
 pub struct Request<'r> {
-    /// 1: the proof file.
+    /// 1: the proof file, or the evidence file.
     pub file: Option<&'r [u8]>,
     /// 2: texts of trusted keys.
     pub keys: Vec<&'r [u8]>,
@@ -94,6 +94,13 @@ impl<'r> Request<'r> {
             (None, None) => asked[0].then(|| Subject::Keys(self.expected_keys.clone())),
         };
         Ok(Question { subject, version, epoch: None })
+    }
+
+    /// Refuses a request for evidence that has fields for proof files alone.
+    pub fn check_no_question(&self) -> Result<(), Misuse> {
+        let Self { file: _, keys: _, policy: _, newer, expected_keys, low, high, batch, version, encoding } = self;
+        let given = [newer, low, high, batch, version, encoding].iter().any(|field| field.is_some());
+        if given || !expected_keys.is_empty() { Err("a field that evidence has not") } else { Ok(()) }
     }
 
     pub fn encoding(&self) -> Result<Option<Encoding>, Misuse> {

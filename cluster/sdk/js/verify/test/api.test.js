@@ -27,7 +27,7 @@ test("the module is small, imports nothing, and bounds its memory", () => {
   const module = new WebAssembly.Module(wasm);
   assert.deepEqual(WebAssembly.Module.imports(module), []);
   const exported = WebAssembly.Module.exports(module).flatMap(({ name, kind }) => (kind === "global" ? [] : [name]));
-  assert.deepEqual(exported.sort(), ["abi", "alloc", "free", "memory", "verify"]);
+  assert.deepEqual(exported.sort(), ["abi", "alloc", "evidence", "free", "memory", "verify"]);
 });
 
 test("what is expected must be what is proven", () => {

@@ -6,7 +6,7 @@ import { createRequire } from "node:module";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 
-import { cases } from "./vectors.js";
+import { cases, evidence } from "./vectors.js";
 
 const { chromium } = createRequire(join(process.env.WEB_TOOLS, "package.json"))("playwright-core");
 
@@ -78,6 +78,21 @@ test("Chromium judges every stored proof file as Node does", async () => {
   console.log(`${files.length} files in ${ms.toFixed(0)} ms`);
   assert.deepEqual(refused, []);
   assert.ok(asked.length >= 4 && asked.every((url) => url.startsWith(origin) || url === "data:,"), asked.join());
+  await page.close();
+});
+
+test("Chromium judges every stored evidence file as Node does", async () => {
+  const { page } = await open("strict");
+  const files = evidence().map(({ file, options, ...rest }) => ({ ...rest, options, text: new TextDecoder().decode(file) }));
+  const verdicts = await page.evaluate(async (files) => {
+    const { load } = await import("../index.js");
+    const verifier = await load();
+    return files.map(({ text, options }) => verifier.evidence(new TextEncoder().encode(text), options));
+  }, files);
+  for (const [at, { name, valid, step, verdict }] of files.entries()) {
+    if (valid) assert.deepEqual(verdicts[at], verdict, name);
+    else assert.deepEqual([verdicts[at].valid, verdicts[at].failed_step], [false, step], name);
+  }
   await page.close();
 });
 

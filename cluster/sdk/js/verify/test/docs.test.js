@@ -72,5 +72,5 @@ test("commands print what the page says", () => {
       commands += 1;
     }
   }
-  assert.equal(commands, 3);
+  assert.equal(commands, 4);
 });

@@ -1,5 +1,5 @@
 // Compiled, not run: the types tell every kind of result apart, and refuse wrong options.
-import { load, type Integer, type Result } from "@coppice/verify";
+import { load, parse, type EvidenceResult, type Integer, type Result } from "@coppice/verify";
 
 export async function value(file: Uint8Array, vkey: string): Promise<string | null> {
   const verifier = await load();
@@ -45,4 +45,26 @@ export async function wrong(file: Uint8Array, vkey: string): Promise<void> {
   result.checkpoint;
   // @ts-expect-error there is no such step
   if (!result.valid && result.failed_step === "signature") return;
+}
+
+export async function convicted(file: Uint8Array, vkey: string, policy: string): Promise<string> {
+  const verifier = await load();
+  const result: EvidenceResult = verifier.evidence(file, { keys: vkey, policy });
+  // @ts-expect-error there is no such step
+  if (!result.valid && result.failed_step === "checkpoint") return "";
+  if (!result.valid) throw new Error(`${result.failed_step}: ${result.error}`);
+  // @ts-expect-error evidence answers no question
+  verifier.evidence(file, { keys: vkey, expect: { version: 1 } });
+  const same = parse<EvidenceResult>(verifier.evidenceText(file, { keys: [vkey] }));
+  const cosigners = result.cosigners.map(({ witness }) => witness).join();
+  switch (result.kind) {
+    case "contradiction":
+      return `${result.root_in_b} ${result.a.signed_by} ${cosigners} ${same.valid}`;
+    case "late":
+      return `${result.index} ${result.replaced_by} ${result.one_key}`;
+    default: {
+      const never: never = result;
+      return never;
+    }
+  }
 }

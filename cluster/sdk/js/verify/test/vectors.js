@@ -36,6 +36,18 @@ export function cases() {
   ];
 }
 
+/** All evidence files: `{ name, file, options, valid, step, verdict }`. */
+export function evidence() {
+  return stored("evidence.json").cases.map(({ name, file, vkey, policy, valid, verdict, "failed step": step }) => ({
+    name: `evidence: ${name}`,
+    file: new TextEncoder().encode(file),
+    options: { keys: vkey, policy: policy ?? undefined },
+    valid,
+    step,
+    verdict,
+  }));
+}
+
 /** One valid file of each kind, the shortest. */
 export function oneOfEachKind(verifier) {
   const found = new Map();
