@@ -34,6 +34,7 @@ help:
 	@echo "make bench-ledger  ledgers of members beside plain batches and immudb; QUICK=1 takes some 2 minutes"
 	@echo "make bench-purge  a ledger of JOURNALS=1000000 is purged but for 1,000 of them: time, memory and disk of each step"
 	@echo "make bench-structures  the engine's forest beside other authenticated structures; QUICK=1 takes less than 2 minutes, DATA=DIR has the real data"
+	@echo "make bench-state  a ledger as the state of Fabric, go-ethereum and revm, beside goleveldb, Pebble and RocksDB; QUICK=1 takes some minutes"
 	@echo "make benchmarks-page  docs/benchmarks.md from the reports of these; PAGE_FLAGS are those of loadtest/page.py"
 	@echo "make crds     the custom resource definitions of the chart, from the operator's types"
 	@echo "make charts   lint the charts, and compare what they render with charts/golden; BLESS=1 replaces that"
@@ -76,6 +77,7 @@ test-state: build
 	cd cluster/adapters/fabric && go vet -tags suites ./... \
 		&& go tool -modfile=../../sdk/go/tools/go.mod staticcheck -tags suites ./... \
 		&& go test -tags suites -timeout 40m ./...
+	cd loadtest/state && go vet ./... && go tool -modfile=../../cluster/sdk/go/tools/go.mod staticcheck ./... && go test ./...
 
 # The same platforms on three processes, of which the leading coordinator is killed every 5 s.
 test-state-killed: build
@@ -102,7 +104,7 @@ test-loadtest:
 	cd loadtest/checker && go test ./...
 	cd loadtest/drive && go test ./...
 	cd loadtest/tessera && go test ./...
-	cd loadtest && python3 -m unittest -q harness.test_harness test_bench test_page
+	cd loadtest && python3 -m unittest -q harness.test_harness test_bench test_bench_state test_page
 
 # The alerts of the chart before Prometheus' own tool, which is built at the first time.
 test-alerts:
@@ -159,7 +161,12 @@ bench-ledger: release
 bench-purge: release
 	python3 loadtest/bench_ledger.py --purge $(or $(JOURNALS),1000000)
 
-# The reports of all five benchmarks must be in `target/`.
+# Go programs are built at the first time, which takes some minutes.
+.PHONY: bench-state
+bench-state: release
+	python3 loadtest/bench_state.py $(STATE_FLAGS)
+
+# The reports of all six benchmarks must be in `target/`.
 .PHONY: benchmarks-page
 benchmarks-page:
 	python3 loadtest/page.py $(PAGE_FLAGS)

@@ -26,6 +26,7 @@ from harness import plots
 from harness.cluster import ROOT, Failure, build_go
 from harness.goals import CROWD, LINEARIZABLE, MANY, RECEIPTS, SHARED, TEN, VERIFIED, median
 from harness.processes import cpu_seconds
+from harness.run import Run, processor, settle_disk
 from harness.systems import Coppice, EtcdSystem, Immudb, Tessera
 
 # Records of a batch: clients that send batches of this size.
@@ -55,24 +56,14 @@ FACTS = {
 }
 
 
-class Bench:
+class Bench(Run):
     """One comparison."""
 
     def __init__(self, options):
+        super().__init__(options.directory)
         self.options = options
-        self.directory = pathlib.Path(options.directory).resolve()
         self.cells = {}
-        self.began = time.monotonic()
         self.loads = []
-
-    def say(self, text):
-        print(f"[{time.monotonic() - self.began:6.1f}] {text}", flush=True)
-
-    def fresh(self, name):
-        path = self.directory / "data" / name
-        if path.exists():
-            shutil.rmtree(path)
-        return path
 
     def systems(self):
         """Constructors of the systems, in the order in which a round runs them."""
@@ -289,21 +280,13 @@ def step_ms(row):
     return float(re.search(r"([0-9.]+) ms:", row)[1])
 
 
-def settle_disk():
-    """Waits until the disk has written the data that builds or the last system left behind, so that
-    it does not write during the next measurement."""
-    os.sync()
-
-
 def goals(cells, ceiling):
     return targets.goals(cells, ceiling, VALUES, BATCHES)
 
 
 def conditions(bench):
-    model = next((line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-                  if line.startswith("model name")), "unknown")
     return {
-        "cpu": model, "cores": os.cpu_count(), "kernel": os.uname().release, "seconds": bench.options.seconds,
+        "cpu": processor(), "cores": os.cpu_count(), "kernel": os.uname().release, "seconds": bench.options.seconds,
         "warmup": bench.options.warmup, "rounds": bench.options.rounds, "build": bench.options.binaries.name,
         "load_before_each_system": [round(load, 1) for load in bench.loads],
         "clients_by_batch": BATCHES, "readers": READERS,

@@ -19,9 +19,10 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from bench import costs, settle_disk  # noqa: E402
+from bench import costs  # noqa: E402
 from harness.cluster import ROOT, Failure  # noqa: E402
 from harness.processes import cpu_seconds  # noqa: E402
+from harness.run import Run, settle_disk  # noqa: E402
 from harness.systems import Coppice, Immudb  # noqa: E402
 
 # Name, unit of the figure, floor or ceiling, and the load of `coppice-bench ledger`.
@@ -37,23 +38,13 @@ PLAIN = [("plain batches of 100, 16 clients", {"clients": 16, "batch": 100}),
          ("plain batches of 1, 64 clients", {"clients": 64, "batch": 1})]
 
 
-class Bench:
+class Bench(Run):
     """One comparison."""
 
     def __init__(self, options):
+        super().__init__(options.directory)
         self.options = options
-        self.directory = options.directory.resolve()
         self.figures, self.costs = {}, {}
-        self.began = time.monotonic()
-
-    def say(self, text):
-        print(f"[{time.monotonic() - self.began:6.1f}] {text}", flush=True)
-
-    def fresh(self, name):
-        path = self.directory / "data" / name
-        if path.exists():
-            shutil.rmtree(path)
-        return path
 
     def drive(self, system, command, **load):
         """Runs a driver. Returns its figures, with what the servers used meanwhile."""

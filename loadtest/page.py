@@ -2,7 +2,7 @@
 """`make benchmarks-page`: writes docs/benchmarks.md from the reports of the benchmarks.
 
 The reports are the Markdown files that `make bench`, `make bench-cluster`, `make bench-structures`,
-`make bench-ledger` and `make bench-purge` write. The page shows some of their tables and pictures.
+`make bench-ledger`, `make bench-purge` and `make bench-state` write. The page shows some of their tables and pictures.
 The text around them comes from the notes in `loadtest/benchmarks/`. Notes begin with an
 introduction. A `## TITLE` in the notes puts text below the page's section of that title, or adds a
 section. Everything is checked before anything is written: a report, table or picture that is
@@ -41,6 +41,7 @@ TITLES = {
     "cluster": "Clusters compared with other systems",
     "structures": "The forest compared with other structures",
     "ledgers": "Ledgers of members",
+    "state": "State of other platforms",
 }
 
 HEAD = """# Benchmarks
@@ -310,6 +311,16 @@ def ledgers(report):
     return text, {}, verdicts([[row[0], row[3]] for row in rates.rows if row[2]]), None
 
 
+def state(report):
+    blocks, goals = (report.table(TITLES["state"], first) for first in ("", "what"))
+    conditions = rendered(text for text in report.section(TITLES["state"]) if isinstance(text, str))
+    text = part(TITLES["state"], notes("state"), conditions, {
+        "State goals": grid(goals.head, numbered(goals.rows)),
+        "Blocks": grid(blocks.head, blocks.rows),
+    })
+    return text, {}, verdicts(goals.rows), None
+
+
 def when(path):
     return datetime.date.fromtimestamp(path.stat().st_mtime).isoformat()
 
@@ -338,6 +349,7 @@ def page(options):
         ("cluster", "make bench-cluster", options.cluster, options.cluster_measured, cluster),
         ("structures", "make bench-structures", options.structures, options.structures_measured, structures),
         ("ledgers", "make bench-ledger", options.ledgers, options.ledgers_measured, ledgers),
+        ("state", "make bench-state", options.state, options.state_measured, state),
     ):
         if name in options.keep:
             text, more, row = kept(TITLES[name], options.docs)
@@ -376,12 +388,13 @@ def parse(arguments=None):
     for name, path in (("engine", target / "bench" / "bench-report.md"),
                        ("cluster", target / "bench-cluster" / "report.md"),
                        ("structures", target / "bench-structures" / "structures.md"),
-                       ("ledgers", target / "bench-ledger" / "report.md")):
+                       ("ledgers", target / "bench-ledger" / "report.md"),
+                       ("state", target / "bench-state" / "report.md")):
         parser.add_argument(f"--{name}", type=pathlib.Path, default=path, metavar="FILE", help="the report (%(default)s)")
         parser.add_argument(f"--{name}-measured", metavar='"REVISION, DATE"',
                             help="default: the report's revision or else the checked out one, and the day of the file")
     parser.add_argument("--keep", action="append", default=[], choices=TITLES, metavar="PART",
-                        help="leave this part as the page has it: engine, cluster, structures or ledgers; may be repeated")
+                        help="leave this part as the page has it: engine, cluster, structures, ledgers or state; may be repeated")
     parser.add_argument("--docs", type=pathlib.Path, default=ROOT / "docs", metavar="DIR")
     return parser.parse_args(arguments)
 

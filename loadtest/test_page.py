@@ -5,8 +5,10 @@ import tempfile
 import unittest
 
 import bench
+import bench_state
 import page
 from test_bench import CEILING, event
+from test_bench_state import LINES
 
 # As the programs write them (`measure/src/report.rs`, `structures/src/report.rs`), but shorter.
 ENGINE = """# The engine beside its peers
@@ -106,6 +108,11 @@ PURGE = """# A purge
 """
 
 
+def state():
+    """A report by the code that writes real ones."""
+    return bench_state.readable({"conditions": {"cores": 2}, "lines": LINES, "goals": bench_state.Figures(LINES).all_goals()})
+
+
 class Page(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
@@ -113,8 +120,10 @@ class Page(unittest.TestCase):
         self.root = pathlib.Path(directory.name)
         (self.root / "benchmarks").mkdir()
         self.files = {"engine": self.root / "bench-report.md", "cluster": self.root / "report.md",
-                      "structures": self.root / "structures.md", "ledgers": self.root / "ledgers.md"}
-        for name, text in (("engine", ENGINE), ("cluster", cluster()), ("structures", STRUCTURES), ("ledgers", LEDGERS)):
+                      "structures": self.root / "structures.md", "ledgers": self.root / "ledgers.md",
+                      "state": self.root / "state.md"}
+        for name, text in (("engine", ENGINE), ("cluster", cluster()), ("structures", STRUCTURES), ("ledgers", LEDGERS),
+                           ("state", state())):
             self.files[name].write_text(text)
         (self.root / "purge.md").write_text(PURGE)
         for path in (*(f"benchmarks/{name}" for name in page.ENGINE_PICTURES), *page.CLUSTER_PICTURES):
@@ -141,7 +150,10 @@ class Page(unittest.TestCase):
                      "| TPBF (the engine) | 9.12 | 4.46 | 16038 | 1024 B |",
                      "| POS-tree | 0.001 / 0.010 | 0.026 / 0.124 |", "**Not measured:** the EIPs history.",
                      "| append | 3,158.0 journals/s | 3,000 journals/s | yes | 435 us |", "| settled | 15.0 | 100 | 1,234 |",
-                     "| [Ledgers of members](#ledgers-of-members) | `make bench-ledger` |"):
+                     "| [Ledgers of members](#ledgers-of-members) | `make bench-ledger` |",
+                     "### State goals", "| E, cache alone, 0.0 / 0.5 ms away: a block, as a multiple of go-ethereum on Pebble "
+                     "| <= 2.00 x / <= 3.00 x | 5.00 x / 6.00 x | **no** |",
+                     "| E | ledger, cache and access list | 12.0 ms, 1.20 x |"):
             self.assertIn(part, text)
         for part in ("a batch, p50", "one shard touched", "What `make bench` measured"):
             self.assertNotIn(part, text)
@@ -180,6 +192,7 @@ class Page(unittest.TestCase):
                                  (self.files["structures"], None, "make bench-structures`"),
                                  (self.files["structures"], "Zipf 0", "make bench-structures`"),
                                  (self.root / "purge.md", None, "make bench-purge`"),
+                                 (self.files["state"], "| what |", "make bench-state`"),
                                  (self.files["cluster"], "| goal |", "make bench-cluster`"), (picture, None, "make bench`")):
             kept = path.read_text()
             if find:

@@ -70,9 +70,9 @@ class Coppice(System):
     """Coppice in release binaries: nodes with a replica of each group, and one coordinator by
     default. Without coordinators, the only node is one itself, in one process. `driver` is the
     driver's program, if it isn't among the binaries. With `ledgers` the cluster keeps ledgers of
-    members."""
+    members. `splits` are the keys at which shards begin, if keys are not split evenly."""
 
-    def __init__(self, directory, binaries, replicas, shards=1, coordinators=1, driver=None, ledgers=False):
+    def __init__(self, directory, binaries, replicas, shards=1, coordinators=1, driver=None, ledgers=False, splits=None):
         super().__init__(directory)
         self.name = f"Coppice {shards} x {replicas}" + ("" if coordinators else " in one process")
         self.members = replicas
@@ -82,8 +82,10 @@ class Coppice(System):
         etcds = ["etcd-1", "etcd-2", "etcd-3"] if coordinators > 1 else []
         self.network = Loopback([*nodes, *names, *etcds])
         etcd = Etcd(self.network, etcds, self.directory / "etcd", build_go("etcd", "scripts/etcd")) if etcds else None
+        ledger = {"splits": splits} if splits else {"shards": shards}
         self.cluster = Cluster(self.network, self.directory / "cluster", binaries, nodes=nodes, coordinators=names, etcd=etcd,
-                               ledger={"shards": shards, **({"ledgers": True} if ledgers else {})}, settings={"node": {"log": LOG}, "coordinator": {"log": LOG}})
+                               ledger=ledger | ({"ledgers": True} if ledgers else {}),
+                               settings={"node": {"log": LOG}, "coordinator": {"log": LOG}})
         self.seen = {}
 
     def processes(self):

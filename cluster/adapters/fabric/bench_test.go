@@ -2,11 +2,8 @@ package fabric
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +17,7 @@ import (
 	"github.com/hyperledger/fabric/core/ledger/kvledger/txmgmt/statedb/stateleveldb"
 
 	"coppice.dev/adapters/fabric/internal/peer"
+	"coppice.dev/sdk/coppicetest"
 )
 
 const (
@@ -32,61 +30,15 @@ const (
 	benchKeys    = 100_000
 )
 
-// wire passes connections on, and holds back what it passes for half a round trip in each
-// direction.
+// wire gives the endpoint of a ledger that seems to be a round trip away.
 func wire(b *testing.B, to string, roundTrip time.Duration) string {
 	b.Helper()
 	if roundTrip == 0 {
 		return to
 	}
-	listener := must(net.Listen("tcp", "127.0.0.1:0"))(b)
-	b.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			in, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial("tcp", to)
-			if err != nil {
-				_ = in.Close()
-				continue
-			}
-			go hold(in, out, roundTrip/2)
-			go hold(out, in, roundTrip/2)
-		}
-	}()
-	return listener.Addr().String()
-}
-
-// hold passes bytes on after a delay. Bytes that come meanwhile wait at the same time, and not one
-// after the other.
-func hold(from, to net.Conn, delay time.Duration) {
-	type part struct {
-		bytes []byte
-		due   time.Time
-	}
-	parts := make(chan part, 1024)
-	go func() {
-		defer func() { _ = to.Close() }()
-		for p := range parts {
-			time.Sleep(time.Until(p.due))
-			if _, err := to.Write(p.bytes); err != nil && !errors.Is(err, io.EOF) {
-				_ = from.Close()
-			}
-		}
-	}()
-	defer close(parts)
-	for {
-		buffer := make([]byte, 64<<10)
-		n, err := from.Read(buffer)
-		if n > 0 {
-			parts <- part{buffer[:n], time.Now().Add(delay)}
-		}
-		if err != nil {
-			return
-		}
-	}
+	w := must(coppicetest.NewWire(to, roundTrip))(b)
+	b.Cleanup(func() { _ = w.Close() })
+	return w.Address
 }
 
 // keyOf is spread over the key space.

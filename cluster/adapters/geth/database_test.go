@@ -93,8 +93,8 @@ func TestBlocksRunOnTheLedgerAndItsStateIsThatOfEachHeight(t *testing.T) {
 	if got := must(ledger.client.Get(limited(t), record, nil))(t); got.Record != nil {
 		t.Errorf("an empty slot has a record: %+v", got.Record)
 	}
-	if hits, misses := ledger.Stats(); hits < 2*misses {
-		t.Errorf("the blocks ran with %d hits and %d misses", hits, misses)
+	if m := ledger.Metrics(); m.Hits < 2*m.Misses {
+		t.Errorf("the blocks ran with %d hits and %d misses", m.Hits, m.Misses)
 	}
 	// The ledger alone answers, also for a state of which nothing is cached.
 	fresh := must(Open(limited(t), ledger.client, ledger.options))(t)
@@ -139,14 +139,14 @@ func TestAPrefetchIsAnsweredFromTheCache(t *testing.T) {
 		if err := view.Prefetch(limited(t), accesses); err != nil {
 			t.Fatal(err)
 		}
-		_, before := fresh.Stats()
+		before := fresh.Metrics().Misses
 		for address, slots := range accesses {
 			must(view.Account(address))(t)
 			for _, slot := range slots {
 				must(view.Storage(address, slot))(t)
 			}
 		}
-		if _, after := fresh.Stats(); after != before {
+		if after := fresh.Metrics().Misses; after != before {
 			t.Errorf("block %d: %d reads were not cached", number, after-before)
 		}
 	}
@@ -168,10 +168,10 @@ func TestABlockThatIsPrefetchedReadsAlmostNothing(t *testing.T) {
 		if err := view.Prefetch(limited(t), accesses); err != nil {
 			t.Fatal(err)
 		}
-		_, before := ledger.Stats()
+		before := ledger.Metrics().Misses
 		chain.run(t, database, number)
 		// Up to 8 reads are of slots and of a new contract's account, which no transaction here names.
-		if _, after := ledger.Stats(); after-before > 8 {
+		if after := ledger.Metrics().Misses; after-before > 8 {
 			t.Errorf("block %d has read the ledger %d times", number, after-before)
 		}
 	}

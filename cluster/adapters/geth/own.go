@@ -366,11 +366,8 @@ func (d *OwnDatabase) SetHead(ctx context.Context, root common.Hash) error {
 	return nil
 }
 
-// Stats counts reads that the cache could answer, and those that it could not.
-func (d *OwnDatabase) Stats() (hits, misses uint64) {
-	metrics := d.cache.Metrics()
-	return metrics.Hits, metrics.Misses
-}
+// Metrics are those of the cache.
+func (d *OwnDatabase) Metrics() cached.Metrics { return d.cache.Metrics() }
 
 // Type is that of a database whose accounts have storages of their own: the other one needs rules
 // of binary tries.

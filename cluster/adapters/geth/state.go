@@ -362,8 +362,5 @@ func (s *State) At(ctx context.Context, root common.Hash) (*View, error) {
 	return &View{keys: s.keys, view: s.cache.AtProven(found.Stamp)}, nil
 }
 
-// Stats counts reads that the cache could answer, and those that it could not.
-func (s *State) Stats() (hits, misses uint64) {
-	metrics := s.cache.Metrics()
-	return metrics.Hits, metrics.Misses
-}
+// Metrics are those of the cache.
+func (s *State) Metrics() cached.Metrics { return s.cache.Metrics() }

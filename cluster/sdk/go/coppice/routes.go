@@ -20,8 +20,10 @@ import (
 )
 
 const (
-	restMin          = 100 * time.Millisecond
-	restMax          = 10 * time.Second
+	restMin = 100 * time.Millisecond
+	restMax = 10 * time.Second
+	// connectMax is the longest time between two attempts to connect, while calls want a connection.
+	connectMax       = 400 * time.Millisecond
 	connectTimeout   = 2 * time.Second
 	keepaliveTime    = 10 * time.Second
 	keepaliveTimeout = 5 * time.Second
@@ -144,7 +146,7 @@ func (r *routes) open(address string) (*link, error) {
 		security = credentials.NewTLS(opened.config)
 	}
 	retry := backoff.DefaultConfig
-	retry.BaseDelay, retry.MaxDelay = restMin, restMax
+	retry.BaseDelay, retry.MaxDelay = restMin, connectMax
 	connection, err := grpc.NewClient("dns:///"+address,
 		grpc.WithTransportCredentials(security),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: connectTimeout}),

@@ -40,7 +40,7 @@ type Cache struct {
 	moved chan struct{}
 	// waits counts the reads that waited since the frontier moved.
 	waits int
-	// pause is between two attempts. Between streams that break, it grows up to 200 times.
+	// pause is between two attempts. Between streams that break, it grows up to 40 times.
 	pause time.Duration
 }
 

@@ -70,7 +70,7 @@ func (c *Cache) Follow(ctx context.Context) error {
 	}()
 	c.drop()
 	f := &follower{Cache: c}
-	for pause := c.pause; ; pause = min(2*pause, 200*c.pause) {
+	for pause := c.pause; ; pause = min(2*pause, 40*c.pause) {
 		before := f.last
 		err := f.run(ctx)
 		if f.last != before {
