@@ -222,12 +222,12 @@ class Bench(Run):
         subprocess.run([str(part) for part in (build[0], "build", *build[1:])], cwd=ROOT, check=True)
         self.on_ledger("revm", command)
 
-    def go_bench(self, workload, directory, name, **environment):
-        """Runs a benchmark of a Go module, which starts its own ledgers."""
+    def go_bench(self, workload, directory, name, keys):
+        """Runs a benchmark of a Go module, which starts its own ledgers with so many keys."""
         self.say(f"{workload}: {directory}")
         settle_disk()
         command = ["go", "test", "-run=^$", f"-bench=^{name}$", f"-benchtime={self.options.scale['time']}", "-timeout=60m", "."]
-        environment = os.environ | {"COPPICE_BIN": str(self.options.binaries / "coppice"), **environment}
+        environment = os.environ | {"COPPICE_BIN": str(self.options.binaries / "coppice"), "COPPICE_BENCH_KEYS": str(keys)}
         done = subprocess.run(command, cwd=ROOT / directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True, check=False)
         if done.returncode != 0:
@@ -236,10 +236,11 @@ class Bench(Run):
 
     def run(self):
         self.directory.mkdir(parents=True, exist_ok=True)
+        keys = self.options.scale["keys"]
         if self.wanted("F"):
-            self.go_bench("F", "cluster/adapters/fabric", "Blocks", COPPICE_BENCH_KEYS=str(self.options.scale["keys"]))
+            self.go_bench("F", "cluster/adapters/fabric", "Blocks", keys)
         if self.wanted("V"):
-            self.go_bench("V", "cluster/sdk/go/state", "Version")
+            self.go_bench("V", "cluster/sdk/go/state", "Version", keys)
         if self.wanted("E", "H", "C"):
             self.geth()
         if self.wanted("R"):
@@ -255,7 +256,7 @@ class Bench(Run):
 
 def conditions(options):
     return {"cpu": processor(), "cores": os.cpu_count(), "kernel": os.uname().release, "load at the end": round(os.getloadavg()[0], 1),
-            **{f"{name} of E": value for name, value in options.scale["geth"].items()}, "keys of F": options.scale["keys"]}
+            **{f"{name} of E": value for name, value in options.scale["geth"].items()}, "keys of F and V": options.scale["keys"]}
 
 
 def readable(result):

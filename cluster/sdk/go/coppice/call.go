@@ -100,7 +100,7 @@ func attempts[Answer any](
 		if time.Now().Add(pause).After(until) || again == unsafe && !nothingDone {
 			return answer, nil, failed
 		}
-		if failed.cause = sleep(ctx, spread(pause)); failed.cause != nil {
+		if failed.cause = picked.link.rest(ctx, spread(pause)); failed.cause != nil {
 			return answer, nil, failed
 		}
 		pause = min(2*pause, pauseMax)

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
@@ -76,6 +77,17 @@ func (l *link) closeUnused() {
 	if l.retired && l.users == 0 {
 		go func() { _ = l.connection.Close() }()
 	}
+}
+
+// rest sleeps before the next attempt, and wakes when a broken connection is there again.
+func (l *link) rest(ctx context.Context, pause time.Duration) error {
+	if l.connection.GetState() != connectivity.TransientFailure {
+		return sleep(ctx, pause)
+	}
+	limited, cancel := context.WithTimeout(ctx, pause)
+	defer cancel()
+	l.connection.WaitForStateChange(limited, connectivity.TransientFailure)
+	return contextError(ctx)
 }
 
 // picked is a coordinator with the link of one attempt, which release gives back.

@@ -1,28 +1,69 @@
 package state
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
 	"testing"
 
 	"coppice.dev/sdk/coppice"
 )
 
-const changesOfBench = 1000
+const (
+	changesOfBench  = 1000
+	versionsOfBench = 50
+	valueOfBench    = 200
+	// keysVariable is the number of keys in the ledger, and loadedAtOnce that of a batch.
+	keysVariable = "COPPICE_BENCH_KEYS"
+	keysOfBench  = 100_000
+	loadedAtOnce = 20_000
+)
 
-// BenchmarkVersion checks the changes of one version by its journal, and proves as many keys.
+// keyOf is spread over the key space.
+func keyOf(i int) []byte { return fmt.Appendf(nil, "%016x", uint64(i)*0x9e3779b97f4a7c15) }
+
+// fill writes keys, in large batches.
+func fill(b *testing.B, client *coppice.Client, count int) {
+	b.Helper()
+	for first := 0; first < count; first += loadedAtOnce {
+		batch := new(coppice.Batch)
+		for i := first; i < min(first+loadedAtOnce, count); i++ {
+			batch.Put(keyOf(i), make([]byte, valueOfBench))
+		}
+		must(client.Commit(context.Background(), batch))(b)
+	}
+}
+
+// BenchmarkVersion checks the changes of one version by its journal, and proves the same keys.
 func BenchmarkVersion(b *testing.B) {
+	count := keysOfBench
+	if text := os.Getenv(keysVariable); text != "" {
+		count = must(strconv.Atoi(text))(b)
+	}
 	l := startDev(b, b.TempDir(), "--shards", "4")
 	client := l.client(b, l.Endpoint)
-	batch, keys := new(coppice.Batch), [][]byte{}
-	for i := range changesOfBench {
-		key := fmt.Appendf(nil, "%c%05d", 'a'+i%26, i)
-		keys = append(keys, key)
-		batch.Put(key, make([]byte, 200))
+	fill(b, client, count)
+	var batch *coppice.Batch
+	var keys [][]byte
+	random := rand.New(rand.NewPCG(1, 2))
+	// The newest tree of the ledger has the changes of many versions.
+	for range versionsOfBench {
+		if batch != nil {
+			must(client.Commit(context.Background(), batch))(b)
+		}
+		batch, keys = new(coppice.Batch), nil
+		for _, i := range random.Perm(count)[:changesOfBench] {
+			keys = append(keys, keyOf(i))
+			batch.Put(keyOf(i), bytes.Repeat([]byte{byte(i)}, valueOfBench))
+		}
 	}
 	ctx := context.Background()
 	at := must(client.Commit(ctx, batch))(b).Stamp
-	watch := coppice.Watch{ChangedKeys: true, ChangedValues: true, Journal: true}
+	head := must(client.Head(ctx))(b)
+	watch := coppice.Watch{From: head.LogSize - 1, ChangedKeys: true, ChangedValues: true, Journal: true}
 	var version coppice.Headed
 	for headed, err := range client.WatchHeads(ctx, watch) {
 		if err != nil {
