@@ -226,7 +226,7 @@ class Bench(Run):
         """Runs a benchmark of a Go module, which starts its own ledgers with so many keys."""
         self.say(f"{workload}: {directory}")
         settle_disk()
-        command = ["go", "test", "-run=^$", f"-bench=^{name}$", f"-benchtime={self.options.scale['time']}", "-timeout=60m", "."]
+        command = ["go", "test", "-run=^$", f"-bench=^Benchmark{name}$", f"-benchtime={self.options.scale['time']}", "-timeout=60m", "."]
         environment = os.environ | {"COPPICE_BIN": str(self.options.binaries / "coppice"), "COPPICE_BENCH_KEYS": str(keys)}
         done = subprocess.run(command, cwd=ROOT / directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True, check=False)

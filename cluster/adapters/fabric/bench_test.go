@@ -146,6 +146,9 @@ func BenchmarkBlocks(b *testing.B) {
 	if text := os.Getenv(keysVariable); text != "" {
 		count = must(strconv.Atoi(text))(b)
 	}
+	if least := 2 * benchTransactions * benchKeysOfEach; count < least {
+		b.Fatalf("%s is below %d", keysVariable, least)
+	}
 	keys := make([]string, count)
 	for i := range keys {
 		keys[i] = keyOf(i)
