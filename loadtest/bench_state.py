@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 
-from harness.cluster import ROOT, Failure, build_go
+from harness.cluster import ROOT, Failure, build_go, output
 from harness.run import Run, processor, settle_disk
 from harness.systems import Coppice
 
@@ -156,6 +156,17 @@ def sizes(line):
     return size, f"{line['hit_ratio']:.0%}" if line.get("hit_ratio") else ""
 
 
+def build_revm():
+    """Builds the program that runs blocks in revm; returns its path. It needs RocksDB, which is C++."""
+    target, example = ROOT / "target" / "revm", "workload-r"
+    command = ["cargo", "build", "--release", "--locked", "--manifest-path", ADAPTERS / "revm" / "Cargo.toml", "--target-dir", target,
+               "--features", "bench", "--example", example]
+    include = subprocess.run(["cc", "-print-file-name=include"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    environment = {"LIBCLANG_PATH": output("libclang.sh"), "BINDGEN_EXTRA_CLANG_ARGS": f"-I{include}"}
+    subprocess.run([str(part) for part in command], env=environment | os.environ, check=True)
+    return target / "release" / "examples" / example
+
+
 class Bench(Run):
     """One run of all workloads."""
 
@@ -168,23 +179,24 @@ class Bench(Run):
         return any(not self.options.only or workload in self.options.only for workload in workloads)
 
     def on_ledger(self, name, command):
-        """Runs a program against a fresh ledger. `command` gets the ledger's endpoint and key. Each
-        line of the program's output that is an object is a figure."""
+        """Runs a program against a fresh ledger. `command` gets the ledger's endpoint and its key."""
         system = Coppice(self.fresh(f"ledger-{name}"), self.options.binaries, 1, coordinators=0, splits=SPLITS)
         settle_disk()
         try:
             system.start()
-            endpoint = system.cluster.endpoints()[0].removeprefix("http://")
-            child = subprocess.Popen([str(part) for part in command(endpoint, system.cluster.vkey)], cwd=ROOT,
-                                     stdout=subprocess.PIPE, text=True)
-            for row in child.stdout:
-                if row.startswith("{"):
-                    self.note([json.loads(row)])
-            if child.wait() != 0:
-                raise Failure(f"{name} failed; see above")
+            self.program(command(system.cluster.endpoints()[0], system.cluster.vkey))
         finally:
             system.stop()
             shutil.rmtree(system.directory, ignore_errors=True)
+
+    def program(self, command):
+        """Runs a program. Each line of its output that is an object is a figure."""
+        child = subprocess.Popen([str(part) for part in command], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for row in child.stdout:
+            if row.startswith("{"):
+                self.note([json.loads(row)])
+        if child.wait() != 0:
+            raise Failure(f"{command[0]} failed; see above")
 
     def note(self, lines):
         for line in lines:
@@ -195,11 +207,11 @@ class Bench(Run):
 
     def geth(self):
         self.say("E, H and C: go-ethereum's EVM")
-        program, scale, directory = build_go("bench-state", "loadtest/state"), self.options.scale, self.fresh("pebble")
+        program, directory = build_go("bench-state", "loadtest/state"), self.fresh("pebble")
 
         def command(endpoint, key):
-            return [program, "-endpoint", endpoint, "-key", key, "-directory", directory,
-                    *(f"-{name}={value}" for name, value in scale["geth"].items())]
+            return [program, "-endpoint", endpoint.removeprefix("http://"), "-key", key, "-directory", directory,
+                    *(f"-{name}={value}" for name, value in self.options.scale["geth"].items())]
 
         try:
             self.on_ledger("geth", command)
@@ -207,20 +219,24 @@ class Bench(Run):
             shutil.rmtree(directory, ignore_errors=True)
 
     def revm(self):
-        manifest = ADAPTERS / "revm" / "Cargo.toml"
-        if not manifest.is_file():
+        if not (ADAPTERS / "revm" / "Cargo.toml").is_file():
             self.say("R IS NOT MEASURED: there is no cluster/adapters/revm")
             return
         self.say("R: revm")
-        build = ["cargo", "--release", "--locked", "--manifest-path", manifest, "--features", "bench", "--example", "bench"]
+        program, directory = build_revm(), self.fresh("rocksdb")
+        scale = [part for name, value in self.options.scale["revm"].items() for part in (f"--{name}", value)]
 
         def command(endpoint, key):
-            return [build[0], "run", *build[1:], "--", "--endpoint", endpoint, "--key", key, "--directory", self.fresh("rocksdb"),
-                    *(f"--{name}={value}" for name, value in self.options.scale["revm"].items())]
+            path = self.directory / "data" / "ledger.vkey"
+            path.write_text(f"{key}\n")
+            return [program, "--endpoint", endpoint, "--key", path, *scale]
 
-        # The build must not take time of the ledger.
-        subprocess.run([str(part) for part in (build[0], "build", *build[1:])], cwd=ROOT, check=True)
-        self.on_ledger("revm", command)
+        try:
+            directory.mkdir(parents=True)
+            self.program([program, "--dir", directory, *scale])
+            self.on_ledger("revm", command)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
 
     def go_bench(self, workload, directory, name, keys):
         """Runs a benchmark of a Go module, which starts its own ledgers with so many keys."""
@@ -274,13 +290,13 @@ def readable(result):
 WHOLE = {
     "geth": {"accounts": 1_000_000, "slots": 4_000_000, "contracts": 1000, "blocks": 60, "uncached": 5, "warm": "60s", "back": 10_000,
              "reads": 500},
-    "revm": {"accounts": 1_000_000, "slots": 4_000_000, "blocks": 60},
+    "revm": {"accounts": 1_000_000, "slots": 4_000_000, "blocks": 60, "warmup": 600},
     "keys": 1_000_000, "time": "60x",
 }
 QUICK = {
     "geth": {"accounts": 50_000, "slots": 200_000, "contracts": 200, "blocks": 20, "uncached": 2, "warm": "5s", "back": 1000,
              "reads": 100},
-    "revm": {"accounts": 50_000, "slots": 200_000, "blocks": 20},
+    "revm": {"accounts": 50_000, "slots": 200_000, "blocks": 20, "warmup": 80},
     "keys": 20_000, "time": "15x",
 }
 

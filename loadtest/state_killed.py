@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 
-from harness.cluster import ROOT, Cluster, Etcd, Failure, wait_until, well
+from harness.cluster import ROOT, Cluster, Etcd, Failure, output, wait_until, well
 from harness.network import Loopback
 
 NODES = ["node-1", "node-2", "node-3"]
@@ -62,15 +62,6 @@ class Killer(threading.Thread):
     def end(self):
         self.ended.set()
         self.join()
-
-
-def output(script):
-    """What one of the repository's scripts prints."""
-    command = [ROOT / "scripts" / script]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
-        raise Failure(f"{script} failed; see above")
-    return done.stdout.strip()
 
 
 def fixtures():

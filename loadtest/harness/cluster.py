@@ -39,6 +39,14 @@ def build_go(name, directory, package=".", tags=""):
     return pathlib.Path(done.stdout.strip())
 
 
+def output(script):
+    """What one of the repository's scripts prints."""
+    done = subprocess.run([ROOT / "scripts" / script], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise Failure(f"{script} failed; see above")
+    return done.stdout.strip()
+
+
 class Etcd:
     """Etcd members, each in its place."""
 
