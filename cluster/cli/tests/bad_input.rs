@@ -333,8 +333,8 @@ async fn bad_messages(endpoint: &str) {
         let error = raw.commit(request).await.map(|_| ()).expect_err("a refusal");
         assert_eq!(coppice_proto::status::reason(&error), Some(reason), "{shown}: {error}");
     }
-    let error =
-        client.finalize(v1::FinalizeRequest { stage_id: b"none".to_vec().into(), want_receipt: false }).await.err();
+    let stage = v1::FinalizeRequest { stage_id: b"none".to_vec().into(), want_receipt: false };
+    let error = client.finalize(stage, &v1::Batch::default()).await.err();
     assert!(matches!(
         error.and_then(|error: Error| error.reason()),
         Some(Reason::StageLost | Reason::NotFound | Reason::InvalidArgument)

@@ -14,6 +14,7 @@ use coppice_proto::{
 use coppice_types::{ErrorKind, PinId};
 use coppice_verify::{
     check::{Claim, Question},
+    header::Header,
     keys::Keys,
     note::VerifierKey,
     proof::ProofFile,
@@ -197,9 +198,23 @@ impl Client {
         ask!(self, Repeat::Unsafe, stage, request)
     }
 
-    /// Commits a stage whose parent is head.
-    pub async fn finalize(&self, request: v1::FinalizeRequest) -> Result<v1::CommitResponse, Error> {
-        ask!(self, Repeat::Unsafe, finalize, request)
+    /// Commits a stage whose parent is head. `batch` is the one that was staged. With
+    /// `want_receipt`, or if a key is trusted, the answer has a receipt. The state root that was
+    /// staged is the coordinator's word: the header in the answer has the one that counts.
+    ///
+    /// # Errors
+    /// If a key is trusted, also [`Error::Unproven`] or [`Error::Untrusted`] if the receipt does
+    /// not show that this batch was committed.
+    pub async fn finalize(
+        &self,
+        mut request: v1::FinalizeRequest,
+        batch: &v1::Batch,
+    ) -> Result<v1::CommitResponse, Error> {
+        request.want_receipt |= self.trust.is_some();
+        let keys = self.keys();
+        let response = ask!(self, Repeat::Unsafe, finalize, request)?;
+        self.trust_receipt(keys.as_deref(), &Bytes::new(), 0, Some(batch), &response).await?;
+        Ok(response)
     }
 
     /// Drops a stage, and all stages on top of it.
@@ -478,6 +493,22 @@ impl Client {
     pub async fn header(&self, which: v1::get_header_request::Which) -> Result<Vec<u8>, Error> {
         let request = v1::GetHeaderRequest { which: Some(which) };
         Ok(ask!(self, Repeat::Safe, get_header, request)?.header.to_vec())
+    }
+
+    /// The newest header of the root log, under a signed checkpoint of a log that only grew.
+    ///
+    /// # Errors
+    /// [`Error::Unproven`] or [`Error::Untrusted`] if the proof does not show that, and if no key is
+    /// trusted.
+    pub async fn newest(&self) -> Result<Header, Error> {
+        let (Some(trust), Some(asking)) = (&self.trust, self.asking()) else {
+            return Err(Error::Untrusted("no key is trusted"));
+        };
+        // The growth from genesis on names all key changes.
+        let proof = self.checkpoint(1).await?.standing;
+        let (newest, seen) = trust.check_newest(&asking, &proof)?;
+        self.follow(trust, seen).await?;
+        Ok(newest)
     }
 
     /// Streams the headers of the root log, in order. If the request says `follow`, the stream

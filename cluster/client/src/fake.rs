@@ -65,6 +65,7 @@ pub(crate) struct Fake {
     pub commit: Unary<v1::CommitRequest, v1::CommitResponse>,
     /// Called for each batch that arrives; `None` leaves the batch unanswered.
     pub commit_stream: Slot<v1::CommitStreamRequest, Option<Result<v1::CommitStreamResponse, Status>>>,
+    pub finalize: Unary<v1::FinalizeRequest, v1::CommitResponse>,
     pub open_session: Unary<v1::OpenSessionRequest, v1::OpenSessionResponse>,
     pub get: Unary<v1::GetRequest, v1::GetResponse>,
     pub batch_get: Unary<v1::BatchGetRequest, v1::BatchGetResponse>,
@@ -127,6 +128,10 @@ impl v1::ledger_server::Ledger for Fake {
             Err(status) => Some(Err(status)),
         });
         Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn finalize(&self, request: Request<v1::FinalizeRequest>) -> Answer<v1::CommitResponse> {
+        self.finalize.answer(request)
     }
 
     async fn open_session(&self, request: Request<v1::OpenSessionRequest>) -> Answer<v1::OpenSessionResponse> {
@@ -217,7 +222,6 @@ impl v1::ledger_server::Ledger for Fake {
 
     refused! {
         stage: v1::StageRequest => v1::StageResponse;
-        finalize: v1::FinalizeRequest => v1::CommitResponse;
         discard: v1::DiscardRequest => v1::DiscardResponse;
         history: v1::HistoryRequest => Many<v1::HistoryResponse>;
         diff: v1::DiffRequest => Many<v1::DiffResponse>;
@@ -329,7 +333,7 @@ pub(crate) fn range(ledger: &Ledger, request: &v1::RangeRequest) -> Vec<v1::Rang
 }
 
 /// Commits a batch, and gives its receipt.
-fn commit(ledger: &mut Ledger, session: &[u8], number: u64, batch: Option<v1::Batch>) -> v1::CommitResponse {
+pub(crate) fn commit(ledger: &mut Ledger, session: &[u8], number: u64, batch: Option<v1::Batch>) -> v1::CommitResponse {
     let operation = |it: v1::Operation| Operation {
         key: it.key.to_vec().into(),
         change: match it.change {

@@ -18,7 +18,7 @@ use coppice_verify::{
     check::{self, Claim, ProvenLog, Question, Record, Subject, Verified},
     checkpoint::Checkpoint,
     hash::{self, RecordBody},
-    header::Body,
+    header::{Body, Header},
     journal::{BatchEntry, Entry},
     keys::Keys,
     note::VerifierKey,
@@ -261,6 +261,15 @@ impl Trust {
         ensure(verified.checkpoint.size >= asking.seen, OLDER)?;
         let Verified { claim, checkpoint, keys, .. } = verified;
         Ok((claim, Seen { checkpoint, keys }))
+    }
+
+    /// Verifies a proof of the growth since genesis, which must be no older than what was known
+    /// before it was asked for. Returns the newest header under its checkpoint.
+    pub(crate) fn check_newest(&self, asking: &Asking, proof: &[u8]) -> Result<(Header, Seen), Error> {
+        let question = Question::about(Subject::Growth(1));
+        let verified = check::verify_known(&decoded(proof)?, &asking.keys, None, &question)?;
+        ensure(verified.checkpoint.size >= asking.seen, OLDER)?;
+        Ok((verified.newest, Seen { checkpoint: verified.checkpoint, keys: verified.keys }))
     }
 
     /// Like the function [`check_receipt`]. Uses the known shards, or those of this genesis header,

@@ -6,8 +6,8 @@ use std::sync::{
 };
 
 use coppice_proto::status;
-use coppice_types::Reason;
-use coppice_verify::replay::Ledger;
+use coppice_types::{ClusterId, Params, Reason};
+use coppice_verify::{replay::Ledger, shard_map::ShardMap};
 use tokio::time::timeout;
 use tonic::Status;
 
@@ -186,6 +186,48 @@ async fn a_receipt_for_another_batch_is_not_believed_and_a_missing_one_leaves_th
     fake.commit.set(move |_| Ok(v1::CommitResponse { receipt: Bytes::new(), ..other.clone() }));
     let error = client.commit(put("k"), false).await.expect_err("there is no receipt");
     assert_eq!((error.reason(), error.outcome_unknown()), (Some(Reason::Unavailable), true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stage_is_committed_only_by_a_receipt_for_its_batch() {
+    let (ledger, fake, client) = scene();
+    fake.finalize.set(move |request: v1::FinalizeRequest| {
+        assert!(request.want_receipt);
+        let mut ledger = ledger.lock().expect("no panic");
+        Ok(fake::commit(&mut ledger, b"", 0, Some(put("staged"))))
+    });
+    let stage = v1::FinalizeRequest { stage_id: Bytes::from_static(b"stage"), want_receipt: false };
+    let answer = client.finalize(stage.clone(), &put("staged")).await.expect("an honest receipt");
+    assert_eq!(answer.stamp, Some(v1::Stamp { epoch: 0, version: 2 }));
+    disbelieved(client.finalize(stage.clone(), &put("other")).await, "the receipt of another batch");
+    fake.finalize.set(move |_| Ok(v1::CommitResponse { receipt: Bytes::new(), ..answer.clone() }));
+    let error = client.finalize(stage, &put("staged")).await.expect_err("there is no receipt");
+    assert_eq!((error.reason(), error.outcome_unknown()), (Some(Reason::Unavailable), true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_newest_header_is_believed_under_a_checkpoint_of_the_trusted_key_alone() {
+    let (ledger, fake, client) = scene();
+    let growth = |ledger: &Ledger| {
+        let size = ledger.headers.len() as u64;
+        ledger.standing(1, size).encode().expect("a small file").into()
+    };
+    let of = Arc::clone(&ledger);
+    fake.get_checkpoint.set(move |request: v1::GetCheckpointRequest| {
+        assert_eq!(request.old_size, 1);
+        Ok(v1::GetCheckpointResponse { standing: growth(&of.lock().expect("no panic")), ..Default::default() })
+    });
+    let newest = client.newest().await.expect("a proof");
+    assert_eq!(newest, *ledger.lock().expect("no panic").newest());
+    client.commit(put("k"), false).await.expect("an honest receipt");
+    let of = fake::ledger();
+    fake.get_checkpoint.set(move |_| Ok(v1::GetCheckpointResponse { standing: growth(&of), ..Default::default() }));
+    disbelieved(client.newest().await, "a log that is older than the receipt's");
+    let map = ShardMap::from_splits(&[]).expect("one shard");
+    let other = Ledger::new("model", ClusterId([7; 16]), &[2; 32], &Params::default(), map);
+    fake.get_checkpoint.set(move |_| Ok(v1::GetCheckpointResponse { standing: growth(&other), ..Default::default() }));
+    disbelieved(client.newest().await, "a log under another key");
+    disbelieved(fake::client(&[&fake], &Options::new("")).newest().await, "no key is trusted");
 }
 
 #[tokio::test(start_paused = true)]
