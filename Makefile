@@ -23,7 +23,7 @@ help:
 	@echo "make test-wasm  that module in Node, Chromium, Python and Go, and that two builds of it have the same bytes"
 	@echo "make chaos    a cluster of real processes under real faults for CHAOS_SECONDS=600; the plan follows from CHAOS_SEED=1"
 	@echo "make test-go  vet, staticcheck and all tests of the SDK for Go, against a real coppice dev"
-	@echo "make test-state  go-ethereum and Hyperledger Fabric on a ledger, by the suites of both; ETHEREUM_TESTS=DIR has the fixtures of go-ethereum's block tests"
+	@echo "make test-state  go-ethereum, Hyperledger Fabric and revm on a ledger, by their own suites; ETHEREUM_TESTS=DIR has the fixtures of Ethereum's tests"
 	@echo "make test-state-killed  some of these suites on three processes, while the leading coordinator is killed; KILLED_FLAGS=\"--only dbtest\" takes one"
 	@echo "make test-adversaries  a cluster of processes under attack while others go on with their work; ADVERSARY_FLAGS=\"--only silent\" takes some"
 	@echo "make load SCENARIO=payment  a load test by k6 that verifies proofs meanwhile; TARGET=dev, processes or an endpoint; docs/load-testing.md lists scenarios and parameters"
@@ -63,8 +63,10 @@ test-go: build
 	cd cluster/sdk/go/tools && go vet ./... && go tool staticcheck ./...
 	cd cluster/verify/interop/judge && go vet ./... && go test -count=1 ./...
 
-# A ledger as the state of other platforms, judged by their own suites: go-ethereum's, and Fabric's on a patched copy in target/.
-# The first build takes some minutes. scripts/ethereum-tests.sh finds the fixtures of go-ethereum's block tests.
+# A ledger as the state of other platforms, judged by their own suites: go-ethereum's, Fabric's on a patched copy in target/, and
+# Ethereum's state tests by revm, which is in a workspace of its own. The first build takes some minutes. scripts/ethereum-tests.sh
+# finds the fixtures of Ethereum's tests.
+REVM := cluster/adapters/revm/Cargo.toml
 test-state: build
 	cd cluster/adapters/geth && go vet -tags fixtures ./... \
 		&& go tool -modfile=../../sdk/go/tools/go.mod staticcheck -tags fixtures ./...
@@ -78,6 +80,13 @@ test-state: build
 		&& go tool -modfile=../../sdk/go/tools/go.mod staticcheck -tags suites ./... \
 		&& go test -tags suites -timeout 40m ./...
 	cd loadtest/state && go vet ./... && go tool -modfile=../../cluster/sdk/go/tools/go.mod staticcheck ./... && go test ./...
+	$(CARGO) clippy --locked --manifest-path $(REVM) --all-targets --features fixtures -- -D warnings
+	@fixtures=$$(scripts/ethereum-tests.sh) && if [ -n "$$fixtures" ]; then \
+		ETHEREUM_TESTS=$$fixtures $(CARGO) test --locked --manifest-path $(REVM) --features fixtures; \
+	else \
+		echo "THE STATE TESTS OF ETHEREUM WERE NOT RUN: set ETHEREUM_TESTS to a checkout of github.com/ethereum/tests"; \
+		$(CARGO) test --locked --manifest-path $(REVM); \
+	fi
 
 # The same platforms on three processes, of which the leading coordinator is killed every 5 s.
 test-state-killed: build
@@ -214,8 +223,9 @@ sim-bugs:
 # Other workspaces are not built here; their lock files follow the crates that they use all the same.
 check:
 	$(CARGO) fmt --all --check
-	$(foreach workspace,loadtest/engines loadtest/structures cluster/verify/wasm,$(CARGO) update --quiet --workspace --locked --manifest-path $(workspace)/Cargo.toml &&) true
+	$(foreach workspace,loadtest/engines loadtest/structures cluster/adapters/revm cluster/verify/wasm,$(CARGO) update --quiet --workspace --locked --manifest-path $(workspace)/Cargo.toml &&) true
 	$(CARGO) fmt --manifest-path cluster/verify/wasm/Cargo.toml --check
+	$(CARGO) fmt --manifest-path $(REVM) --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy --manifest-path cluster/verify/wasm/Cargo.toml --locked --target-dir target/wasm-clippy -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
@@ -223,6 +233,7 @@ check:
 audit: $(CARGO_DENY)/bin/cargo-deny
 	$(CARGO_DENY)/bin/cargo-deny --workspace --all-features --locked check licenses bans sources
 	$(CARGO_DENY)/bin/cargo-deny --manifest-path cluster/verify/wasm/Cargo.toml --config deny.toml --locked check licenses bans sources
+	$(CARGO_DENY)/bin/cargo-deny --manifest-path $(REVM) --all-features --config deny.toml --locked check licenses bans sources
 
 build:
 	$(CARGO) build --workspace --locked --bins $(AS_IN_TESTS)

@@ -27,8 +27,8 @@ func (r record) compare(t *testing.T, key, value []byte) {
 	}
 }
 
-// TestRecordsAreThoseOfOtherAdapters compares records with a table. The adapter for revm has to make
-// the same ones, so that each reads the other's ledgers.
+// TestRecordsAreThoseOfOtherAdapters compares records with a table. The adapter for revm has to
+// make the same ones, so that each reads the other's ledgers.
 func TestRecordsAreThoseOfOtherAdapters(t *testing.T) {
 	var table struct {
 		Prefix   string

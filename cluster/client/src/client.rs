@@ -498,8 +498,8 @@ impl Client {
     /// The newest header of the root log, under a signed checkpoint of a log that only grew.
     ///
     /// # Errors
-    /// [`Error::Unproven`] or [`Error::Untrusted`] if the proof does not show that, and if no key is
-    /// trusted.
+    /// [`Error::Unproven`] or [`Error::Untrusted`] if the proof does not show that, and if no key
+    /// is trusted.
     pub async fn newest(&self) -> Result<Header, Error> {
         let (Some(trust), Some(asking)) = (&self.trust, self.asking()) else {
             return Err(Error::Untrusted("no key is trusted"));

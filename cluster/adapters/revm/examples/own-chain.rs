@@ -1,7 +1,7 @@
 //! A chain of its own whose state is in a ledger: a few blocks of payments, and a reorganization.
 //!
-//! Takes the endpoint of a ledger, and the file of its key. Each further run goes on from the newest
-//! block.
+//! Takes the endpoint of a ledger, and the file of its key. Each further run goes on from the
+//! newest block.
 
 use std::{env, error::Error, fs};
 

@@ -67,14 +67,14 @@ impl Staged {
 
 /// The state of a chain in a ledger.
 ///
-/// The ledger belongs to the chain alone, and has one writer. A block is written on the newest state,
-/// or not at all. A root covers the version and the epoch, so a block that is rolled back and runs
-/// again gets another root.
+/// The ledger belongs to the chain alone, and has one writer. A block is written on the newest
+/// state, or not at all. A root covers the version and the epoch, so a block that is rolled back
+/// and runs again gets another root.
 ///
 /// # Errors
 /// Every call returns [`Error::Ledger`] or [`Error::Read`] if the ledger refuses it or does not
-/// answer, [`Error::Timeout`] after [`Options::timeout`], and [`Error::Moved`] if something else was
-/// written behind the newest block. Methods name only what else can fail.
+/// answer, [`Error::Timeout`] after [`Options::timeout`], and [`Error::Moved`] if something else
+/// was written behind the newest block. Methods name only what else can fail.
 #[derive(Debug)]
 pub struct Chain {
     driver: Arc<Driver>,
@@ -92,8 +92,8 @@ impl Chain {
     /// Finds the chain in a ledger, or begins it.
     ///
     /// # Errors
-    /// [`Error::Options`] if a setting makes no sense, and [`Error::Threads`] if the system gives no
-    /// threads.
+    /// [`Error::Options`] if a setting makes no sense, and [`Error::Threads`] if the system gives
+    /// no threads.
     pub fn open(options: Options) -> Result<Self, Error> {
         options.check()?;
         let driver = Arc::new(Driver::start()?);

@@ -36,8 +36,8 @@ impl Driver {
         Ok(Self { runtime: Some(runtime) })
     }
 
-    /// Waits for a call. It is polled by the caller's thread, so a read that the cache answers costs
-    /// no switch of threads. `Runtime::block_on` would panic within another runtime.
+    /// Waits for a call. It is polled by the caller's thread, so a read that the cache answers
+    /// costs no switch of threads. `Runtime::block_on` would panic within another runtime.
     pub(crate) fn run<F: Future>(&self, call: F) -> F::Output {
         let _context = self.runtime.as_ref().expect("the runtime lives as long as the driver").enter();
         // The budget of a task from which the caller may come is not the call's.

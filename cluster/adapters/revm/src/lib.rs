@@ -3,12 +3,12 @@
 //! A [`Chain`] is the chain's state in the ledger. Each block is one version of the ledger, and the
 //! root of a state is the state root of its version, so there are no tries of Ethereum. A [`Block`]
 //! is the `Database` on which revm runs the transactions of the next block. [`Chain::stage`] asks
-//! the ledger for the root that the block leads to, and [`Chain::commit`] writes it. A [`View`] is a
-//! `DatabaseRef` of any state that stands.
+//! the ledger for the root that the block leads to, and [`Chain::commit`] writes it. A [`View`] is
+//! a `DatabaseRef` of any state that stands.
 //!
 //! ```no_run
 //! use coppice_revm::{Chain, Error, Options};
-//! use revm::{Context, ExecuteCommitEvm, MainBuilder, MainContext, context::TxEnv, database_interface::WrapDatabaseRef};
+//! use revm::{Context, ExecuteCommitEvm, MainBuilder, MainContext, context::TxEnv};
 //!
 //! # fn next_block(options: Options, transactions: Vec<TxEnv>) -> Result<(), Error> {
 //! let mut chain = Chain::open(options)?;

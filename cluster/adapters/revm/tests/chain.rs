@@ -1,5 +1,5 @@
-//! Blocks on a ledger: against revm's database in memory, and with restarts, rollbacks, lost answers,
-//! other writers and readers beside them.
+//! Blocks on a ledger: against revm's database in memory, and with restarts, rollbacks, lost
+//! answers, other writers and readers beside them.
 
 mod common;
 

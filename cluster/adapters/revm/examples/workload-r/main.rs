@@ -2,7 +2,8 @@
 //!
 //! Prints one JSON object for each mode and delay, with the time of each block in milliseconds. A
 //! block counts from its first read until it is durable. On a ledger, that includes the root of the
-//! state, and each read is proven. RocksDB holds a flat state without any root, and syncs each block.
+//! state, and each read is proven. RocksDB holds a flat state without any root, and syncs each
+//! block.
 
 mod blocks;
 mod relay;

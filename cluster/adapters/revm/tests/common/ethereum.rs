@@ -1,5 +1,5 @@
-//! The state of a chain as Ethereum sees it: the root of its trie, over the state in memory and over
-//! that in a ledger, which is read by other code than the adapter's.
+//! The state of a chain as Ethereum sees it: the root of its trie, over the state in memory and
+//! over that in a ledger, which is read by other code than the adapter's.
 
 use std::collections::BTreeMap;
 
