@@ -174,7 +174,7 @@ func TestPagesThatAreTooLargeAreReadInParts(t *testing.T) {
 		}
 		must(bank.Append(ctx, draft))(t)
 	}
-	if err := second(client.JournalPage(ctx, ledger, 0, 256, wholeJournals, nil)); !tooLarge(err) {
+	if err := second(client.JournalPage(ctx, ledger, 0, 256, wholeJournals, nil)); !TooLarge(err) {
 		t.Error(err)
 	}
 	count := 0

@@ -9,8 +9,6 @@ import (
 	"math"
 	"reflect"
 
-	"google.golang.org/grpc/codes"
-
 	v1 "coppice.dev/sdk/v1"
 	"coppice.dev/sdk/verify"
 )
@@ -255,14 +253,6 @@ func numbers(journals []LedgerJournal) []uint64 {
 // journalsOfPage is how many journals LedgerJournals reads at one time, at most.
 const journalsOfPage = 256
 
-// tooLarge tells whether an answer is larger than a coordinator may send. The error is that of the
-// coordinator's limits or of its transport.
-func tooLarge(err error) bool {
-	var failed *Error
-	return errors.As(err, &failed) &&
-		(failed.Reason == LimitExceeded || failed.Reason == "" && failed.Code == codes.OutOfRange)
-}
-
 // LedgerJournals gives the journals of a ledger from a number on, to its end. They come in pages,
 // and each page is proven to continue the list of the one before. If there is no journal of that
 // number yet, the error is NotFound. If a purge has taken that one, it is PurgedJournal; if it has
@@ -275,7 +265,7 @@ func (c *Client) LedgerJournals(
 		limit, next := uint32(journalsOfPage), from
 		for {
 			page, err := c.JournalPage(ctx, ledger, next, limit, read, since)
-			if limit > 1 && tooLarge(err) {
+			if limit > 1 && TooLarge(err) {
 				limit /= 2
 				continue
 			}

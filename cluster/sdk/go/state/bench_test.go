@@ -75,7 +75,7 @@ func BenchmarkVersion(b *testing.B) {
 	}
 	b.Run("by its journal", func(b *testing.B) {
 		for b.Loop() {
-			if writes, err := writesOf(Proofs, &version); err != nil || len(writes) != changesOfBench {
+			if writes, err := writesOf(&Options{}, &version); err != nil || len(writes) != changesOfBench {
 				b.Fatal(err)
 			}
 		}

@@ -72,9 +72,10 @@ func (c *Cache) Begin(head coppice.Stamp) {
 }
 
 // Apply takes a version that this program has committed, with all that the version wrote: see
-// coppice.Batch.Writes. The batch must have been alone in its version (coppice.Batch.Exclusive).
-// The cache keeps the values. While Follow runs, a version that is not the next one is left to the
-// stream. Otherwise all that is not known of the versions before it is given up.
+// coppice.Batch.Writes. The batch must have been alone in its version: coppice.Batch.Exclusive sees
+// to that, and a header with one journal leaf shows it. The cache keeps the values. While Follow
+// runs, a version behind the next one is left to the stream. Otherwise all that is not known of the
+// versions before it is given up.
 func (c *Cache) Apply(at coppice.Stamp, writes map[string][]byte) error {
 	c.mutex.Lock()
 	gaps := !c.following
@@ -82,19 +83,29 @@ func (c *Cache) Apply(at coppice.Stamp, writes map[string][]byte) error {
 	if writes == nil {
 		writes = map[string][]byte{}
 	}
-	return c.commit(at, writes, gaps)
+	if moved, err := c.commit(at, writes, false, gaps); moved || err != nil {
+		return err
+	}
+	if contradiction := c.store.late(at, writes); contradiction != nil {
+		return c.fail(contradiction)
+	}
+	return nil
 }
 
-func (c *Cache) commit(at coppice.Stamp, writes map[string][]byte, gaps bool) error {
-	moved, contradiction := c.store.commit(at, writes, gaps)
+func (c *Cache) commit(
+	at coppice.Stamp,
+	writes map[string][]byte,
+	keysOnly, gaps bool,
+) (moved bool, err error) {
+	moved, contradiction := c.store.commit(at, writes, keysOnly, gaps)
 	if contradiction != nil {
-		return c.fail(contradiction)
+		return moved, c.fail(contradiction)
 	}
 	if moved {
 		c.counts.versions.Add(1)
 		c.announce()
 	}
-	return nil
+	return moved, nil
 }
 
 // RolledBack takes a rollback that this program has ordered. Its head is the base, in the epoch

@@ -11,8 +11,9 @@ import (
 
 // writesOf gives what a commit on the stream wrote: a value, or nil for a key that it deleted. The
 // map is nil if that is not known. With proofs, the whole journal shows which keys they are, and
-// each value comes to the hash in it.
-func writesOf(level Level, headed *coppice.Headed) (map[string][]byte, error) {
+// each value comes to the hash in it. With Options.KeysOnly, each value is nil.
+func writesOf(options *Options, headed *coppice.Headed) (map[string][]byte, error) {
+	level := options.Level
 	if headed.RolledBack || level == Proofs && headed.ListsGone {
 		return nil, nil
 	}
@@ -26,15 +27,20 @@ func writesOf(level Level, headed *coppice.Headed) (map[string][]byte, error) {
 			return nil, err
 		}
 	}
-	writes := make(map[string][]byte, max(len(written), len(headed.Changes)))
-	for i := range headed.Changes {
-		change := &headed.Changes[i]
+	changes := headed.Changes
+	if level == Proofs && options.KeysOnly {
+		// The keys are those of the journal.
+		changes = nil
+	}
+	writes := make(map[string][]byte, max(len(written), len(changes)))
+	for i := range changes {
+		change := &changes[i]
 		if level == Proofs {
 			if err := compare(written, change); err != nil {
 				return nil, err
 			}
 		}
-		if change.Deleted {
+		if change.Deleted || options.KeysOnly {
 			writes[string(change.Key)] = nil
 		} else {
 			writes[string(change.Key)] = append([]byte{}, change.Value...)
@@ -44,7 +50,7 @@ func writesOf(level Level, headed *coppice.Headed) (map[string][]byte, error) {
 		if reserved(headed.Header, key) {
 			continue
 		}
-		if operation.Delete {
+		if operation.Delete || options.KeysOnly {
 			// The ledger shows no deletion of a key that had no value.
 			writes[key] = nil
 		} else if writes[key] == nil {

@@ -32,7 +32,7 @@ func TestChangesAreThoseOfTheJournal(t *testing.T) {
 	} {
 		headed := honest
 		headed.Changes = c.changes
-		writes, err := writesOf(Proofs, &headed)
+		writes, err := writesOf(&Options{}, &headed)
 		if (err == nil) != c.held {
 			t.Errorf("%s: %q, %v", name, writes, err)
 		}
@@ -43,11 +43,11 @@ func TestChangesAreThoseOfTheJournal(t *testing.T) {
 	}
 	headed := honest
 	headed.Journal = nil
-	if writes, err := writesOf(Proofs, &headed); err == nil {
+	if writes, err := writesOf(&Options{}, &headed); err == nil {
 		t.Errorf("without a journal: %q", writes)
 	}
 	headed.ListsGone = true
-	if writes, err := writesOf(Proofs, &headed); writes != nil || err != nil {
+	if writes, err := writesOf(&Options{}, &headed); writes != nil || err != nil {
 		t.Errorf("without lists: %q, %v", writes, err)
 	}
 }
@@ -98,7 +98,7 @@ func TestLastChangesAreCompared(t *testing.T) {
 		s.begin(stamp(0, 0), 0)
 		for version, key := range []string{"a", "b"} {
 			writes := map[string][]byte{key: []byte("1")}
-			if _, err := s.commit(stamp(0, uint64(version)+1), writes, false); err != nil {
+			if _, err := s.commit(stamp(0, uint64(version)+1), writes, false, false); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -28,8 +28,9 @@
 // # Own writes
 //
 // A program that is the only writer needs no stream. It calls [Cache.Begin] with the head that it
-// found, [Cache.Apply] after each commit, and [Cache.RolledBack] after each rollback. A batch that
-// is staged and not committed is a view over its parent: [View.Over].
+// found, [Cache.Apply] after each commit, and [Cache.RolledBack] after each rollback. Beside other
+// writers, a program follows the log and calls [Cache.Apply] as well, perhaps with
+// [Options.KeysOnly]. A batch that is staged and not committed is a view over its parent: [View.Over].
 //
 // docs/state-backend.md in the repository has the rules of the cache in full.
 package state

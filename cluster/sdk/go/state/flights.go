@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -109,11 +110,9 @@ func (f *flight) wait(ctx context.Context, v *View) error {
 	return f.err
 }
 
-// prefetch reads keys, in ascending order and each once, by calls that have some each.
-func (fs *flights) prefetch(ctx context.Context, v *View, keys [][]byte) error {
-	if len(keys) == 0 {
-		return nil
-	}
+// all reads keys, in ascending order and each once, by calls that have some each. Other keys may be
+// in the result.
+func (fs *flights) all(ctx context.Context, v *View, keys [][]byte) (map[string][]byte, error) {
 	fs.mutex.Lock()
 	l := fs.lane(v.at.stamp)
 	awaited := make(map[*flight]bool)
@@ -134,12 +133,14 @@ func (fs *flights) prefetch(ctx context.Context, v *View, keys [][]byte) error {
 	for _, f := range parts {
 		go fs.fly(ctx, v, l, f, false)
 	}
+	values := make(map[string][]byte, len(keys))
 	for f := range awaited {
 		if err := f.wait(ctx, v); err != nil {
-			return err
+			return nil, err
 		}
+		maps.Copy(values, f.values)
 	}
-	return nil
+	return values, nil
 }
 
 // fly makes a call, after others had the chance to join it.
@@ -153,7 +154,8 @@ func (fs *flights) fly(ctx context.Context, v *View, l *lane, f *flight, joined 
 	select {
 	case fs.slots <- struct{}{}:
 		f.confirmed = c.store.confirmed()
-		f.values, f.err = c.load(ctx, v.at, f.keys)
+		f.values = make(map[string][]byte, len(f.keys))
+		f.err = c.load(ctx, v.at, f.keys, f.values)
 		<-fs.slots
 	case <-ctx.Done():
 		f.err = fmt.Errorf("state: no room for a read at %s: %w", v.at.stamp, context.Cause(ctx))
@@ -195,19 +197,30 @@ func (fs *flights) gather(l *lane, f *flight) {
 	l.airborne++
 }
 
-// load reads keys of a version from the ledger, and fills the cache.
-func (c *Cache) load(ctx context.Context, at place, keys [][]byte) (map[string][]byte, error) {
+// load reads keys of a version from the ledger, and fills the cache. An answer that would be too
+// large is read in halves.
+func (c *Cache) load(
+	ctx context.Context,
+	at place,
+	keys [][]byte,
+	values map[string][]byte,
+) error {
 	got, err := c.read(ctx, at.stamp, keys, c.options.proven())
 	if err == nil && c.options.picks() {
 		err = c.compare(ctx, at, keys, got)
 	}
+	if half := len(keys) / 2; half > 0 && coppice.TooLarge(err) {
+		if err := c.load(ctx, at, keys[:half], values); err != nil {
+			return err
+		}
+		return c.load(ctx, at, keys[half:], values)
+	}
 	if err != nil {
 		if evidence := evidenceOf(err); evidence != nil {
-			return nil, c.fail(evidence)
+			return c.fail(evidence)
 		}
-		return nil, fmt.Errorf("state: a read at %s: %w", at.stamp, err)
+		return fmt.Errorf("state: a read at %s: %w", at.stamp, err)
 	}
-	values := make(map[string][]byte, len(keys))
 	for i, key := range keys {
 		value, changed := valueOf(got.Records[i]), uint64(0)
 		if value != nil {
@@ -217,7 +230,7 @@ func (c *Cache) load(ctx context.Context, at place, keys [][]byte) (map[string][
 		held, contradiction := c.store.fill(key, at, value, changed)
 		if contradiction != nil {
 			contradiction.Shown = got.Proof
-			return nil, c.fail(contradiction)
+			return c.fail(contradiction)
 		}
 		if held {
 			c.counts.fills.Add(1)
@@ -225,7 +238,7 @@ func (c *Cache) load(ctx context.Context, at place, keys [][]byte) (map[string][
 			c.counts.refusedFills.Add(1)
 		}
 	}
-	return values, nil
+	return nil
 }
 
 // compare proves what a read took on trust.

@@ -31,7 +31,8 @@ type entry struct {
 	hash   verify.Digest
 	// encoded has the bytes of the header.
 	encoded []byte
-	// writes are those of a commit, or nil if they are not known.
+	// writes are those of a commit, or nil if they are not known. With Options.KeysOnly, the keys alone
+	// count.
 	writes map[string][]byte
 }
 
@@ -204,7 +205,10 @@ func (f *follower) mind(ctx context.Context, end context.CancelCauseFunc) {
 func (f *follower) stream(ctx context.Context, from, size uint64, bare bool) error {
 	watch := coppice.Watch{From: from, Follow: true}
 	if !bare {
-		watch.ChangedKeys, watch.ChangedValues, watch.Journal = true, true, f.options.Level == Proofs
+		watch.Journal = f.options.Level == Proofs
+		// A journal has the keys as well.
+		watch.ChangedKeys = !watch.Journal || !f.options.KeysOnly
+		watch.ChangedValues = !f.options.KeysOnly
 	}
 	for headed, err := range f.ledger.WatchHeads(ctx, watch) {
 		if err != nil {
@@ -244,7 +248,7 @@ func (f *follower) take(ctx context.Context, headed *coppice.Headed, bare bool) 
 		return contradiction("a header does not follow the one before", e.encoded, nil)
 	}
 	if e.header.Kind == verify.KindCommit && !bare {
-		writes, err := writesOf(f.options.Level, headed)
+		writes, err := writesOf(&f.options, headed)
 		if err != nil {
 			return contradiction("a version's changes are not those of its journal", e.encoded, err)
 		}
@@ -317,7 +321,8 @@ func (f *follower) apply(e *entry) error {
 		f.store.begin(stamp, f.boundary)
 		f.announce()
 	case e.header.Kind == verify.KindCommit:
-		return f.commit(stamp, e.writes, true)
+		_, err := f.commit(stamp, e.writes, f.options.KeysOnly, true)
+		return err
 	case e.header.Kind == verify.KindRollback:
 		f.RolledBack(stamp)
 	case e.header.Kind == verify.KindPrune:

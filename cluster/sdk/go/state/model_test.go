@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 
 	"coppice.dev/sdk/coppice"
@@ -40,9 +41,11 @@ type model struct {
 	onHeads func(*coppice.Headed)
 	// refuseProofs makes reads fail that ask for a proof.
 	refuseProofs bool
-	reads        int
-	// largest is the most keys of one read.
-	largest int
+	// watched is what the newest stream asked for.
+	watched coppice.Watch
+	reads   int
+	// largest is the most keys of one read. More than keysMax are refused, unless that is 0.
+	largest, keysMax int
 }
 
 type modelVersion struct {
@@ -252,6 +255,9 @@ func (m *model) BatchGet(
 	if m.refuseProofs && !read.Unproven {
 		reason = coppice.Unavailable
 	}
+	if m.keysMax > 0 && len(keys) > m.keysMax {
+		reason = coppice.LimitExceeded
+	}
 	gate := m.gates[string(keys[0])]
 	got := &coppice.BatchGot{ReadAt: *read.At, Records: make([]*coppice.Record, len(keys))}
 	if reason == "" {
@@ -292,6 +298,7 @@ func (m *model) WatchHeads(
 	return func(yield func(coppice.Headed, error) bool) {
 		for next := watch.From; ; {
 			m.mutex.Lock()
+			m.watched = watch
 			moved, cut := m.moved, m.cut
 			var headed *coppice.Headed
 			var refused error
@@ -326,7 +333,7 @@ func (m *model) WatchHeads(
 // see gives a header as the stream shows it now. The lock is held.
 func (m *model) see(sequence uint64, watch coppice.Watch) (*coppice.Headed, error) {
 	headed := m.log[sequence]
-	if headed.Header.Kind == verify.KindCommit && watch.ChangedKeys {
+	if headed.Header.Kind == verify.KindCommit && (watch.ChangedKeys || watch.Journal) {
 		if _, reason := m.find(headed.Header.Stamp()); reason == coppice.RolledBack ||
 			reason == coppice.NotYet {
 			headed.RolledBack, headed.Journal, headed.Changes = true, nil, nil
@@ -336,8 +343,15 @@ func (m *model) see(sequence uint64, watch coppice.Watch) (*coppice.Headed, erro
 		if !headed.RolledBack && headed.Header.Version-1 < m.boundary {
 			return nil, &coppice.Error{Call: "WatchHeads", Reason: coppice.Pruned}
 		}
-	} else {
+	}
+	if !watch.ChangedKeys {
 		headed.Changes = nil
+	}
+	if !watch.ChangedValues {
+		headed.Changes = slices.Clone(headed.Changes)
+		for i := range headed.Changes {
+			headed.Changes[i].Value = nil
+		}
 	}
 	if !watch.Journal {
 		headed.Journal, headed.ListsGone = nil, false

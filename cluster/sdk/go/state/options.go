@@ -42,6 +42,9 @@ type Options struct {
 	// Samples is how many cached keys are proven at head for each version: 2 by default at the level
 	// Sample, and none at others.
 	Samples int
+	// KeysOnly makes the stream bring the keys of changes, without their values. What other programs
+	// write is then dropped instead of kept, and is read again when it is needed.
+	KeysOnly bool
 	// Bytes bounds the memory for values, keys and their administration: 256 MiB by default.
 	Bytes int
 	// Wait is how long a read above the frontier waits for the stream: 5 ms by default.

@@ -28,6 +28,8 @@ type trial struct {
 	keys   []string
 	views  []*View
 	slow   []*slow
+	// late are own writes that the cache has not heard of.
+	late []written
 	// stale tells that the stream has not shown everything.
 	stale bool
 	tally map[string]int
@@ -39,7 +41,9 @@ const stepsOfTrial = 60
 func runTrial(t testing.TB, seed uint64, planted bug, tally map[string]int) error {
 	random := rand.New(rand.NewPCG(seed, 1))
 	// Small caches evict, and large ones keep everything.
-	w := newWorld(t, Options{Bytes: 1500 + random.IntN(20_000), Samples: random.IntN(2)})
+	w := newWorld(t, Options{
+		Bytes: 1500 + random.IntN(20_000), Samples: random.IntN(2), KeysOnly: random.IntN(3) == 0,
+	})
 	w.cache.store.planted = planted
 	r := &trial{world: w, random: random, keys: []string{"a", "b", "c", "d"}, tally: tally}
 	err := w.follow()
@@ -66,7 +70,7 @@ func runTrial(t testing.TB, seed uint64, planted bug, tally map[string]int) erro
 }
 
 func (r *trial) step() error {
-	switch n := r.random.IntN(30); {
+	switch n := r.random.IntN(32); {
 	case n < 6:
 		r.write(r.writes())
 		if r.random.IntN(10) == 0 {
@@ -96,8 +100,10 @@ func (r *trial) step() error {
 		r.holdOne()
 	case n < 20:
 		return r.landOne()
-	case n == 20:
+	case n < 22:
 		return r.own()
+	case n == 22:
+		return r.answer()
 	default:
 		return r.readSome()
 	}
@@ -135,20 +141,41 @@ func (r *trial) whole() error {
 	return r.cutStream(false)
 }
 
-// own is a write of this process, which the cache hears of at once.
+// written is a commit of this process.
+type written struct {
+	stamp  coppice.Stamp
+	values map[string][]byte
+}
+
+// own is a write of this process, which the cache hears of at once, or later.
 func (r *trial) own() error {
 	writes := r.writes()
-	stamp := r.write(writes)
-	values := map[string][]byte{}
+	own := written{stamp: r.write(writes), values: map[string][]byte{}}
 	for key, value := range writes {
-		if values[key] = nil; value != nil {
-			values[key] = []byte(*value)
+		if own.values[key] = nil; value != nil {
+			own.values[key] = []byte(*value)
 		}
 	}
-	if err := r.cache.Apply(stamp, values); err != nil {
+	if r.random.IntN(2) == 0 {
+		r.late = append(r.late, own)
+		return r.next()
+	}
+	if err := r.cache.Apply(own.stamp, own.values); err != nil {
 		return err
 	}
 	return r.next()
+}
+
+// answer tells the cache of a commit whose answer was slow.
+func (r *trial) answer() error {
+	if len(r.late) == 0 {
+		return nil
+	}
+	at := r.random.IntN(len(r.late))
+	own := r.late[at]
+	r.late = slices.Delete(r.late, at, at+1)
+	r.tally["late answers"]++
+	return r.cache.Apply(own.stamp, own.values)
 }
 
 // look opens a view of some version: of one that stands, that was rolled back, or that never was.
@@ -187,19 +214,54 @@ func (r *trial) readSome() error {
 		r.views = append(r.views, view)
 	}
 	view := r.views[r.random.IntN(len(r.views))]
+	var keys []string
 	for _, key := range r.keys {
 		held := slices.ContainsFunc(
 			r.slow,
 			func(s *slow) bool { return s.key == key && s.view.Stamp() == view.Stamp() },
 		)
-		if held {
-			continue
+		if !held {
+			keys = append(keys, key)
 		}
+	}
+	if r.random.IntN(3) == 0 {
+		return r.readAll(view, keys)
+	}
+	for _, key := range keys {
 		value, err := view.Get(context.Background(), []byte(key))
 		if err := r.judge(view, key, value, err); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// readAll reads keys at once, and one of them twice.
+func (r *trial) readAll(view *View, keys []string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	keys = append(keys, keys[0])
+	asked := make([][]byte, len(keys))
+	for i, key := range keys {
+		asked[i] = []byte(key)
+	}
+	r.model.mutex.Lock()
+	r.keysMax = r.random.IntN(3)
+	r.model.mutex.Unlock()
+	values, err := view.GetAll(context.Background(), asked)
+	r.model.mutex.Lock()
+	r.keysMax = 0
+	r.model.mutex.Unlock()
+	if err != nil {
+		return r.judge(view, keys[0], nil, err)
+	}
+	for i, key := range keys {
+		if err := r.judge(view, key, values[i], nil); err != nil {
+			return err
+		}
+	}
+	r.tally["reads of several keys"]++
 	return nil
 }
 
@@ -275,6 +337,7 @@ func TestNoReadDiffersFromTheLedgers(t *testing.T) {
 	t.Logf("%d seeds: %v", seed, tally)
 	for _, what := range []string{
 		"hits", "refused fills", "unknown versions", "cuts", "rollbacks", "refused reads", "slow reads",
+		"reads of several keys", "late answers",
 	} {
 		if tally[what] == 0 {
 			t.Errorf("no %s", what)

@@ -192,12 +192,13 @@ func (s *store) fill(
 }
 
 // commit moves the frontier to a version. Its writes are nil for each key that it deletes; without
-// a map, they are not known. A version that the frontier has passed changes nothing. If it is not
-// the next one, it is taken only with gaps, and what lies between is not known.
+// a map, they are not known. With keysOnly, the values in the map are not known. A version that the
+// frontier has passed changes nothing. If it is not the next one, it is taken only with gaps, and
+// what lies between is not known.
 func (s *store) commit(
 	at coppice.Stamp,
 	writes map[string][]byte,
-	gaps bool,
+	keysOnly, gaps bool,
 ) (moved bool, err *Evidence) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -224,11 +225,34 @@ func (s *store) commit(
 		if s.keys[key] != nil {
 			s.change(key, closedAt(at.Version-1))
 		}
+		if keysOnly {
+			continue
+		}
 		if err := s.put(key, interval{from: at.Version, to: open, value: value}); err != nil {
 			return true, err
 		}
 	}
 	return true, nil
+}
+
+// late adds what a version wrote that the frontier has reached. The stream may have brought its keys
+// alone.
+func (s *store) late(at coppice.Stamp, writes map[string][]byte) *Evidence {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.line.above(at) || !s.line.names(at) || at.Version < s.line.boundary {
+		return nil
+	}
+	for key, value := range writes {
+		written := interval{from: at.Version, to: at.Version, value: value}
+		if s.window.untouched(key, at.Version) {
+			written.to = open
+		}
+		if err := s.put(key, written); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // skip ends all that is open with the frontier so far. It stays true up to there.

@@ -75,23 +75,53 @@ func (v *View) look(ctx context.Context, key []byte) (value []byte, known bool, 
 	return value, known, nil
 }
 
-// Prefetch reads keys into the cache, many at one time. Those that are known already cost nothing.
-// A key may be named twice. It returns once all are there, or with the first error. What was read
-// of a version that is not cached is read again by Get.
+// GetAll reads keys, many at one time: nil for each without a value, in the order of the keys. As
+// with Get, the bytes must not be changed.
+func (v *View) GetAll(ctx context.Context, keys [][]byte) ([][]byte, error) {
+	values, misses, err := v.all(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	v.cache.counts.hits.Add(uint64(len(keys) - misses))
+	v.cache.counts.misses.Add(uint64(misses))
+	return values, nil
+}
+
+// Prefetch reads keys into the cache, as GetAll does. Those that are known already cost nothing. A
+// key may be named twice. It returns once all are there, or with the first error. What was read of
+// a version that is not cached is read again by Get.
 func (v *View) Prefetch(ctx context.Context, keys [][]byte) error {
+	_, _, err := v.all(ctx, keys)
+	return err
+}
+
+// all reads keys, and counts those that the cache did not have.
+func (v *View) all(ctx context.Context, keys [][]byte) (values [][]byte, misses int, err error) {
+	values = make([][]byte, len(keys))
 	var missing [][]byte
-	for _, key := range keys {
-		_, known, err := v.look(ctx, key)
+	var places []int
+	for i, key := range keys {
+		value, known, err := v.look(ctx, key)
 		if err != nil {
-			return err
+			return nil, 0, err
 		}
-		if !known {
-			missing = append(missing, key)
+		if values[i] = value; !known {
+			missing, places = append(missing, key), append(places, i)
 		}
+	}
+	if misses = len(missing); misses == 0 {
+		return values, 0, nil
 	}
 	slices.SortFunc(missing, bytes.Compare)
 	missing = slices.CompactFunc(missing, bytes.Equal)
-	return v.cache.flights.prefetch(ctx, v, missing)
+	read, err := v.cache.flights.all(ctx, v, missing)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, i := range places {
+		values[i] = read[string(keys[i])]
+	}
+	return values, misses, nil
 }
 
 // Over gives a view of a batch that is staged on this one, and not committed: the last value of

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -88,6 +89,33 @@ func TestPrefetchReadsPartsAndOnlyWhatIsMissing(t *testing.T) {
 	}
 	if err := view.Prefetch(limited(t), keys); err != nil || w.reads != 7 {
 		t.Errorf("again: %d calls, %v", w.reads, err)
+	}
+}
+
+func TestKeysAreReadAtOnceAlsoIfNothingIsHeld(t *testing.T) {
+	w, _ := begun(t, Options{}, map[string]*string{"a": text("1"), "b": text("")})
+	// The stream does not show this version, so the cache does not hold what it reads of it.
+	view := w.cache.At(w.write(map[string]*string{"c": text("2")}))
+	keys := [][]byte{[]byte("c"), []byte("none"), []byte("b"), []byte("a"), []byte("c")}
+	w.reads = 0
+	values, err := view.GetAll(limited(t), keys)
+	if err != nil || w.reads != 1 {
+		t.Fatalf("%d calls, %v", w.reads, err)
+	}
+	expected := [][]byte{[]byte("2"), nil, {}, []byte("1"), []byte("2")}
+	if !reflect.DeepEqual(values, expected) {
+		t.Errorf("%q", values)
+	}
+	// The parts of an answer that is too large are read in its place, and may be one key each.
+	for room, calls := range map[int]int{1: 7, 2: 3, 4: 1} {
+		w.keysMax, w.reads = room, 0
+		if values, err := view.GetAll(limited(t), keys); err != nil ||
+			!reflect.DeepEqual(values, expected) || w.reads != calls {
+			t.Errorf("room for %d keys: %q by %d calls, %v", room, values, w.reads, err)
+		}
+	}
+	if m := w.cache.Metrics(); m.Hits != 0 || m.Misses != uint64(4*len(keys)) {
+		t.Errorf("%+v", m)
 	}
 }
 
@@ -179,6 +207,61 @@ func TestAnOnlyWriterNeedsNoStream(t *testing.T) {
 	}
 	expectHit(three, "a", "1")
 	expectHit(four, "c", "1")
+}
+
+func TestKeysAloneDropWhatOthersWrite(t *testing.T) {
+	for _, level := range []Level{Proofs, Trusted} {
+		w := newWorld(t, Options{Level: level, KeysOnly: true})
+		if err := w.follow(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(w.close)
+		let := func(at coppice.Stamp) *View {
+			t.Helper()
+			if err := w.let(); err != nil {
+				t.Fatal(err)
+			}
+			return w.cache.At(at)
+		}
+		expect := func(view *View, key, expected string, reads int) {
+			t.Helper()
+			w.reads = 0
+			value, err := view.Get(limited(t), []byte(key))
+			if string(value) != expected || err != nil || w.reads != reads {
+				t.Errorf("%s is %q by %d calls, %v", key, value, w.reads, err)
+			}
+		}
+		one := let(w.write(map[string]*string{"a": text("1"), "b": text("1"), "c": text("1")}))
+		for _, key := range []string{"a", "b", "c"} {
+			expect(one, key, "1", 1)
+		}
+		two := let(w.write(map[string]*string{"a": text("2"), "c": nil}))
+		expect(one, "a", "1", 0)
+		expect(two, "b", "1", 0)
+		expect(two, "a", "2", 1)
+		expect(two, "c", "", 1)
+		// The program's own writes are kept.
+		at := w.write(map[string]*string{"a": text("3")})
+		if err := w.cache.Apply(at, put("a", "3").Writes()); err != nil {
+			t.Fatal(err)
+		}
+		expect(let(at), "a", "3", 0)
+		// It may be told of them when the stream has shown them, and another write is behind them.
+		at = w.write(map[string]*string{"a": text("4"), "b": text("4")})
+		last := let(w.write(map[string]*string{"b": text("5")}))
+		if err := w.cache.Apply(at, put("a", "4").Put([]byte("b"), []byte("4")).Writes()); err != nil {
+			t.Fatal(err)
+		}
+		expect(last, "a", "4", 0)
+		expect(last, "b", "5", 1)
+		expect(w.cache.At(at), "b", "4", 0)
+		back := let(w.back(1))
+		expect(back, "a", "1", 0)
+		expect(back, "c", "1", 0)
+		if m := w.watched; m.ChangedValues || m.ChangedKeys == m.Journal {
+			t.Errorf("the stream is asked for %+v", m)
+		}
+	}
 }
 
 func TestWaitsAreBounded(t *testing.T) {
@@ -302,7 +385,7 @@ func TestOldRollbacksAreForgottenWithTheirViews(t *testing.T) {
 	s.begin(stamp(0, 0), 0)
 	write := func(at coppice.Stamp, key, value string) {
 		t.Helper()
-		if _, err := s.commit(at, map[string][]byte{key: []byte(value)}, false); err != nil {
+		if _, err := s.commit(at, map[string][]byte{key: []byte(value)}, false, false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -332,7 +415,7 @@ func TestTheMemoryIsBounded(t *testing.T) {
 		for i := range 700 {
 			writes[fmt.Sprint(version, i)] = make([]byte, 10)
 		}
-		if _, err := s.commit(stamp(0, version), writes, false); err != nil {
+		if _, err := s.commit(stamp(0, version), writes, false, false); err != nil {
 			t.Fatal(err)
 		}
 		if s.bytes > s.bytesMax || len(s.keys) != len(s.all) || s.recent.Len() != len(s.all) {
