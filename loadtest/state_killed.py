@@ -3,8 +3,9 @@
 
 Each of three processes is a shard-node and a coordinator; etcd elects the leader. Every few seconds
 the process that leads is killed, and started again. Meanwhile the suites of cluster/adapters run on
-this one ledger: go-ethereum's for databases, its block tests with their fixtures, blocks on the
-ledger's own roots, and the common tests of Fabric's state databases.
+this one ledger: go-ethereum's for databases, its block tests with their fixtures, the common tests
+of Fabric's state databases, Fabric's tests of what lies above them, and blocks on the ledger's own
+roots.
 """
 
 import argparse
@@ -26,8 +27,9 @@ MEMBERS = ["etcd-1", "etcd-2", "etcd-3"]
 SUITES = {
     "dbtest": ("geth", "TestTheSuiteOfGethPassesOnALedger", ""),
     "blocks": ("geth", "TestTheBlockTestsOfGethFeedTheLedger", "fixtures"),
-    "own": ("geth", "TestStateDBRunsOnTheRootsOfTheLedger", ""),
     "fabric": ("fabric", "TestTheCommonTestsOfFabricPass", ""),
+    "ledgers": ("fabric", "TestTheLedgerSuitesOfFabricPass", "suites"),
+    "own": ("geth", "TestStateDBRunsOnTheRootsOfTheLedger", ""),
 }
 WELL_SECONDS = 60
 

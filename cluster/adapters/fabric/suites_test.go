@@ -87,11 +87,10 @@ func run(t *testing.T, directory, command string, arguments ...string) {
 // outcomes runs tests of Fabric on a ledger, and gives what became of each, with its last words.
 func outcomes(t *testing.T, directory, suite string, l *ledger) (outcome, words map[string]string) {
 	t.Helper()
-	key := must(os.ReadFile(filepath.Join(l.Directory, "ledger.vkey")))(t)
-	process := exec.Command("go", "test", "-mod=mod", "-count=1", "-timeout=20m", "-json", "./"+suite)
+	process := exec.Command("go", "test", "-mod=mod", "-count=1", "-timeout=40m", "-json", "./"+suite)
 	process.Dir = directory
-	process.Env = append(os.Environ(), "COPPICE_SUITES_ENDPOINT="+l.endpoint,
-		"COPPICE_SUITES_KEY="+strings.TrimSpace(string(key)))
+	process.Env = append(os.Environ(), "COPPICE_SUITES_ENDPOINTS="+l.endpoint,
+		"COPPICE_SUITES_KEY="+l.key.String())
 	var failure bytes.Buffer
 	process.Stderr = &failure
 	// The tests that fail make the command fail.
@@ -121,11 +120,16 @@ func outcomes(t *testing.T, directory, suite string, l *ledger) (outcome, words 
 func TestTheLedgerSuitesOfFabricPass(t *testing.T) {
 	directory := patchedFabric(t)
 	expected := exceptions(t, "suites.txt")
-	for shards, splits := range map[int][][]byte{
+	shapes := map[int][][]byte{
 		1: nil,
 		// Each directory of a test has a generation of its own.
 		4: {[]byte("fabric/1"), []byte("fabric/2"), []byte("fabric/4")},
-	} {
+	}
+	if os.Getenv(endpointsVariable) != "" {
+		// A ledger that runs has the shards that it has.
+		delete(shapes, 4)
+	}
+	for shards, splits := range shapes {
 		for _, suite := range ledgerSuites {
 			t.Run(fmt.Sprintf("%s, %d shards", filepath.Base(suite), shards), func(t *testing.T) {
 				outcome, words := outcomes(t, directory, suite, startLedger(t, splits...))
