@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"coppice.dev/sdk/coppice"
+	"coppice.dev/sdk/verify"
 )
 
 // change is a put, or a deletion: a nil value.
@@ -256,6 +257,7 @@ func (d *database) write(changes []change, next *state) error {
 	if d.uncertain == name && d.wrote(name, next) {
 		return nil
 	}
+	d.uncertain = name
 	committed, err := d.commit(ctx, changes, next, name)
 	switch {
 	case err == nil:
@@ -263,7 +265,8 @@ func (d *database) write(changes []change, next *state) error {
 		if next != nil {
 			d.state, d.at = d.named(next, name), &committed.Stamp
 		}
-		return nil
+		d.floor = d.provider.cache.AtProven(committed.Stamp)
+		return d.tell(committed, changes)
 	case errors.Is(err, coppice.PreconditionFailed):
 		// Either an earlier attempt was applied after all, or there is another writer.
 		if failed := d.settleWithin(ctx); failed != nil {
@@ -274,7 +277,7 @@ func (d *database) write(changes []change, next *state) error {
 		}
 		return d.fence("a commit was refused")
 	}
-	d.doubt, d.uncertain = true, name
+	d.doubt = true
 	return d.provider.closedOr(err)
 }
 
@@ -317,6 +320,24 @@ func (d *database) commit(
 	return d.session.Commit(ctx, batch)
 }
 
+// tell gives the cache what a commit wrote, if that is all that its version wrote. The header is
+// proven, and has the number of batches. Changes of versions with several come by the stream.
+func (d *database) tell(committed *coppice.Committed, changes []change) error {
+	header, err := verify.DecodeHeader(committed.Header)
+	if err != nil || header.JournalLeaves != 1 {
+		return err
+	}
+	writes := make(map[string][]byte, len(changes)+1)
+	for _, c := range changes {
+		writes[string(c.key)] = c.value
+	}
+	writes[string(d.keys.state())] = nil
+	if d.at != nil {
+		writes[string(d.keys.state())] = d.state.encode()
+	}
+	return d.provider.cache.Apply(committed.Stamp, writes)
+}
+
 func (d *database) named(next *state, name tag) state {
 	named := *next
 	named.writer, named.tag = d.provider.writer, name
@@ -349,14 +370,14 @@ func (d *database) settleWithin(ctx context.Context) error {
 		return d.provider.closedOr(err)
 	}
 	unchanged := before == nil && d.at == nil || before != nil && d.at != nil && *before == *d.at
-	ours := d.state.writer == d.provider.writer
+	ours := d.state.writer == d.provider.writer && d.state.tag == d.uncertain
 	if d.at == nil {
 		ours = dropping
 	}
 	if unchanged || ours {
 		return nil
 	}
-	return d.fence("its record is of another process")
+	return d.fence("its record is not the one that this process wrote last")
 }
 
 func (d *database) fence(why string) error {

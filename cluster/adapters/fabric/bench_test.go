@@ -28,7 +28,12 @@ const (
 	// keysVariable is the number of keys in the state.
 	keysVariable = "COPPICE_BENCH_KEYS"
 	benchKeys    = 100_000
+	// simulationKeys is the number of keys that simulations may read once.
+	simulationKeys = 20_000
 )
+
+// roundTrips are the distances of ledgers.
+var roundTrips = []time.Duration{0, 500 * time.Microsecond, time.Millisecond}
 
 // wire gives the endpoint of a ledger that seems to be a round trip away.
 func wire(b *testing.B, to string, roundTrip time.Duration) string {
@@ -158,10 +163,83 @@ func BenchmarkBlocks(b *testing.B) {
 		path := filepath.Join(b.TempDir(), "state")
 		runBlocks(b, must(stateleveldb.NewVersionedDBProvider(path))(b), keys)
 	})
-	for _, roundTrip := range []time.Duration{0, 500 * time.Microsecond, time.Millisecond} {
+	for _, roundTrip := range roundTrips {
 		b.Run(fmt.Sprintf("ledger at %v", roundTrip), func(b *testing.B) {
 			l := startLedger(b)
 			runBlocks(b, open(b, l.connect(b, wire(b, l.endpoint, roundTrip)), Options{}), keys)
+		})
+	}
+}
+
+// runSimulations measures transactions that read keys, each of which is new to the cache if it is
+// cold.
+func runSimulations(b *testing.B, p *peer.Peer, keys []string, reads int, isWarm bool) {
+	b.Helper()
+	next := 0
+	simulate := func() {
+		simulator := must(p.NewTxSimulator(strconv.Itoa(next)))(b)
+		defer simulator.Done()
+		for range reads {
+			if value := must(simulator.GetState("bank", keys[next%len(keys)]))(b); value == nil {
+				b.Fatal("a key has no value")
+			}
+			next++
+		}
+		if isWarm {
+			next -= reads
+		} else if next > len(keys) {
+			b.Fatalf("more than %d keys are read", len(keys))
+		}
+	}
+	if isWarm {
+		simulate()
+	}
+	for b.Loop() {
+		simulate()
+	}
+}
+
+// BenchmarkSimulations reads by transactions, from goleveldb and from a ledger that is up to 1 ms
+// away.
+func BenchmarkSimulations(b *testing.B) {
+	keys := make([]string, simulationKeys)
+	for i := range keys {
+		keys[i] = keyOf(i)
+	}
+	first := heightAt(noHeight, 1, 0)
+	simulations := func(b *testing.B, states func() statedb.VersionedDBProvider) {
+		p := must(peer.Open(b.TempDir(), "mychannel", states()))(b)
+		defer p.Close()
+		part := keys
+		for _, reads := range []int{1, 10} {
+			for _, isWarm := range []bool{false, true} {
+				heat := map[bool]string{false: "cold", true: "warm"}[isWarm]
+				b.Run(fmt.Sprintf("%d reads, %s", reads, heat), func(b *testing.B) {
+					runSimulations(b, p, part, reads, isWarm)
+					part = part[min(len(part), (b.N+1)*reads):]
+				})
+			}
+		}
+	}
+	load := func(b *testing.B, states statedb.VersionedDBProvider) {
+		if err := states.ImportFromSnapshot("mychannel", first, &initial{keys: keys}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.Run("goleveldb", func(b *testing.B) {
+		simulations(b, func() statedb.VersionedDBProvider {
+			states := must(stateleveldb.NewVersionedDBProvider(filepath.Join(b.TempDir(), "state")))(b)
+			load(b, states)
+			return states
+		})
+	})
+	for _, roundTrip := range roundTrips {
+		b.Run(fmt.Sprintf("ledger at %v", roundTrip), func(b *testing.B) {
+			l := startLedger(b)
+			load(b, open(b, l.connect(b, ""), Options{}))
+			simulations(b, func() statedb.VersionedDBProvider {
+				return open(b, l.connect(b, wire(b, l.endpoint, roundTrip)), Options{})
+			})
 		})
 	}
 }

@@ -2,15 +2,16 @@ package fabric
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	"coppice.dev/sdk/coppice"
+	cached "coppice.dev/sdk/state"
 )
 
-// chunkKeys is how many keys are asked for at one time.
-const chunkKeys = 4096
+// goneMax is how often a read begins again because the version that it reads is gone.
+const goneMax = 5
 
 // database is the state of a channel.
 type database struct {
@@ -24,7 +25,11 @@ type database struct {
 	state   state
 	at      *coppice.Stamp
 	session *coppice.Session
-	// doubt tells that the outcome of a commit is unknown, and uncertain is what it writes.
+	// floor is the oldest state that reads may see: that after the last commit of this process, or
+	// the one in which the record was read.
+	floor *cached.View
+	// doubt tells that the outcome of a commit is unknown. That commit, or the one that is under way,
+	// writes what uncertain names.
 	doubt     bool
 	uncertain tag
 	// fenced is the error of all writes, once there was another writer.
@@ -63,6 +68,7 @@ func (d *database) load(ctx context.Context) error {
 		return err
 	}
 	d.session, d.state, d.at, d.doubt = session, *next, at, false
+	d.floor = d.provider.cache.AtProven(got.ReadAt)
 	return nil
 }
 
@@ -75,9 +81,6 @@ func (d *database) ready() error {
 }
 
 // read gives the entries of keys, nil for those without a value. All are of one version.
-//
-// A cache of what simulations read would stand here: each answer is of one version, and of the
-// database after the commit at d.at.
 func (d *database) read(names []name) (map[name]*entry, error) {
 	d.mutex.RLock()
 	defer d.mutex.RUnlock()
@@ -86,12 +89,12 @@ func (d *database) read(names []name) (map[name]*entry, error) {
 
 // readLocked is like read. The lock is held.
 func (d *database) readLocked(names []name) (map[name]*entry, error) {
-	entries := make(map[name]*entry, len(names))
-	for _, n := range names {
+	keys := make([][]byte, len(names))
+	for i, n := range names {
 		if err := checkName(n.namespace, n.key); err != nil {
 			return nil, err
 		}
-		entries[n] = nil
+		keys[i] = d.keys.data(n.namespace, n.key)
 	}
 	ctx, cancel, err := d.provider.call()
 	if err != nil {
@@ -101,47 +104,57 @@ func (d *database) readLocked(names []name) (map[name]*entry, error) {
 	if err := d.ready(); err != nil {
 		return nil, err
 	}
-	var at coppice.Read
-	for chunk := range slices.Chunk(names, chunkKeys) {
-		if err := d.readChunk(ctx, chunk, &at, entries); err != nil {
-			return nil, err
+	values, err := d.values(ctx, keys)
+	if err != nil {
+		return nil, d.provider.closedOr(err)
+	}
+	entries := make(map[name]*entry, len(names))
+	for i, n := range names {
+		entries[n] = nil
+		if values[i] == nil {
+			continue
+		}
+		if entries[n], err = decodeEntry(values[i]); err != nil {
+			return nil, fmt.Errorf("key %q of %q: %w", n.key, n.namespace, err)
 		}
 	}
 	return entries, nil
 }
 
-// readChunk asks for keys at once, or in parts if the answer would be too large. The first answer
-// fixes the version.
-func (d *database) readChunk(
-	ctx context.Context,
-	chunk []name,
-	at *coppice.Read,
-	entries map[name]*entry,
-) error {
-	asked := make([][]byte, len(chunk))
-	for i, n := range chunk {
-		asked[i] = d.keys.data(n.namespace, n.key)
-	}
-	got, err := d.provider.client.BatchGet(ctx, asked, at)
+// values reads keys of one version. A version that was pruned, or rolled back, before the cache has
+// heard of that is given up for the ledger's head. The lock is held.
+func (d *database) values(ctx context.Context, keys [][]byte) ([][]byte, error) {
+	view, err := d.view(ctx)
 	if err != nil {
-		if half := len(chunk) / 2; half > 0 && divisible(err) {
-			if err := d.readChunk(ctx, chunk[:half], at, entries); err != nil {
-				return err
-			}
-			return d.readChunk(ctx, chunk[half:], at, entries)
-		}
-		return err
+		return nil, err
 	}
-	at.At = &got.ReadAt
-	for i, record := range got.Records {
-		if record == nil {
-			continue
+	for try := 0; ; try++ {
+		values, err := view.GetAll(ctx, keys)
+		isGone := errors.Is(err, coppice.Pruned) || errors.Is(err, coppice.RolledBack)
+		if !isGone || try == goneMax {
+			return values, err
 		}
-		if entries[chunk[i]], err = decodeEntry(record.Value); err != nil {
-			return fmt.Errorf("key %q of %q: %w", chunk[i].key, chunk[i].namespace, err)
+		head, err := d.provider.client.Get(ctx, d.keys.state(), nil)
+		if err != nil {
+			return nil, err
 		}
+		view = d.provider.cache.AtProven(head.ReadAt)
 	}
-	return nil
+}
+
+// view gives the state that reads see: the newest one that the cache follows. If the cache is not
+// there yet, it is the state after the last commit of this process. No commit of this channel lies
+// between the two, unless there is another writer. The lock is held.
+func (d *database) view(ctx context.Context) (*cached.View, error) {
+	head, err := d.provider.cache.Head(ctx)
+	if err != nil {
+		return nil, err
+	}
+	at, floor := head.Stamp(), d.floor.Stamp()
+	if at.Epoch < floor.Epoch || at.Epoch == floor.Epoch && at.Version < floor.Version {
+		return d.floor, nil
+	}
+	return head, nil
 }
 
 // loadVersions reads the heights of keys, as far as they are not known.

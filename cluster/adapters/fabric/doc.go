@@ -2,7 +2,8 @@
 //
 // [New] makes a statedb.VersionedDBProvider of a client. Each channel is a database of its own in
 // the ledger. A block is one commit of one batch, with its savepoint, and the versions that its
-// validation needs are one read. With a client that has the ledger's key, each read is proven.
+// validation needs are read at once. Reads are proven. A cache that follows the ledger's journals
+// answers those that come again.
 //
 // Each database has one writer. Its record changes with every commit, and every commit names the
 // change that it follows. So a commit whose answer was lost is not applied twice, and a second

@@ -44,9 +44,3 @@ func passing(err error) bool {
 	}
 	return false
 }
-
-// divisible tells whether a read of fewer keys may succeed.
-func divisible(err error) bool {
-	var failed *coppice.Error
-	return errors.Is(err, coppice.LimitExceeded) || errors.As(err, &failed) && failed.Code == codes.OutOfRange
-}

@@ -10,10 +10,13 @@ import (
 	"github.com/hyperledger/fabric/core/ledger/kvledger/txmgmt/statedb"
 
 	"coppice.dev/sdk/coppice"
+	cached "coppice.dev/sdk/state"
 	"coppice.dev/sdk/verify"
 )
 
 const (
+	// defaultCache is what a peer gives to the cache of its CouchDB.
+	defaultCache        = 64 << 20
 	defaultTimeout      = 30 * time.Second
 	defaultStartTimeout = 60 * time.Second
 	// startPause is how long a start waits between two attempts.
@@ -43,6 +46,8 @@ type Options struct {
 	// All peers of a channel must have the same. The ledger's value_bytes_max must be larger, since
 	// metadata lie next to the value.
 	ValueBytesMax int
+	// CacheBytes bounds the memory for cached state of all channels: 64 MiB by default.
+	CacheBytes int
 }
 
 func (o *Options) fill() error {
@@ -58,10 +63,14 @@ func (o *Options) fill() error {
 	if o.ValueBytesMax == 0 {
 		o.ValueBytesMax = 1_000_000
 	}
+	if o.CacheBytes == 0 {
+		o.CacheBytes = defaultCache
+	}
 	if len(o.Prefix) > prefixBytesMax || o.Prefix[0] == 0 {
 		return fmt.Errorf("fabric: a prefix has 1 to %d bytes, and does not begin with 0", prefixBytesMax)
 	}
-	if o.Timeout < 0 || o.StartTimeout < 0 || o.ValueBytesMax < 0 {
+	if o.Timeout < 0 || o.StartTimeout < 0 || o.ValueBytesMax < 0 ||
+		o.CacheBytes < 0 {
 		return errors.New("fabric: a limit is negative")
 	}
 	return nil
@@ -75,6 +84,10 @@ type provider struct {
 	writer     [16]byte
 	// batchBytes and valueBytes are the ledger's limits, and pageBytes is that of one page.
 	batchBytes, valueBytes, pageBytes int
+	// cache has the state of all channels. It follows the ledger until the provider is closed, and
+	// followed is closed when it has ended.
+	cache    *cached.Cache
+	followed chan struct{}
 	// life ends when the provider is closed.
 	life context.Context
 	end  context.CancelFunc
@@ -84,8 +97,8 @@ type provider struct {
 }
 
 // New gives Fabric a ledger as its state database. It waits for the ledger until
-// Options.StartTimeout, and then fails with ErrUnreachable. The client stays open when the provider
-// is closed. Use a client with Options.Trust, so that reads are proven.
+// Options.StartTimeout, and then fails with ErrUnreachable. The client must trust a key
+// (coppice.Options.Trust). It stays open when the provider is closed.
 func New(
 	ctx context.Context,
 	client *coppice.Client,
@@ -94,21 +107,46 @@ func New(
 	if err := options.fill(); err != nil {
 		return nil, err
 	}
-	p := &provider{client: client, options: options, databases: make(map[string]*database)}
-	p.writer = [16]byte(coppice.NewSessionID())
-	p.life, p.end = context.WithCancel(context.Background())
-	err := p.patiently(ctx, func(ctx context.Context) (err error) {
-		if p.generation, err = p.findGeneration(ctx, options.Directory); err != nil {
-			return err
-		}
-		return p.findLimits(ctx)
+	cache, err := cached.New(client, cached.Options{
+		// What others write is of other peers, or of other channels, so its values are of no use.
+		KeysOnly: true, Bytes: options.CacheBytes, Timeout: options.Timeout,
 	})
 	if err != nil {
-		p.end()
+		return nil, err
+	}
+	p := &provider{
+		client: client, options: options, cache: cache, followed: make(chan struct{}),
+		databases: make(map[string]*database),
+	}
+	p.writer = [16]byte(coppice.NewSessionID())
+	p.life, p.end = context.WithCancel(context.Background())
+	go func() {
+		defer close(p.followed)
+		// Evidence against the ledger is the error of all reads from then on.
+		_ = cache.Follow(p.life)
+	}()
+	if err := p.patiently(ctx, p.begin); err != nil {
+		p.close()
 		return nil, err
 	}
 	var shape statedb.VersionedValue
 	return providerOf(shape.Version, p), nil
+}
+
+// begin finds what a provider needs to know of its ledger, and waits for the cache.
+func (p *provider) begin(ctx context.Context) (err error) {
+	// A client without a key fails here.
+	if _, err = p.client.Grown(ctx); err != nil {
+		return err
+	}
+	if p.generation, err = p.findGeneration(ctx, p.options.Directory); err != nil {
+		return err
+	}
+	if err = p.findLimits(ctx); err != nil {
+		return err
+	}
+	_, err = p.cache.Head(ctx)
+	return err
 }
 
 // patiently repeats a call until it succeeds, fails for good, or the time of a start is over.
@@ -118,7 +156,8 @@ func (p *provider) patiently(ctx context.Context, call func(context.Context) err
 	defer context.AfterFunc(p.life, cancel)()
 	for {
 		err := call(ctx)
-		if err == nil || !passing(err) && !errors.Is(err, coppice.PreconditionFailed) {
+		mayPass := passing(err) || errors.Is(err, coppice.PreconditionFailed) || ctx.Err() != nil
+		if err == nil || !mayPass {
 			return err
 		}
 		timer := time.NewTimer(startPause)
@@ -228,4 +267,7 @@ func (p *provider) checkValue(key string, value []byte) error {
 	return checkName("", key)
 }
 
-func (p *provider) close() { p.end() }
+func (p *provider) close() {
+	p.end()
+	<-p.followed
+}

@@ -142,8 +142,8 @@ func (e *entry) encode() []byte {
 	return append(append(out, e.metadata...), e.value...)
 }
 
-// decodeEntry is the reverse of encode. Empty metadata is nil, and an empty value is not, as Fabric
-// has it with goleveldb.
+// decodeEntry is the reverse of encode, and shares no bytes. Empty metadata is nil, and an empty
+// value is not, as Fabric has it with goleveldb.
 func decodeEntry(in []byte) (*entry, error) {
 	r := reader{rest: in}
 	if r.byte() != formEntry {
@@ -151,7 +151,7 @@ func decodeEntry(in []byte) (*entry, error) {
 	}
 	e := &entry{at: height{BlockNum: r.number(), TxNum: r.number()}}
 	if metadata := r.bytes(r.number()); len(metadata) > 0 {
-		e.metadata = metadata
+		e.metadata = bytes.Clone(metadata)
 	}
 	e.value = append([]byte{}, r.rest...)
 	if r.failed {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -28,8 +29,14 @@ type relay struct {
 	// refuse and lose choose commits by their number: those that do not reach the ledger, and those
 	// whose answers are lost.
 	refuse, lose func(number int) bool
-	onBatchGet   func(*v1.BatchGetRequest, *v1.BatchGetResponse)
-	onRange      func(*v1.RangeResponse)
+	// onCommitted sees an answer before it goes back.
+	onCommitted func(*v1.CommitResponse)
+	// beforeBatchGet may hold a read back.
+	beforeBatchGet func()
+	onBatchGet     func(*v1.BatchGetRequest, *v1.BatchGetResponse)
+	onRange        func(*v1.RangeResponse)
+	// onHeads may hold back or alter what the stream shows, and refuse it.
+	onHeads func(*v1.WatchHeadsResponse) error
 	// reads counts the calls of BatchGet.
 	reads int
 }
@@ -57,11 +64,36 @@ func (r *relay) set(change func()) {
 	change()
 }
 
+// together holds reads back until so many are under way. The result tells whether they ever were.
+func (r *relay) together(t testing.TB, count int) func() bool {
+	ctx, all := limited(t), make(chan struct{})
+	var under atomic.Int64
+	r.set(func() {
+		r.beforeBatchGet = func() {
+			if under.Add(1) == int64(count) {
+				close(all)
+			}
+			select {
+			case <-all:
+			case <-ctx.Done():
+			}
+		}
+	})
+	return func() bool {
+		select {
+		case <-all:
+			return true
+		default:
+			return false
+		}
+	}
+}
+
 func (r *relay) Commit(ctx context.Context, request *v1.CommitRequest) (*v1.CommitResponse, error) {
 	gone := status.Error(codes.Unavailable, "the connection is gone")
 	r.mutex.Lock()
 	r.commits++
-	number, refuse, lose := r.commits, r.refuse, r.lose
+	number, refuse, lose, onCommitted := r.commits, r.refuse, r.lose, r.onCommitted
 	r.mutex.Unlock()
 	if refuse != nil && refuse(number) {
 		return nil, gone
@@ -71,6 +103,9 @@ func (r *relay) Commit(ctx context.Context, request *v1.CommitRequest) (*v1.Comm
 		r.set(func() { r.lost++ })
 		return nil, gone
 	}
+	if err == nil && onCommitted != nil {
+		onCommitted(answer)
+	}
 	return answer, err
 }
 
@@ -78,6 +113,12 @@ func (r *relay) BatchGet(
 	ctx context.Context,
 	request *v1.BatchGetRequest,
 ) (*v1.BatchGetResponse, error) {
+	r.mutex.Lock()
+	before := r.beforeBatchGet
+	r.mutex.Unlock()
+	if before != nil {
+		before()
+	}
 	answer, err := r.ledger.BatchGet(ctx, request)
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -113,6 +154,40 @@ func (r *relay) Range(
 			return err
 		}
 	}
+}
+
+func (r *relay) WatchHeads(
+	request *v1.WatchHeadsRequest,
+	out grpc.ServerStreamingServer[v1.WatchHeadsResponse],
+) error {
+	in, err := r.ledger.WatchHeads(out.Context(), request)
+	if err != nil {
+		return err
+	}
+	for {
+		message, err := in.Recv()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		r.mutex.Lock()
+		onHeads := r.onHeads
+		r.mutex.Unlock()
+		if onHeads != nil {
+			if err := onHeads(message); err != nil {
+				return err
+			}
+		}
+		if err := out.Send(message); err != nil {
+			return err
+		}
+	}
+}
+
+func (r *relay) Head(ctx context.Context, request *v1.HeadRequest) (*v1.HeadResponse, error) {
+	return r.ledger.Head(ctx, request)
 }
 
 func (r *relay) OpenSession(

@@ -30,7 +30,8 @@
 // A program that is the only writer needs no stream. It calls [Cache.Begin] with the head that it
 // found, [Cache.Apply] after each commit, and [Cache.RolledBack] after each rollback. Beside other
 // writers, a program follows the log and calls [Cache.Apply] as well, perhaps with
-// [Options.KeysOnly]. A batch that is staged and not committed is a view over its parent: [View.Over].
+// [Options.KeysOnly]. A batch that is staged and not committed is a view over its parent:
+// [View.Over].
 //
 // docs/state-backend.md in the repository has the rules of the cache in full.
 package state

@@ -31,7 +31,7 @@ type entry struct {
 	hash   verify.Digest
 	// encoded has the bytes of the header.
 	encoded []byte
-	// writes are those of a commit, or nil if they are not known. With Options.KeysOnly, the keys alone
+	// writes are those of a commit, or nil if they are not known. With Options.KeysOnly, only the keys
 	// count.
 	writes map[string][]byte
 }

@@ -235,8 +235,8 @@ func (s *store) commit(
 	return true, nil
 }
 
-// late adds what a version wrote that the frontier has reached. The stream may have brought its keys
-// alone.
+// late adds what a version wrote that the frontier has reached. The stream may have brought no more
+// than its keys.
 func (s *store) late(at coppice.Stamp, writes map[string][]byte) *Evidence {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
