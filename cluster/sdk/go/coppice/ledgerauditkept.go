@@ -210,7 +210,7 @@ func (r *ledgerReplay) checkPage(ctx context.Context, s *sweptLedger, from, most
 	read := JournalRead{Payload: r.Payloads, Request: true}
 	limit := uint32(min(most, auditJournals))
 	page, err := r.JournalPage(ctx, r.Ledger, from, limit, read, s.mark())
-	for limit > 1 && tooLarge(err) {
+	for limit > 1 && TooLarge(err) {
 		limit /= 2
 		page, err = r.JournalPage(ctx, r.Ledger, from, limit, read, s.mark())
 	}

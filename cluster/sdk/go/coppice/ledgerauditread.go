@@ -99,7 +99,7 @@ func (r *ledgerReplay) records(
 	for limit := auditRecords; len(keys) > 0; {
 		part := keys[:min(limit, len(keys))]
 		records, err := r.ledgerRecords(ctx, r.Ledger, part, &Read{At: &stamp}, check)
-		if limit > 1 && tooLarge(err) {
+		if limit > 1 && TooLarge(err) {
 			limit /= 2
 			continue
 		}
@@ -119,7 +119,7 @@ func (r *ledgerReplay) checkPayloads(ctx context.Context) error {
 	limit := uint32(auditJournals)
 	for next := r.auditor.First(); next < r.auditor.Size(); {
 		journals, err := r.read(ctx, next, limit, true)
-		if limit > 1 && tooLarge(err) {
+		if limit > 1 && TooLarge(err) {
 			limit /= 2
 			continue
 		}
