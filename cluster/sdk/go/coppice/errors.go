@@ -30,9 +30,9 @@ const (
 	OrderIncomplete Reason = "ORDER_INCOMPLETE"
 	NotFound        Reason = "NOT_FOUND"
 	// PurgedJournal is the reason why JournalPage, LedgerJournals, LedgerOrder, JournalsBelow and
-	// VerifyJournal do not give a journal that a purge has taken. If a key is trusted, the ledger's
-	// head is proven to be purged above the journal's number; otherwise the journal was withheld, and
-	// the error is ErrUntrusted.
+	// VerifyJournal do not give a journal that a purge has taken. If a key is trusted, the ledger is
+	// proven to be purged above the journal's number, and to have no leaf of it at head. Otherwise the
+	// journal was withheld, and the error is ErrUntrusted.
 	PurgedJournal      Reason = "PURGED_JOURNAL"
 	PreconditionFailed Reason = "PRECONDITION_FAILED"
 	Lane               Reason = "LANE"

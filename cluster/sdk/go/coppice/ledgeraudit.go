@@ -29,9 +29,8 @@ type LedgerReport struct {
 	// Since is the version behind which requests were judged again: that of the newest sweep, or a
 	// later one if that is pruned. It is nil if no purge has swept the ledger, and all were judged.
 	Since *uint64
-	// Purged is the number below which journals are gone, but for kept ones. Kept counts those of them
-	// that were checked: the founding, what members retain, and changes of the signers' keys. Which
-	// other journals a purge has kept, nothing proves.
+	// Purged is the number below which journals are gone, but for kept ones. Kept counts these: the
+	// founding, changes of members, orders, and what members retain. All are proven and were checked.
 	Purged uint64
 	Kept   uint64
 	// Journals counts those that are right, or were purged. Root is that of the list of them.
@@ -54,8 +53,8 @@ func (r *LedgerReport) Sound() bool { return r.Offence == nil }
 // journals of versions, and leaves. Content that is missing has to be covered by an order.
 //
 // What a purge has swept can't be judged again. The audit then begins behind the newest sweep, with
-// records that are proven there. It checks the order of the purge, and by proofs each journal that
-// is left from before.
+// records that are proven there. It checks the order of the purge, which journals it has kept, and
+// by proofs each journal that is left from before.
 //
 // A ledger that is wrong is no error: the report names the first offence. It is an error if the
 // headers are not those of a signed checkpoint, if a rollback or a purge comes between, or if the
@@ -96,8 +95,8 @@ type ledgerReplay struct {
 	aheadFrom uint64
 	// members are the signers whose records were read. Past keys never change.
 	members map[verify.MemberID]*verify.Member
-	// kind is that of the journal that was checked last by a proof.
-	kind uint8
+	// changes are the numbers of the changes of members that were checked by a proof.
+	changes map[uint64]bool
 }
 
 func (r *ledgerReplay) run(ctx context.Context) error {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	v1 "coppice.dev/sdk/v1"
 	"coppice.dev/sdk/verify"
 )
+
+// auditSwept is how many journals below a purge are judged at a time, by two records each.
+const auditSwept = auditRecords / 2
 
 // sweptLedger is a ledger where the audit of it begins, behind a sweep.
 type sweptLedger struct {
@@ -35,7 +37,8 @@ func (r *ledgerReplay) beginBehind(ctx context.Context, version uint64) (*sweptL
 	if err != nil {
 		return nil, err
 	}
-	r.report.To, r.members = version, make(map[verify.MemberID]*verify.Member)
+	r.report.To = version
+	r.members, r.changes = make(map[verify.MemberID]*verify.Member), make(map[uint64]bool)
 	r.auditor = verify.NewLedgerAuditor(&r.log.HeaderLog, &r.log.roots, r.Ledger, version)
 	return &sweptLedger{version: version, state: state, purge: purge}, r.auditor.Begin(records[string(head)])
 }
@@ -60,22 +63,19 @@ func (r *ledgerReplay) checkSwept(ctx context.Context, s *sweptLedger) error {
 			return err
 		}
 	}
-	if err := r.checkRun(ctx, s, []uint64{0}); err != nil {
-		return err
-	}
-	for from := uint64(0); from < s.state.Purged; from += auditRecords {
-		if err := r.checkRetained(ctx, s, from, min(from+auditRecords, s.state.Purged)); err != nil {
+	for from := uint64(0); from < s.state.Purged; from += auditSwept {
+		if err := r.checkKept(ctx, s, from, min(from+auditSwept, s.state.Purged)); err != nil {
 			return err
 		}
 	}
 	for next := s.state.Purged; next < s.state.Size; {
-		count, err := r.checkPage(ctx, s, next, s.state.Size-next)
+		journals, err := r.checkPage(ctx, s, next, s.state.Size-next)
 		if err != nil {
 			return err
 		}
-		next += count
+		next += uint64(len(journals))
 	}
-	return r.checkChanges(ctx, s)
+	return r.checkChanges(s)
 }
 
 // checkSweep checks that the version of the newest sweep has one, so that nothing was left out that
@@ -122,39 +122,90 @@ func (r *ledgerReplay) appendsOf(
 	return nil, streamError(ctx, "Journal", errEnded)
 }
 
-// checkRetained checks the journals that members retain. Which ones these are is proven where the
-// audit begins, and that members ordered it by their orders, which are kept as well.
-func (r *ledgerReplay) checkRetained(ctx context.Context, s *sweptLedger, from, to uint64) error {
+// checkKept checks the journals from one number up to below another that the purge has kept.
+// Records at head prove which these are.
+func (r *ledgerReplay) checkKept(ctx context.Context, s *sweptLedger, from, to uint64) error {
 	var keys [][]byte
 	for jsn := from; jsn < to; jsn++ {
-		keys = append(keys, r.Ledger.RetainedKey(jsn))
+		keys = append(keys, r.Ledger.LeafKey(jsn), r.Ledger.RetainedKey(jsn))
 	}
-	records, err := r.records(ctx, s.version, keys)
+	records, err := r.records(ctx, r.log.Head(), keys)
 	if err != nil {
 		return err
 	}
-	var kept []uint64
-	orders := make(map[uint64]*GivenOrder)
-	for jsn := from; jsn < to; jsn++ {
-		record := records[string(r.Ledger.RetainedKey(jsn))]
-		if record == nil {
-			continue
-		}
-		number, member, err := verify.DecodeRetained(record)
-		if err != nil {
-			return r.offenceAt(s.version, verify.OffenceRecords, &jsn, err.Error())
-		}
-		if orders[number] == nil {
-			if orders[number], err = r.LedgerOrder(ctx, r.Ledger, number); err != nil {
-				return r.found(number, err)
-			}
-		}
-		if !retains(orders[number], jsn, member) {
-			return r.offenceAt(s.version, verify.OffenceKept, &jsn, "no order of the member retains it")
-		}
-		kept = append(kept, jsn)
+	kept, err := r.keptOf(ctx, records, from, to)
+	if err != nil {
+		return err
 	}
 	return r.checkRun(ctx, s, kept)
+}
+
+// keptOf gives the leaves that are left, by records of leaves and of what members retain. It checks
+// that each of them should be left, and that no other should.
+func (r *ledgerReplay) keptOf(
+	ctx context.Context, records map[string][]byte, from, to uint64) (kept []*verify.Leaf, err error,
+) {
+	orders := make(map[uint64]*GivenOrder)
+	for jsn := from; jsn < to; jsn++ {
+		retained := records[string(r.Ledger.RetainedKey(jsn))]
+		leaf, err := r.sweptLeaf(jsn, records[string(r.Ledger.LeafKey(jsn))], retained != nil)
+		if err != nil {
+			return nil, err
+		}
+		if leaf != nil {
+			kept = append(kept, leaf)
+		}
+		if retained != nil {
+			if err := r.checkRetained(ctx, orders, jsn, retained); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return kept, nil
+}
+
+// sweptLeaf reads the leaf of a journal that a sweep has passed. It is nil if the journal is gone,
+// and an offence if it should not be.
+func (r *ledgerReplay) sweptLeaf(jsn uint64, record []byte, isRetained bool) (*verify.Leaf, error) {
+	wrong := func(kind verify.OffenceKind, why string) (*verify.Leaf, error) {
+		return nil, r.offenceAt(r.log.Head(), kind, &jsn, why)
+	}
+	if record == nil {
+		if jsn == 0 {
+			return wrong(verify.OffenceKept, "a purge has taken the founding of the ledger")
+		}
+		if isRetained {
+			return wrong(verify.OffenceKept, "a purge has taken it, though a member retains it")
+		}
+		return nil, nil
+	}
+	leaf, err := verify.DecodeLeaf(record)
+	if err != nil || leaf.JSN != jsn {
+		return wrong(verify.OffenceRecords, "its leaf is none, or that of another journal")
+	}
+	if leaf.Kind == verify.JournalData && !isRetained {
+		return wrong(verify.OffenceRecords, "a purge should have taken it: no member retains it")
+	}
+	return leaf, nil
+}
+
+// checkRetained checks that a member has ordered to keep a journal, as the record says. The orders
+// that were read are given.
+func (r *ledgerReplay) checkRetained(
+	ctx context.Context, orders map[uint64]*GivenOrder, jsn uint64, record []byte) error {
+	number, member, err := verify.DecodeRetained(record)
+	if err != nil {
+		return r.offenceAt(r.log.Head(), verify.OffenceRecords, &jsn, err.Error())
+	}
+	if orders[number] == nil {
+		if orders[number], err = r.LedgerOrder(ctx, r.Ledger, number); err != nil {
+			return r.found(number, err)
+		}
+	}
+	if !retains(orders[number], jsn, member) {
+		return r.offenceAt(r.log.Head(), verify.OffenceKept, &jsn, "no order of the member retains it")
+	}
+	return nil
 }
 
 // retains tells whether an order is one of a member to keep a journal.
@@ -163,50 +214,57 @@ func retains(given *GivenOrder, jsn uint64, member verify.MemberID) bool {
 	return retain != nil && given.Leaf.Member == member && slices.Contains(retain.Journals, jsn)
 }
 
-// checkRun checks journals below the purge, which ascend, and which no purge takes.
-func (r *ledgerReplay) checkRun(ctx context.Context, s *sweptLedger, kept []uint64) error {
+// checkRun checks the journals below the purge that it has kept, by their leaves, which ascend.
+func (r *ledgerReplay) checkRun(ctx context.Context, s *sweptLedger, kept []*verify.Leaf) error {
 	for len(kept) > 0 {
 		run := 1
-		for run < len(kept) && kept[run] == kept[0]+uint64(run) {
+		for run < len(kept) && kept[run].JSN == kept[0].JSN+uint64(run) {
 			run++
 		}
-		count, err := r.checkPage(ctx, s, kept[0], uint64(run))
+		journals, err := r.checkPage(ctx, s, kept[0].JSN, uint64(run))
 		if err != nil {
 			return err
 		}
-		kept = kept[count:]
-		r.report.Kept += count
+		for i := range journals {
+			if leaf := kept[i]; leaf.Hash() != journals[i].Leaf.Hash() {
+				why := "its leaf in the state is not the one in the list"
+				return r.offenceAt(r.log.Head(), verify.OffenceRecords, &leaf.JSN, why)
+			}
+		}
+		kept = kept[len(journals):]
+		r.report.Kept += uint64(len(journals))
 	}
 	return nil
 }
 
-// checkChanges checks the changes of members below the purge by which keys came and went: those of
-// all signers that the audit has met. They are kept.
-func (r *ledgerReplay) checkChanges(ctx context.Context, s *sweptLedger) error {
-	changes := make(map[uint64]bool)
+// checkChanges checks that the keys of all signers that the audit has met came and went by changes
+// of members.
+func (r *ledgerReplay) checkChanges(s *sweptLedger) error {
+	var bounds []uint64
 	for _, member := range r.members {
 		for _, key := range member.Keys {
-			for _, bound := range []*uint64{&key.From, key.Until} {
-				if bound != nil && *bound > 1 && *bound <= s.state.Purged {
-					changes[*bound-1] = true
-				}
+			bounds = append(bounds, key.From)
+			if key.Until != nil {
+				bounds = append(bounds, *key.Until)
 			}
 		}
 	}
-	for _, jsn := range slices.Sorted(maps.Keys(changes)) {
-		if err := r.checkRun(ctx, s, []uint64{jsn}); err != nil {
-			return err
-		}
-		if r.kind != verify.JournalMembers {
-			return r.offenceAt(s.version, verify.OffenceRecords, &jsn, "no change of members, and a key came or went by it")
+	slices.Sort(bounds)
+	for _, bound := range bounds {
+		// The first keys came by the founding. Records of signers may be newer than the list.
+		if jsn := bound - 1; bound > 1 && bound <= s.state.Size && !r.changes[jsn] {
+			why := "no change of members, and a key came or went by it"
+			return r.offenceAt(s.version, verify.OffenceRecords, &jsn, why)
 		}
 	}
 	return nil
 }
 
 // checkPage checks neighbouring journals, up to a number of them, which are there: each is in the
-// list, as its author signed it by the key in force. It gives their number.
-func (r *ledgerReplay) checkPage(ctx context.Context, s *sweptLedger, from, most uint64) (uint64, error) {
+// list, as its author signed it by the key in force. It gives at least one.
+func (r *ledgerReplay) checkPage(
+	ctx context.Context, s *sweptLedger, from, most uint64) ([]LedgerJournal, error,
+) {
 	read := JournalRead{Payload: r.Payloads, Request: true}
 	limit := uint32(min(most, auditJournals))
 	page, err := r.JournalPage(ctx, r.Ledger, from, limit, read, s.mark())
@@ -215,22 +273,24 @@ func (r *ledgerReplay) checkPage(ctx context.Context, s *sweptLedger, from, most
 		page, err = r.JournalPage(ctx, r.Ledger, from, limit, read, s.mark())
 	}
 	if errors.Is(err, PurgedJournal) || err == nil && len(page.Journals) < int(limit) {
-		return 0, r.notThere(ctx, s, from, page)
+		return nil, r.notThere(ctx, s, from, page)
 	}
 	if err != nil {
-		return 0, r.found(from, err)
+		return nil, r.found(from, err)
 	}
 	for i := range page.Journals {
 		journal := &page.Journals[i]
 		if err := r.checkSigner(ctx, s, journal.Leaf); err != nil {
-			return 0, err
+			return nil, err
 		}
-		r.kind = journal.Leaf.Kind
+		if journal.Leaf.Kind == verify.JournalMembers {
+			r.changes[journal.Leaf.JSN] = true
+		}
 		if journal.Envelope != nil {
 			r.report.Payloads++
 		}
 	}
-	return uint64(len(page.Journals)), nil
+	return page.Journals, nil
 }
 
 // notThere tells why a page has fewer journals than are there where the audit begins.

@@ -1,7 +1,10 @@
 package coppice
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"maps"
 	"testing"
 
 	"coppice.dev/sdk/verify"
@@ -61,6 +64,64 @@ func TestWhatAPurgeLeavesIsJudged(t *testing.T) {
 		}
 	}
 	a.checkSigners(t)
+	a.checkLeaves(t)
+}
+
+func isOffence(t *testing.T, what string, err error, kind verify.OffenceKind, jsn uint64) {
+	t.Helper()
+	var offence *verify.LedgerOffence
+	if !errors.As(err, &offence) || offence.Kind != kind || offence.JSN == nil || *offence.JSN != jsn {
+		t.Errorf("%s: %v", what, err)
+	}
+}
+
+// checkLeaves lets an audit judge which journals a sweep has left.
+func (a *audited) checkLeaves(t *testing.T) {
+	t.Helper()
+	ctx := limited(t)
+	r, s := a.begun(t)
+	var keys [][]byte
+	for jsn := range uint64(49) {
+		keys = append(keys, a.ledger.LeafKey(jsn), a.ledger.RetainedKey(jsn))
+	}
+	honest := must(a.client.LedgerRecords(ctx, a.ledger, keys))(t)
+	leaf := func(jsn uint64) string { return string(a.ledger.LeafKey(jsn)) }
+	retained := func(jsn uint64) string { return string(a.ledger.RetainedKey(jsn)) }
+	// The number of the order lies behind the format.
+	another := bytes.Clone(honest[retained(2)])
+	another[1] = byte(a.order)
+	for _, c := range []struct {
+		key    string
+		record []byte
+		kind   verify.OffenceKind
+		jsn    uint64
+	}{
+		{leaf(0), nil, verify.OffenceKept, 0},
+		{leaf(2), nil, verify.OffenceKept, 2},
+		{retained(2), nil, verify.OffenceRecords, 2},
+		{leaf(3), honest[leaf(4)], verify.OffenceRecords, 3},
+		{leaf(4), []byte{1}, verify.OffenceRecords, 4},
+		{retained(2), []byte{1}, verify.OffenceRecords, 2},
+		{retained(4), honest[retained(2)], verify.OffenceKept, 4},
+		{retained(2), another, verify.OffenceKept, 2},
+	} {
+		records := maps.Clone(honest)
+		if records[c.key] = c.record; c.record == nil {
+			delete(records, c.key)
+		}
+		kept, err := r.keptOf(ctx, records, 0, 47)
+		isOffence(t, fmt.Sprintf("%d journals are kept", len(kept)), err, c.kind, c.jsn)
+	}
+	kept := must(r.keptOf(ctx, honest, 0, 47))(t)
+	if len(kept) != 5 || kept[4].JSN != 5 {
+		t.Fatalf("%+v", kept)
+	}
+	// The state has another leaf than the list: one that looks like an order.
+	if err := r.checkRun(ctx, s, kept); err != nil || r.report.Kept != 5 {
+		t.Errorf("%v, %d are kept", err, r.report.Kept)
+	}
+	kept[2].Kind = verify.JournalOrder
+	isOffence(t, "another leaf", r.checkRun(ctx, s, kept), verify.OffenceRecords, 2)
 }
 
 // checkSigners lets an audit judge signers that are none.
@@ -87,13 +148,16 @@ func (a *audited) checkSigners(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	// A key came by a journal that is no change of members.
-	r.members[bank] = &verify.Member{Name: "bank", Keys: []verify.MemberKey{{From: 3}}}
-	var offence *verify.LedgerOffence
-	err := r.checkChanges(ctx, s)
-	if !errors.As(err, &offence) || offence.JSN == nil || *offence.JSN != 2 {
-		t.Errorf("%v", err)
+	if err := r.checkSwept(ctx, s); err != nil {
+		t.Fatal(err)
 	}
+	// A key comes by a change of members. The list of the audit does not have later ones.
+	r.members[bank] = &verify.Member{Name: "bank", Keys: []verify.MemberKey{{From: s.state.Size + 1}}}
+	if err := r.checkChanges(s); err != nil {
+		t.Error(err)
+	}
+	r.members[bank] = &verify.Member{Name: "bank", Keys: []verify.MemberKey{{From: 3}}}
+	isOffence(t, "a key of no change", r.checkChanges(s), verify.OffenceRecords, 2)
 	// The order that a record names does not retain the journal.
 	given := must(a.client.LedgerOrder(ctx, a.ledger, a.status(t).Order+1))(t)
 	mill := verify.MemberIDOf("mill")

@@ -200,9 +200,8 @@ func TestAnAuditFindsTheLiesOfACoordinator(t *testing.T) {
 
 func TestAnAuditOfAPurgedLedgerFindsWhatIsWithheld(t *testing.T) {
 	a := foundAudited(t, "audit-purge-lies", nil)
-	a.sweepAll(t, 47, "mill", "farm")
+	a.sweepAll(t, 48, "mill", "farm")
 	purge := a.status(t).Order
-	gone := refusedAsPurged(t)
 	alter := func(_ *v1.GetJournalsRequest, j *v1.LedgerJournal) {
 		if len(j.Envelope) > 0 {
 			j.Envelope[40] ^= 1
@@ -212,20 +211,22 @@ func TestAnAuditOfAPurgedLedgerFindsWhatIsWithheld(t *testing.T) {
 	unmarked := must(a.relay.ledger.GetLedgerRecords(limited(t), &v1.GetLedgerRecordsRequest{
 		Ledger: identified(a.ledger), Keys: [][]byte{a.ledger.MarkKey(48)}, Read: at(nil),
 	}))(t).Proof
-	withheld := func(jsn uint64, here bool) auditLie {
-		return auditLie{verify.OffenceWithheld, number(jsn), refuses(jsn, true, gone), here}
+	withheld := func(jsn uint64) auditLie {
+		return auditLie{verify.OffenceWithheld, number(jsn), withholds(t, jsn), false}
 	}
 	a.checkLies(t, map[string]auditLie{
-		"the founding":               withheld(0, true),
-		"a journal that is retained": withheld(1, true),
-		"a change of members":        withheld(4, true),
-		"a journal above the purge":  withheld(47, false),
-		"the order to purge":         withheld(purge, false),
-		"the order to retain":        withheld(purge+1, true),
-		"the order of the sweep":     withheld(purge+2, true),
-		"a list that continues nothing": {verify.OffenceAnswer, number(47), func(r *relay) {
+		"the founding":               withheld(0),
+		"a journal that is retained": withheld(1),
+		"a change of members":        withheld(4),
+		"an agent":                   withheld(5),
+		"an order below the purge":   withheld(a.order),
+		"a journal above the purge":  withheld(48),
+		"the order to purge":         withheld(purge),
+		"the order to retain":        withheld(purge + 1),
+		"the order of the sweep":     withheld(purge + 2),
+		"a list that continues nothing": {verify.OffenceAnswer, number(48), func(r *relay) {
 			r.onAsked = func(request *v1.GetJournalsRequest, answer *v1.GetJournalsResponse) error {
-				if request.KnownSize == 0 || request.FromJsn != 47 {
+				if request.KnownSize == 0 || request.FromJsn != 48 {
 					return nil
 				}
 				request.KnownSize = 0
@@ -252,14 +253,11 @@ func withoutContent(t *testing.T, a *audited, marks []byte) func(*relay) {
 	large := must(status.New(codes.InvalidArgument, "too large").WithDetails(info))(t).Err()
 	return func(r *relay) {
 		r.onAsked = func(request *v1.GetJournalsRequest, answer *v1.GetJournalsResponse) error {
-			if !request.WantPayload || request.FromJsn != 47 && request.FromJsn != 48 {
+			if !request.WantPayload || request.FromJsn != 48 {
 				return nil
 			}
 			if request.Limit > 1 {
 				return large
-			}
-			if request.FromJsn == 47 {
-				return nil
 			}
 			request.WantPayload = false
 			bare, err := r.ledger.GetJournals(ctx, request)

@@ -191,16 +191,34 @@ func (c *Client) journalPage(
 	return page, told, nil
 }
 
-// checkPurged asks the ledger's head whether a purge can have taken a journal that is not given.
+// checkPurged checks that a purge has taken a journal which is not given: the ledger is purged
+// above it, and its leaf is gone at head. A leaf stays where the purge keeps the journal.
 func (c *Client) checkPurged(ctx context.Context, ledger LedgerID, jsn uint64) error {
 	if c.trust == nil {
 		return nil
 	}
-	info, err := c.DescribeLedger(ctx, ledger, nil)
-	if err == nil && jsn >= info.Purged {
-		err = distrusted("GetJournals", &withheld{jsn: jsn, why: "a journal is withheld: no purge has taken it"})
+	head, leaf := ledger.HeadKey(), ledger.LeafKey(jsn)
+	records, err := c.LedgerRecords(ctx, ledger, [][]byte{head, leaf})
+	if errors.Is(err, PurgedJournal) {
+		// Head proves that a leaf is gone. A refusal proves nothing.
+		return distrust("GetLedgerRecords", "the leaf of a journal is refused at head")
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	state, err := verify.DecodeLedgerState(records[string(head)])
+	if err != nil {
+		return distrusted("GetLedgerRecords", err)
+	}
+	hidden := &withheld{jsn: jsn}
+	if jsn >= state.Purged {
+		hidden.why = "a journal is withheld: no purge has taken it"
+	} else if records[string(leaf)] != nil {
+		hidden.why = "a journal is withheld: the purge below which it lies keeps it"
+	} else {
+		return nil
+	}
+	return distrusted("GetJournals", hidden)
 }
 
 // withheld is a journal, or its content, that is not given though nothing has taken it.

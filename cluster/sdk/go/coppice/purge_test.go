@@ -1,8 +1,10 @@
 package coppice
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"errors"
+	"strings"
 	"testing"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -121,8 +123,6 @@ func TestAJournalIsMissingOnlyIfAPurgeCanHaveTakenIt(t *testing.T) {
 		r.onDescribe = lie
 		got, err := client.DescribeLedger(ctx, ledger, nil)
 		isLie(t, what, got, err)
-		missing, err := page(1)
-		isLie(t, what, missing, err)
 	}
 	r.onDescribe = nil
 	withheld := func(what string, got any, err error) {
@@ -152,6 +152,129 @@ func TestAJournalIsMissingOnlyIfAPurgeCanHaveTakenIt(t *testing.T) {
 	if err := second(unverified.JournalPage(ctx, ledger, 1, 9, wholeJournals, nil)); !errors.Is(err, PurgedJournal) {
 		t.Error(err)
 	}
+}
+
+// withholds is a coordinator that gives all journals but one. Pages end before it, or are refused
+// as if a purge had taken it.
+func withholds(t *testing.T, jsn uint64) func(*relay) {
+	t.Helper()
+	gone := refusedAsPurged(t)
+	return func(r *relay) {
+		r.onAsked = func(request *v1.GetJournalsRequest, answer *v1.GetJournalsResponse) error {
+			if jsn < request.FromJsn || jsn-request.FromJsn >= uint64(len(answer.Journals)) {
+				return nil
+			}
+			if request.Limit = uint32(jsn - request.FromJsn); request.Limit == 0 {
+				return gone
+			}
+			less, err := r.ledger.GetJournals(limited(t), request)
+			if err == nil {
+				become(answer, less)
+			}
+			return err
+		}
+	}
+}
+
+// foundKept is a ledger of 9 journals below whose second purge are 0 to 6. The founding, journal 2,
+// which is retained, and the orders 4 to 6 of the first purge are kept.
+func foundKept(t *testing.T, name string) *purged {
+	t.Helper()
+	p := foundPurged(t, name, nil)
+	ctx := limited(t)
+	for jsn := range 3 {
+		must(p.mill.Append(ctx, numbered(jsn+1, 1)))(t)
+	}
+	first := must(p.client.PreparePurge(ctx, p.ledger, 4, 9))(t)
+	p.submit(t, &first.OrderFile, "mill")
+	must(p.mill.Append(ctx, must(p.client.PrepareRetain(ctx, p.ledger, 2))(t)))(t)
+	p.sweep(t)
+	next := must(p.client.PreparePurge(ctx, p.ledger, 7, 9))(t)
+	p.submit(t, &next.OrderFile, "mill")
+	p.sweep(t)
+	return p
+}
+
+func TestAJournalThatAPurgeKeepsIsWithheldWhereItIsMissing(t *testing.T) {
+	p := foundKept(t, "purge-keeps")
+	ctx := limited(t)
+	anchor := must(p.client.TrustLedger(ctx, p.ledger))(t)
+	read := func(from uint64) map[string]error {
+		claim := JournalClaim{Ledger: p.ledger, JSN: from, AnyPayload: true}
+		return map[string]error{
+			"a page":             second(p.client.JournalPage(ctx, p.ledger, from, 9, wholeJournals, nil)),
+			"an order":           second(p.client.LedgerOrder(ctx, p.ledger, from)),
+			"a verdict":          second(p.client.VerifyJournal(ctx, claim)),
+			"what an anchor has": second(p.client.JournalsBelow(ctx, anchor, from, 9, true)),
+		}
+	}
+	for _, jsn := range []uint64{1, 3} {
+		for what, err := range read(jsn) {
+			if !errors.Is(err, PurgedJournal) || errors.Is(err, ErrUntrusted) {
+				t.Errorf("%s, journal %d is gone: %v", what, jsn, err)
+			}
+		}
+	}
+	withheld := func(what string, jsn uint64, err error) {
+		t.Helper()
+		if isLie(t, what, jsn, err); errors.Is(err, PurgedJournal) || !strings.Contains(err.Error(), "keeps it") {
+			t.Errorf("%s, journal %d: %v", what, jsn, err)
+		}
+	}
+	for _, jsn := range []uint64{0, 2, 4, 5, 6} {
+		withholds(t, jsn)(p.relay)
+		for what, err := range read(jsn) {
+			withheld(what, jsn, err)
+		}
+	}
+	// Pages that end early: the last journal that is hidden is 6, behind 4 and 5.
+	withheld("a page", 6, second(p.client.JournalPage(ctx, p.ledger, 4, 9, wholeJournals, nil)))
+	withheld("what an anchor has", 6, second(p.client.JournalsBelow(ctx, anchor, 4, 9, true)))
+	p.onAsked = nil
+	p.checkRecordsOfWhatIsMissing(t)
+}
+
+// checkRecordsOfWhatIsMissing lets a coordinator lie about the records that show why a journal is
+// missing.
+func (p *purged) checkRecordsOfWhatIsMissing(t *testing.T) {
+	t.Helper()
+	ctx := limited(t)
+	change := func(key []byte, change func(*v1.LedgerRecord)) func(*v1.GetLedgerRecordsResponse) {
+		return func(a *v1.GetLedgerRecordsResponse) {
+			for _, record := range a.Records {
+				if bytes.Equal(record.Key, key) {
+					change(record)
+				}
+			}
+		}
+	}
+	none := func(record *v1.LedgerRecord) { record.Value = nil }
+	// The number below which the ledger is purged lies behind format and flag.
+	more := func(record *v1.LedgerRecord) { record.Value[2]++ }
+	p.noJournals = refusedAsPurged(t)
+	for what, c := range map[string]struct {
+		jsn uint64
+		lie func(*v1.GetLedgerRecordsResponse)
+	}{
+		"a leaf that is hidden": {2, change(p.ledger.LeafKey(2), none)},
+		"a larger purge":        {7, change(p.ledger.HeadKey(), more)},
+		"no head":               {1, change(p.ledger.HeadKey(), none)},
+		"no proof":              {1, func(a *v1.GetLedgerRecordsResponse) { a.Proof = nil }},
+		// It has no leaf, either.
+		"a journal that is none yet": {9, nil},
+	} {
+		p.onRecords = c.lie
+		got, err := p.client.JournalPage(ctx, p.ledger, c.jsn, 1, JournalRead{}, nil)
+		if isLie(t, what, got, err); errors.Is(err, PurgedJournal) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	p.onRecords, p.noRecords = nil, refusedAsPurged(t)
+	got, err := p.client.JournalPage(ctx, p.ledger, 2, 1, JournalRead{}, nil)
+	if isLie(t, "records that are refused", got, err); errors.Is(err, PurgedJournal) {
+		t.Error(err)
+	}
+	p.noRecords, p.noJournals = nil, nil
 }
 
 func TestALedgerIsClosed(t *testing.T) {

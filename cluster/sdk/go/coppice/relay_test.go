@@ -50,8 +50,8 @@ type relay struct {
 	onHashes   func(*v1.GetLedgerHashesRequest, *v1.GetLedgerHashesResponse)
 	onRecords  func(*v1.GetLedgerRecordsResponse)
 	onVerdict  func(*v1.VerifyJournalResponse)
-	// noJournals refuses all calls for journals.
-	noJournals error
+	// noJournals refuses all calls for journals, and noRecords those for records.
+	noJournals, noRecords error
 }
 
 func startRelay(t testing.TB, l *ledger, security credentials.TransportCredentials) *relay {
@@ -237,6 +237,9 @@ func (r *relay) GetLedgerHashes(
 func (r *relay) GetLedgerRecords(
 	ctx context.Context, request *v1.GetLedgerRecordsRequest,
 ) (*v1.GetLedgerRecordsResponse, error) {
+	if r.noRecords != nil {
+		return nil, r.noRecords
+	}
 	answer, err := r.to("GetLedgerRecords").GetLedgerRecords(ctx, request)
 	if err == nil && r.onRecords != nil {
 		r.onRecords(answer)
