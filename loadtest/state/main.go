@@ -60,13 +60,15 @@ type line struct {
 	Reads    float64   `json:"reads,omitempty"`
 	Writes   float64   `json:"writes,omitempty"`
 	// HitRatio is the part of a block's reads that the ledger was not asked for, and KnownRatio the
-	// part that an earlier block has read as well.
-	HitRatio   float64 `json:"hit_ratio,omitempty"`
-	KnownRatio float64 `json:"known_ratio,omitempty"`
-	Seconds    float64 `json:"seconds,omitempty"`
-	BackMs     float64 `json:"back_ms,omitempty"`
-	Versions   uint64  `json:"versions,omitempty"`
-	Drops      *uint64 `json:"drops,omitempty"`
+	// part that an earlier block has read as well. ServedRatio is the part of the EVM's reads that the
+	// cache answered, some of them by what was read ahead.
+	HitRatio    float64 `json:"hit_ratio,omitempty"`
+	KnownRatio  float64 `json:"known_ratio,omitempty"`
+	ServedRatio float64 `json:"served_ratio,omitempty"`
+	Seconds     float64 `json:"seconds,omitempty"`
+	BackMs      float64 `json:"back_ms,omitempty"`
+	Versions    uint64  `json:"versions,omitempty"`
+	Drops       *uint64 `json:"drops,omitempty"`
 }
 
 func (l *line) print() error { return json.NewEncoder(os.Stdout).Encode(l) }

@@ -22,7 +22,7 @@ func (b *bench) runLocal(delay float64, mode string, keepsState bool) error {
 
 // runLedger measures blocks on the ledger.
 func (b *bench) runLedger(ctx context.Context, o *own, count int, mode string, l *line) error {
-	asked, reads := o.states.Metrics().ProofsChecked, 0
+	before, reads := o.states.Metrics(), 0
 	for range count {
 		made := b.mine.next()
 		took, err := o.run(ctx, made, mode)
@@ -32,7 +32,10 @@ func (b *bench) runLedger(ctx context.Context, o *own, count int, mode string, l
 		l.add(made, took)
 		reads += made.reads
 	}
-	l.HitRatio = max(0, 1-float64(o.states.Metrics().ProofsChecked-asked)/float64(reads))
+	after := o.states.Metrics()
+	l.HitRatio = max(0, 1-float64(after.ProofsChecked-before.ProofsChecked)/float64(reads))
+	hits, misses := after.Hits-before.Hits, after.Misses-before.Misses
+	l.ServedRatio = float64(hits) / float64(max(1, hits+misses))
 	return nil
 }
 
@@ -67,18 +70,14 @@ func (b *bench) measure(ctx context.Context, delay float64) error {
 		if err := l.print(); err != nil {
 			return err
 		}
-		if mode != byNothing {
-			continue
-		}
-		// The cache began once, when the chain was opened.
-		drops := o.states.Metrics().Drops - 1
-		kept := &line{
-			Workload: "C", Side: "coppice", Mode: "hits", DelayMs: delay, Seconds: b.warm.Seconds(),
-			HitRatio: l.HitRatio, KnownRatio: l.KnownRatio, Drops: &drops,
-		}
-		if err := kept.print(); err != nil {
-			return err
-		}
+	}
+	// The cache began once, when the chain was opened.
+	drops := o.states.Metrics().Drops - 1
+	kept := &line{
+		Workload: "C", Side: "coppice", Mode: "drops", DelayMs: delay, Seconds: b.warm.Seconds(), Drops: &drops,
+	}
+	if err := kept.print(); err != nil {
+		return err
 	}
 	bare, err := far.open(ctx, 1)
 	if err != nil {
