@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`make bench-state`: a ledger as the state of other platforms, beside their own stores, in one run.
+"""`make bench-state`: a ledger as the state of other platforms, beside their own stores.
 
 Blocks of Fabric (F), of go-ethereum's EVM (E) and of revm (R) run on a ledger that is 0, 0.5 and
 1 ms away, and on the store of each platform. H are reads of old blocks, V is the check of a version
@@ -162,7 +162,7 @@ def sizes(line):
 
 
 def build_revm():
-    """Builds the program that runs blocks in revm; returns its path. It needs RocksDB, which is C++."""
+    """Builds the program that runs blocks in revm, with RocksDB; returns its path."""
     target, example = ROOT / "target" / "revm", "workload-r"
     command = ["cargo", "build", "--release", "--locked", "--manifest-path", ADAPTERS / "revm" / "Cargo.toml", "--target-dir", target,
                "--features", "bench", "--example", example]
@@ -184,7 +184,7 @@ class Bench(Run):
         return any(not self.options.only or workload in self.options.only for workload in workloads)
 
     def on_ledger(self, name, command):
-        """Runs a program against a fresh ledger. `command` gets the ledger's endpoint and its key."""
+        """Runs a program on a fresh ledger. `command` gets the ledger's endpoint and its key."""
         system = Coppice(self.fresh(f"ledger-{name}"), self.options.binaries, 1, coordinators=0, splits=SPLITS)
         settle_disk()
         try:

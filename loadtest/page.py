@@ -2,12 +2,12 @@
 """`make benchmarks-page`: writes docs/benchmarks.md from the reports of the benchmarks.
 
 The reports are the Markdown files that `make bench`, `make bench-cluster`, `make bench-structures`,
-`make bench-ledger`, `make bench-purge` and `make bench-state` write. The page shows some of their tables and pictures.
-The text around them comes from the notes in `loadtest/benchmarks/`. Notes begin with an
-introduction. A `## TITLE` in the notes puts text below the page's section of that title, or adds a
-section. Everything is checked before anything is written: a report, table or picture that is
-missing leaves the page as it was. `--keep PART` takes a part from the page as it is, so that its
-benchmark need not be run again.
+`make bench-ledger`, `make bench-purge` and `make bench-state` write. The page shows some of their
+tables and pictures. The text around them comes from the notes in `loadtest/benchmarks/`. Notes
+begin with an introduction. A `## TITLE` in the notes puts text below the page's section of that
+title, or adds a section. Everything is checked before anything is written: a report, table or
+picture that is missing leaves the page as it was. `--keep PART` takes a part from the page as it
+is, so that its benchmark need not be run again.
 """
 
 import argparse

@@ -125,7 +125,7 @@ async fn a_purge_takes_what_nobody_keeps_at_every_version_and_leaves_proofs_as_t
             assert!(same && kept.journals.len() == 4);
             check(&world, &kept.proof, Subject::Journals { ledger, numbers: vec![3, 4, 5, 6], known: None }, |_| {});
         }
-        // Head proves which leaves are gone and which are kept. The version before gives none of them.
+        // Head proves which leaves are gone. The version before gives none of them.
         let leaves = [leaf_key(ledger, 1), leaf_key(ledger, 3)];
         let told = records(client, ledger, &leaves, PROVEN).await.expect("they are read");
         assert_eq!(told.records.iter().map(|record| record.value.is_some()).collect::<Vec<_>>(), [false, true]);

@@ -115,7 +115,11 @@ impl Client {
     /// its leaf is gone. A leaf stays where the purge must keep the journal.
     pub(crate) async fn check_purged(&self, ledger: LedgerId, jsn: u64) -> Result<(), Error> {
         let keys = [head_key(ledger), leaf_key(ledger, jsn)];
-        let records = self.ledger_records(ledger, &keys).await?;
+        let records = self.ledger_records(ledger, &keys).await.map_err(|error| match error.reason() {
+            // A leaf that is gone from head is never refused there.
+            Some(Reason::PurgedJournal) => Error::Untrusted("a journal is withheld: its leaf is refused as well"),
+            _ => error,
+        })?;
         let head = records[&keys[0]].as_ref().map(|record| Head::decode(record)).transpose();
         let head = head.map_err(|_| Error::Malformed("record of a ledger"))?;
         if head.is_none_or(|head| jsn >= head.purged) {

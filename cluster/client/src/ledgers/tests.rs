@@ -363,6 +363,11 @@ async fn a_journal_is_purged_only_if_its_leaf_is_gone_from_head() {
     is_lie("a journal that a member retains", play(2, head, 2).await);
     is_lie("a journal above the purge", play(3, head, 3).await);
     is_lie("a version before the sweep", play(1, before, 1).await);
+    let fake = Fake::default();
+    fake.get_journals.set(|_| Err(coppice_proto::status::refuse(Reason::PurgedJournal, "")));
+    fake.get_ledger_records.set(|_| Err(coppice_proto::status::refuse(Reason::PurgedJournal, "")));
+    let refused = scene.client(&fake).journals(scene.ledger, (2, 1), WANTED, None).await;
+    is_lie("a journal whose leaf is refused, too", refused);
     let other = play(2, head, 1).await.expect_err("it is retained");
     assert!(matches!(other, Error::Malformed(_)), "the leaf of another journal: {other}");
 }

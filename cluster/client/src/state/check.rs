@@ -10,8 +10,8 @@ use coppice_verify::{
 
 use super::{ledger::Headed, options::Level, store::Writes};
 
-/// The changes that a commit on the stream wrote, or `None` if they are unknown. With [`Level::Proofs`], the
-/// whole journal shows the keys, and each value has the hash in it.
+/// The changes that a commit on the stream wrote, or `None` if they are unknown. With
+/// [`Level::Proofs`], the whole journal shows the keys, and each value has the hash in it.
 ///
 /// # Errors
 /// Names the contradiction between the version, its journal and its changes.

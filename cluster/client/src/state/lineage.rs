@@ -61,7 +61,7 @@ impl Lineage {
         Place { stamp, generation: self.generation }
     }
 
-    /// The number that a view keeps of an answer by the ledger at its stamp: see [`Self::confirms`].
+    /// The number that a view keeps of an answer at its stamp: see [`Self::confirms`].
     pub(super) fn confirmed(&self) -> u64 {
         self.frontier.unwrap_or_default().epoch.0 + 1
     }

@@ -125,7 +125,7 @@ func (e *Error) Is(target error) bool {
 // Unwrap gives the error of the caller's context, if that ended the call.
 func (e *Error) Unwrap() error { return e.cause }
 
-// TooLarge tells whether an answer is larger than a coordinator may send, so that a question for less
+// TooLarge tells whether an answer is larger than a coordinator may send. Then a question for less
 // may succeed. The error is that of the coordinator's limits or of its transport.
 func TooLarge(err error) bool {
 	var failed *Error

@@ -65,8 +65,8 @@ type Ledger struct {
 	process   *exec.Cmd
 }
 
-// Start runs a ledger on a directory and a free port, until the test ends. The arguments are those of
-// `coppice dev`, without its directory and its address.
+// Start runs a ledger on a directory and a free port, until the test ends. The arguments are those
+// of `coppice dev`, without its directory and its address.
 func Start(t testing.TB, directory string, arguments ...string) *Ledger {
 	t.Helper()
 	l := &Ledger{Directory: directory, arguments: arguments}

@@ -49,6 +49,18 @@ fn fault_of_sweep(jsn: u64, kind: Option<u8>, is_retained: bool) -> Option<&'sta
     }
 }
 
+/// Neighbouring numbers together.
+fn runs(ascending: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for number in ascending {
+        match runs.last_mut() {
+            Some(run) if run.end == number => run.end += 1,
+            _ => runs.push(number..number + 1),
+        }
+    }
+    runs
+}
+
 /// Whether this member or agent signed the request of a leaf with a key that was in force.
 fn signs_for(member: &Member, leaf: &Leaf) -> bool {
     let principal = member.agency.as_ref().map(|agency| agency.principal);
@@ -155,42 +167,44 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
         self.check_order(begun).await?;
         let purged = begun.head.purged;
         for from in (0..purged).step_by(SWEPT_PAGE) {
-            for kept in self.kept((from, purged.min(from + SWEPT_PAGE as u64))).await? {
-                self.check_journals(kept, &begun.head).await?;
+            let kept = self.kept((from, purged.min(from + SWEPT_PAGE as u64))).await?;
+            for run in runs(kept.keys().copied()) {
+                self.check_journals(run, &begun.head, &kept).await?;
             }
         }
-        self.check_journals(purged..begun.head.edge.size(), &begun.head).await
+        self.check_journals(purged..begun.head.edge.size(), &begun.head, &BTreeMap::new()).await
     }
 
-    /// The journals from one number up to below another that a purge has kept: neighbours together.
-    /// Leaves and records at head prove which these are.
-    async fn kept(&self, (from, to): (u64, u64)) -> Result<Vec<Range<u64>>, End> {
+    /// The journals from one number up to below another that a purge has kept, with the hashes of
+    /// their leaves. Records at head prove which these are.
+    async fn kept(&self, (from, to): (u64, u64)) -> Result<BTreeMap<u64, Digest>, End> {
         let keys: Vec<Vec<u8>> =
             (from..to).flat_map(|jsn| [leaf_key(self.ledger, jsn), retained_key(self.ledger, jsn)]).collect();
         let records = self.records(self.book.head(), &keys).await?;
-        let mut kept: Vec<Range<u64>> = Vec::new();
+        let mut kept = BTreeMap::new();
         for (jsn, keys) in (from..to).zip(keys.chunks(2)) {
             let leaf = decoded(&records, &keys[0], Leaf::decode)?;
             let is_retained = decoded(&records, &keys[1], Retained::decode)?.is_some();
             if let Some(what) = fault_of_sweep(jsn, leaf.as_ref().map(|leaf| leaf.kind), is_retained) {
                 return Err(differs(Some(jsn), what));
             }
-            match kept.last_mut() {
-                _ if leaf.is_none() => {}
-                Some(run) if run.end == jsn => run.end += 1,
-                _ => kept.push(jsn..jsn + 1),
-            }
+            kept.extend(leaf.map(|leaf| (jsn, leaf.hash())));
         }
         Ok(kept)
     }
 
-    /// Checks journals that head has, in pages.
-    async fn check_journals(&mut self, journals: Range<u64>, head: &Head) -> Result<(), End> {
+    /// Checks journals that head has, in pages. The leaves that records show are those of the list.
+    async fn check_journals(
+        &mut self,
+        journals: Range<u64>,
+        head: &Head,
+        shown: &BTreeMap<u64, Digest>,
+    ) -> Result<(), End> {
         let Range { start: mut from, end } = journals;
         let mut limit = JOURNALS_PAGE;
         while from < end {
             let count = u32::try_from(end - from).unwrap_or(u32::MAX).min(limit);
-            match self.check_page((from, count), head).await {
+            match self.check_page((from, count), head, shown).await {
                 // A sweep since the checkpoint may have taken it.
                 Err(End::Failed(error)) if error.reason() == Some(Reason::PurgedJournal) => {
                     return match self.trusting.check_purged(self.ledger, from).await {
@@ -206,13 +220,21 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
     }
 
     /// Checks neighbouring journals and, if that is wanted, their payloads. Returns their number.
-    async fn check_page(&mut self, (from, count): (u64, u32), head: &Head) -> Result<u64, End> {
+    async fn check_page(
+        &mut self,
+        (from, count): (u64, u32),
+        head: &Head,
+        shown: &BTreeMap<u64, Digest>,
+    ) -> Result<u64, End> {
         let (claim, told) = self.proven((from, count), self.values, Some(head)).await?;
         self.check_signers(claim.journals.iter().map(|journal| &journal.leaf)).await?;
         for (journal, told) in claim.journals.iter().zip(&told) {
             let jsn = journal.leaf.jsn;
             if journal.signed.is_none() {
                 return Err(differs(Some(jsn), "what its author signed is not shown"));
+            }
+            if shown.get(&jsn).is_some_and(|leaf| *leaf != journal.leaf.hash()) {
+                return Err(differs(Some(jsn), "the record of its leaf is not the leaf in the list"));
             }
             if !self.values {
                 continue;
@@ -357,6 +379,12 @@ mod tests {
     use coppice_verify::ledgers::{FOUNDING, MEMBERS};
 
     use super::*;
+
+    #[test]
+    fn neighbours_are_read_together() {
+        assert_eq!(runs([0, 1, 4, 6, 7, 8].into_iter()), [0..2, 4..5, 6..9]);
+        assert_eq!(runs(std::iter::empty()), []);
+    }
 
     #[test]
     fn a_sweep_takes_data_that_nobody_retains_and_nothing_else() {
