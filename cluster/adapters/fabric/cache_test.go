@@ -5,18 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hyperledger/fabric/core/ledger/kvledger/txmgmt/statedb"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"coppice.dev/sdk/coppice"
 	cached "coppice.dev/sdk/state"
 	v1 "coppice.dev/sdk/v1"
-	"coppice.dev/sdk/verify"
 )
 
 // holdHeads keeps back what the stream shows from now on, until the test ends or the result is
@@ -153,68 +149,53 @@ func TestABlockIsReadWhenItIsWrittenWithoutTheStream(t *testing.T) {
 	}
 }
 
-// A version may have batches of others besides the block. What those wrote is not the block's.
-func TestABlockThatSharesItsVersionHidesNoOtherWrite(t *testing.T) {
-	const others, roundsMax = 6, 500
-	l := startLedger(t)
-	r := startRelay(t, l)
-	p := open(t, l.connect(t, r.endpoint), Options{})
-	db := must(p.GetDBHandle("mychannel", nil))(t)
-	keys, client := innerDatabase(db).keys, l.connect(t, "")
-	frontier := func() uint64 { return must(innerOf(p).cache.Head(limited(t)))(t).Stamp().Version }
-	// The stream stops before a version of several batches, until the next round. The answer to a
-	// commit comes when the cache has the version before it.
-	var passed atomic.Uint64
-	var isNext bool
-	r.set(func() {
-		r.onHeads = func(m *v1.WatchHeadsResponse) error {
-			header := must(verify.DecodeHeader(m.Header))(t)
-			if header.JournalLeaves < 2 || header.Version <= passed.Load() {
-				return nil
-			}
-			return status.Error(codes.Unavailable, "not now")
-		}
-		r.onCommitted = func(answer *v1.CommitResponse) {
-			for wait := 0; wait < 500 && frontier()+1 < answer.Stamp.Version; wait++ {
-				time.Sleep(time.Millisecond)
-			}
-			isNext = frontier()+1 == answer.Stamp.Version
-		}
-	})
-	for number := 1; number <= roundsMax; number++ {
-		var theirs []string
-		for i := range others {
-			theirs = append(theirs, fmt.Sprint("round ", number, ", key ", i))
-		}
-		must(db.GetStateMultipleKeys("ns", theirs))(t)
-		stamps := make([]coppice.Stamp, others)
-		var writers sync.WaitGroup
-		for i := range others {
-			writers.Go(func() {
-				value := (&entry{value: []byte("theirs"), at: height{1, 1}}).encode()
-				batch := new(coppice.Batch).Put(keys.data("ns", theirs[i]), value)
-				stamps[i] = must(client.Commit(limited(t), batch))(t).Stamp
+// shareVersion writes keys by a batch each, until two of them are in one version.
+func shareVersion(t *testing.T, client *coppice.Client) (keys [2][]byte, ours *coppice.Committed) {
+	t.Helper()
+	const writers, roundsMax = 6, 100
+	for round := range roundsMax {
+		var committed [writers]*coppice.Committed
+		key := func(i int) []byte { return fmt.Append(nil, "round ", round, ", key ", i) }
+		var all sync.WaitGroup
+		for i := range writers {
+			all.Go(func() {
+				committed[i] = must(client.Commit(limited(t), new(coppice.Batch).Put(key(i), key(i))))(t)
 			})
 		}
-		if err := apply(db, number, block(number, "ours")); err != nil {
-			t.Fatal(err)
-		}
-		writers.Wait()
-		isShared := false
-		for i, key := range theirs {
-			if stamps[i] == *innerDatabase(db).at {
-				isShared = true
-				expectRead(t, db, key, "theirs")
+		all.Wait()
+		for i, one := range committed {
+			for j, other := range committed[:i] {
+				if one.Stamp == other.Stamp {
+					return [2][]byte{key(i), key(j)}, one
+				}
 			}
 		}
-		if isShared && isNext {
-			t.Logf("%d rounds", number)
-			return
-		}
-		passed.Store(uint64(versions(t, client)))
-		eventually(t, "the stream", func() bool { return frontier() >= passed.Load() })
 	}
-	t.Fatal("no block was in the version behind the newest one of the cache, with batches of others")
+	t.Fatal("each batch has a version of its own")
+	return
+}
+
+// A version may have batches of others besides the block. What those wrote is not the block's.
+func TestABlockThatSharesItsVersionIsLeftToTheStream(t *testing.T) {
+	l := startLedger(t)
+	client := l.connect(t, "")
+	keys, ours := shareVersion(t, client)
+	cache := must(cached.New(client, cached.Options{}))(t)
+	before := ours.Stamp
+	before.Version--
+	cache.Begin(before)
+	if value := must(cache.At(before).Get(limited(t), keys[1]))(t); value != nil {
+		t.Fatalf("the key is %q before", value)
+	}
+	d := &database{provider: &provider{client: client, cache: cache}, at: &ours.Stamp}
+	if err := d.tell(ours, []change{{key: keys[0], value: keys[0]}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		if value := must(cache.At(ours.Stamp).Get(limited(t), key))(t); !bytes.Equal(value, key) {
+			t.Errorf("%q is %q", key, value)
+		}
+	}
 }
 
 func TestAReaderSeesWhatAnotherProcessWrites(t *testing.T) {

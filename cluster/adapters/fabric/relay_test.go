@@ -29,8 +29,6 @@ type relay struct {
 	// refuse and lose choose commits by their number: those that do not reach the ledger, and those
 	// whose answers are lost.
 	refuse, lose func(number int) bool
-	// onCommitted sees an answer before it goes back.
-	onCommitted func(*v1.CommitResponse)
 	// beforeBatchGet may hold a read back.
 	beforeBatchGet func()
 	onBatchGet     func(*v1.BatchGetRequest, *v1.BatchGetResponse)
@@ -93,7 +91,7 @@ func (r *relay) Commit(ctx context.Context, request *v1.CommitRequest) (*v1.Comm
 	gone := status.Error(codes.Unavailable, "the connection is gone")
 	r.mutex.Lock()
 	r.commits++
-	number, refuse, lose, onCommitted := r.commits, r.refuse, r.lose, r.onCommitted
+	number, refuse, lose := r.commits, r.refuse, r.lose
 	r.mutex.Unlock()
 	if refuse != nil && refuse(number) {
 		return nil, gone
@@ -102,9 +100,6 @@ func (r *relay) Commit(ctx context.Context, request *v1.CommitRequest) (*v1.Comm
 	if err == nil && lose != nil && lose(number) {
 		r.set(func() { r.lost++ })
 		return nil, gone
-	}
-	if err == nil && onCommitted != nil {
-		onCommitted(answer)
 	}
 	return answer, err
 }
