@@ -8,7 +8,7 @@
 //!    │
 //!  [lib]             Service: joins all parts; Handle: shows and stops them
 //!    │
-//!   api              gRPC: intake, forwarding to the leader, status, health
+//!   api              gRPC: intake, forwarding to the leader, status, health; HTTP by coppice-http
 //!    │      log      the root log over HTTP, and its witnesses
 //!  anchor    │       time stamps over the log, by authorities
 //!    ▼       │
@@ -46,21 +46,28 @@ mod quotas;
 mod random;
 mod shown;
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use coppice_env::watch;
+use coppice_http::Problems;
 use coppice_metadata::{Kind, Member, Metadata, Presence, Snapshot};
-use coppice_process::{access::Guard, tls::Acceptor};
+use coppice_process::{
+    access::Guard,
+    net::{Accepted, Front, serve_http1},
+    tls::Acceptor,
+};
 use coppice_proto::v1::ledger_server::LedgerServer;
 use coppice_types::Term;
+use futures::{FutureExt, future::OptionFuture};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
     sync::{mpsc, oneshot},
     task::JoinSet,
 };
-use tokio_stream::Stream;
+use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{service::Routes, transport::server::Connected};
+use tower::Layer;
 
 pub use anchor::{Anchoring, OpenChannel, TimeLedger, Tsa};
 pub use api::forward::Dial;
@@ -102,6 +109,7 @@ pub struct Service {
     tasks: JoinSet<()>,
     others: Option<forward::Others>,
     guard: Option<Guard>,
+    http1: Option<ReceiverStream<io::Result<Accepted>>>,
     anchors: Option<anchor::Orders>,
     stop: Arc<watch::Sender<bool>>,
 }
@@ -159,6 +167,7 @@ impl Service {
             tasks,
             others: None,
             guard: None,
+            http1: None,
             anchors: None,
             stop,
         };
@@ -171,6 +180,12 @@ impl Service {
         let log = &self.resources.log;
         let publisher = Arc::new(publish::Publisher::new(log.clone(), self.shown.clone()));
         self.tasks.spawn(http::serve(listener, tls, http::routes(log.clone(), publisher)));
+    }
+
+    /// Serves the API over HTTP/1.1, too, on connections that a listener for both protocols has
+    /// accepted.
+    pub fn serve_http1(&mut self, connections: ReceiverStream<io::Result<Accepted>>) {
+        self.http1 = Some(connections);
     }
 
     /// Asks these witnesses for cosignatures: often while this coordinator leads, and seldom while
@@ -250,24 +265,29 @@ impl Service {
     ///
     /// # Errors
     /// If the transport fails.
-    pub async fn run<S, IO, E>(self, incoming: S, shutdown: impl Future<Output = ()>) -> Result<(), Error>
+    pub async fn run<S, IO, E>(mut self, incoming: S, shutdown: impl Future<Output = ()>) -> Result<(), Error>
     where
         S: Stream<Item = Result<IO, E>>,
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let (stop, guard) = (self.stop.clone(), self.guard.clone());
+        let (stop, guard, http1) = (self.stop.clone(), self.guard.clone(), self.http1.take());
         let (routes, _tasks, resigned) = self.start().await?;
         let routes = match guard {
             Some(guard) => guard.over(routes),
             None => routes,
         };
         let (begin, begun) = oneshot::channel();
-        let server = coppice_process::net::server().add_routes(routes);
-        let server = server.serve_with_incoming_shutdown(incoming, async {
-            // The sender is dropped only with the service.
-            let _ = begun.await;
+        // The sender is dropped only with the service.
+        let begun = begun.map(drop).shared();
+        let front = Front::new();
+        let beside = http1.map(|connections| {
+            let service = Problems.layer(front.behind(routes.clone()));
+            serve_http1(connections, service, begun.clone())
         });
+        let server = front.server_behind(Problems).add_routes(routes);
+        let server = server.serve_with_incoming_shutdown(incoming, begun);
+        let server = async { tokio::join!(server, OptionFuture::from(beside)).0 };
         let stopped = async {
             let mut told = stop.subscribe();
             tokio::select! {
@@ -347,6 +367,7 @@ impl Service {
         let reads = Reads::new(log.clone(), shards, shown.clone(), metrics.clone(), limits.read_timeout);
         let intake = Intake::new(log.clone(), limits, metrics, sender, self.message_bytes);
         let api = service::Api::new(intake, reads, forward, self.links, shown.clone(), self.anchors);
+        let resources = coppice_http::routes(api.clone(), self.message_bytes);
         let ledger = LedgerServer::new(api)
             .max_decoding_message_size(self.message_bytes)
             .max_encoding_message_size(self.message_bytes);
@@ -364,6 +385,7 @@ impl Service {
         let reflection_alpha = described().build_v1alpha().map_err(refused)?;
         let mut routes = Routes::new(health_service);
         routes = routes.add_service(reflection).add_service(reflection_alpha).add_service(ledger);
+        let routes = routes.into_axum_router().merge(resources).into();
         Ok((routes, self.tasks, resigned))
     }
 }

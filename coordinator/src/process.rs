@@ -127,7 +127,7 @@ impl Prepared {
         let (_, cluster) = cluster_of(signing_keys.0.name())
             .ok_or_else(|| Failure::usage("the key's name is not <prefix>/<cluster id>").hint(KEY_HINT))?;
         config.check_cluster(&cluster)?;
-        let api = Bound::new(config.listen, config.acceptor(Protocol::Grpc, &log)?).await?;
+        let api = Bound::new(config.listen, config.acceptor(Protocol::Api, &log)?).await?;
         let own = config.access.expects(Role::Coordinator, &config.name);
         let dialer = Dialer::new(&config.name, config.tls.as_ref().map(|tls| tls.client(own)).transpose()?);
         let ways = Ways::new(dialer.clone(), &config.nodes)?;
@@ -218,9 +218,11 @@ impl Running {
     /// # Errors
     /// If the listener is lost.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), Failure> {
-        let Self { service, handle, api, ways } = self;
+        let Self { mut service, handle, api, ways } = self;
         let telling = [tokio::spawn(learn_places(handle.clone(), ways)), tokio::spawn(tell_leadership(handle))];
-        let served = service.run(net::incoming(api.listener, api.tls), stop).await;
+        let connections = net::incoming_both(api.listener, api.tls);
+        service.serve_http1(connections.http1);
+        let served = service.run(connections.grpc, stop).await;
         telling.iter().for_each(JoinHandle::abort);
         served.map_err(|error| failed(&error))?;
         tracing::info!("stopped in order");

@@ -8,6 +8,7 @@
 //!
 //! - [`certificate`]: what a certificate says; [`status`]: refusals as gRPC statuses; [`timeout`]:
 //!   the time limits of calls; [`live`]: values made from files, renewed when the files change
+//! - [`rest`]: which method a request of the HTTP API stands for
 //! - [`secure`]: whose answers are accepted; [`telemetry`]: how calls are traced and measured
 //! - `channel`: the path of a call
 
@@ -17,6 +18,7 @@ pub mod certificate;
 mod channel;
 pub mod convert;
 pub mod live;
+pub mod rest;
 pub mod secure;
 pub mod status;
 pub mod telemetry;

@@ -30,6 +30,8 @@ use tonic::{
 };
 use tower::Layer;
 
+use crate::rest;
+
 /// The name of the project's instruments and spans.
 pub const SCOPE: &str = "coppice";
 /// Upper bounds of the histograms of durations, in seconds.
@@ -228,7 +230,8 @@ where
     }
 
     fn call(&mut self, request: http::Request<A>) -> Self::Future {
-        let call = Call::begin(&self.served, request.uri().path(), request.headers());
+        let called = rest::called(request.method(), request.uri().path());
+        let call = Call::begin(&self.served, called, request.headers());
         let context = call.context.clone();
         let answer = self.inner.call(request);
         Box::pin(async move {

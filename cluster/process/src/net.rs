@@ -17,6 +17,7 @@ mod budget;
 pub mod calls;
 mod dial;
 mod front;
+mod http1;
 mod incoming;
 mod inside;
 mod places;
@@ -28,9 +29,10 @@ pub use self::{
     address::check_address,
     dial::{Dialer, Place},
     front::Front,
-    incoming::{Accepted, incoming, incoming_within},
+    http1::serve_http1,
+    incoming::{Accepted, Both, incoming, incoming_both, incoming_within},
     inside::Services,
-    server::{CALLS_PER_CONNECTION_MAX, server},
+    server::{CALLS_PER_CONNECTION_MAX, Fronted, server},
     socket::listen,
 };
 pub use crate::{

@@ -82,18 +82,23 @@ pub struct Believed {
     pub withdrawn: Option<PathBuf>,
 }
 
-/// The protocol that is spoken over TLS.
+/// The protocols that are spoken over TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     Grpc,
+    /// gRPC, and HTTP/1.1 beside it.
+    Api,
     Http,
 }
 
 impl Protocol {
-    fn name(self) -> &'static [u8] {
+    /// The names of the protocols, the preferred one first.
+    fn names(self) -> Vec<Vec<u8>> {
+        let http = || b"http/1.1".to_vec();
         match self {
-            Self::Grpc => GRPC,
-            Self::Http => b"http/1.1",
+            Self::Grpc => vec![GRPC.to_vec()],
+            Self::Api => vec![GRPC.to_vec(), http()],
+            Self::Http => vec![http()],
         }
     }
 }
@@ -305,7 +310,7 @@ impl ServerTls {
         let mut config = builder
             .with_single_cert(certificates(&self.cert, cert)?, private_key(&self.key, key)?)
             .map_err(|error| unfit(&self.cert, &self.key, &error))?;
-        config.alpn_protocols = vec![protocol.name().to_vec()];
+        config.alpn_protocols = protocol.names();
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Accepting { config: Arc::new(config), calling })

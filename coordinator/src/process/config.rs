@@ -362,7 +362,7 @@ impl Config {
 
     /// TLS for a listener to clients. `None` if the process uses no TLS.
     ///
-    /// A gRPC caller needs a certificate if it needs a role, or if there is an authority for
+    /// A caller of the API needs a certificate if it needs a role, or if there is an authority for
     /// clients. The certificate comes from that authority, or from the cluster's, like those of
     /// other coordinators. The root log is open to the public, unless there is an authority for
     /// clients.
@@ -371,7 +371,7 @@ impl Config {
         let shown = self.api_tls.clone().unwrap_or_else(|| tls.server());
         let mut authorities: Vec<PathBuf> = shown.client_ca.iter().cloned().collect();
         let asked = self.access.roles == Demand::Required || !authorities.is_empty();
-        if protocol == Protocol::Grpc && asked {
+        if protocol == Protocol::Api && asked {
             authorities.push(tls.ca.clone());
         }
         let believed = Believed { authorities, withdrawn: tls.withdrawn.clone() };

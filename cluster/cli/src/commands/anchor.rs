@@ -4,6 +4,7 @@ use std::{fs, path::Path};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use coppice_client::{Client, Error};
+use coppice_http::forms::{anchor_json, receipt};
 use coppice_proto::v1::{self, get_header_request::Which, get_interval_request::Entry};
 use coppice_timestamp::{Info, Token, claimed_signer};
 use coppice_verify::{
@@ -12,7 +13,7 @@ use coppice_verify::{
     header::{Body, Header},
     proof::{Proof, ProofFile},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     args::{self, AnchorExport, AnchorInterval, AnchorList, AnchorProve},
@@ -50,7 +51,7 @@ async fn list(client: &Client, args: &AnchorList, output: Output) -> Result<(), 
         let Some(message) = stream.next().await? else { break };
         let header = coppice_client::header(&message.header)?;
         let Some(stamps) = stamps(&header) else { continue };
-        table.row(&describe(&header, stamps), || {
+        table.row(&anchor_json(&header, stamps), || {
             let tokens: Vec<String> = stamps.tokens.iter().map(line).collect();
             let time = moment(header.timestamp_ms);
             Ok([header.sequence.to_string(), stamps.size.to_string(), time, tokens.join("; ")])
@@ -78,49 +79,11 @@ fn line(token: &anchor::Token) -> String {
     }
 }
 
-/// The header that a receipt names, and the origin of its log. Nothing is verified.
-fn receipt(file: &[u8]) -> Option<(Header, String)> {
-    let Proof::Receipt(receipt) = ProofFile::decode(file).ok()?.proof else { return None };
-    let checkpoint = checkpoint::Checkpoint::claimed(&receipt.log.checkpoint).ok()?;
-    Some((Header::decode(&receipt.header.header).ok()?, checkpoint.origin))
-}
-
-/// An anchor as an object. Its times are claims of its tokens.
-pub fn describe(header: &Header, stamps: &Stamps) -> Value {
-    let token = |token: &coppice_verify::anchor::Token| match Token::parse(&token.bytes) {
-        Ok(parsed) if token.kind == RFC_3161 => json!({
-            "type": token.kind,
-            "time": parsed.info().time.to_string(),
-            "accuracy_s": parsed.info().accuracy.map(|accuracy| accuracy.nanoseconds() as f64 / 1e9),
-            "policy": parsed.info().policy.to_string(),
-            "authority": claimed_signer(&parsed),
-            "bytes": token.bytes.len(),
-        }),
-        _ if token.kind == TIME_LEDGER => {
-            let place = receipt(&token.bytes);
-            json!({
-                "type": token.kind,
-                "authority": place.as_ref().map(|(_, origin)| origin),
-                "version": place.as_ref().map(|(header, _)| header.stamp.version.0),
-                "bytes": token.bytes.len(),
-            })
-        }
-        _ => json!({ "type": token.kind, "bytes": token.bytes.len() }),
-    };
-    json!({
-        "sequence": header.sequence.0,
-        "stamped_size": stamps.size,
-        "stamped_root": stamps.root.to_string(),
-        "timestamp_ms": header.timestamp_ms,
-        "tokens": stamps.tokens.iter().map(token).collect::<Vec<Value>>(),
-    })
-}
-
 async fn now(client: &Client, output: Output) -> Result<(), Failure> {
     let answer = client.anchor().await.map_err(Failure::of_write)?;
     let header = coppice_client::header(&answer.header)?;
     let stamps = stamps(&header).ok_or(Error::Malformed("no anchor"))?;
-    output.result(&describe(&header, stamps), || {
+    output.result(&anchor_json(&header, stamps), || {
         let tokens: String = stamps.tokens.iter().map(|token| format!("\n  {}", line(token))).collect();
         format!("entry {} stamps the first {}{tokens}", header.sequence, count(stamps.size, "entry"))
     })

@@ -1,6 +1,7 @@
 //! Commands that show the root log: `head`, `header`, `checkpoint`, `log`, `status`.
 
 use coppice_client::{Client, Error};
+use coppice_http::forms::{checkpoint_json, has_majority, head_json, header_json, status_json, without_majority};
 use coppice_proto::v1::{self, get_header_request::Which};
 use coppice_types::escape::escape_lines;
 use coppice_verify::{
@@ -8,7 +9,7 @@ use coppice_verify::{
     header::{Body, Header},
     proof::ProofFile,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::read::version;
 use crate::{
@@ -24,15 +25,7 @@ pub async fn head(client: &Client, output: Output) -> Result<(), Failure> {
     let head = client.head().await?;
     let stamp = head.stamp.ok_or(Error::Malformed("no head"))?;
     let (cluster, root) = (hex::encode(&head.cluster_id), hex::encode(&head.state_root));
-    let object = json!({
-        "cluster_id": cluster,
-        "epoch": stamp.epoch,
-        "version": stamp.version,
-        "state_root": root,
-        "log_size": head.log_size,
-        "timestamp_ms": head.timestamp_ms,
-        "pruned_boundary": head.pruned_boundary,
-    });
+    let object = head_json(&head).ok_or(Error::Malformed("no head"))?;
     output.result(&object, || {
         format!(
             "cluster     {cluster}\nhead        version {}\ncommitted   {}\nstate root  {root}\nroot log    {}\nreadable    from version {} on",
@@ -110,109 +103,6 @@ pub(super) fn log_row(header: &Header) -> [String; 5] {
     ]
 }
 
-/// A header as JSON, made from its bytes alone.
-#[must_use]
-pub fn header_json(header: &Header) -> Value {
-    let mut object = json!({
-        "cluster_id": header.cluster.to_string(),
-        "sequence": header.sequence.0,
-        "kind": header.kind_name(),
-        "epoch": header.stamp.epoch.0,
-        "version": header.stamp.version.0,
-        "timestamp_ms": header.timestamp_ms,
-        "state_root": header.state_root.to_string(),
-        "state_leaves": header.state_leaves,
-        "shard_map_hash": header.shard_map.to_string(),
-        "journal_root": header.journal_root.to_string(),
-        "journal_count": header.journal_leaves,
-        "epochs_root": header.epochs_root.to_string(),
-        "epoch_pairs": header.epoch_pairs,
-        "admin_sequence": header.admin_sequence,
-        "key_changes": header.key_changes,
-        "previous": header.previous.to_string(),
-        "entry_hash": header.hash().to_string(),
-    });
-    let body = match &header.body {
-        Body::Genesis(genesis) => Some(("genesis", genesis_json(genesis))),
-        Body::Rollback(rollback) => Some((
-            "rollback",
-            json!({
-                "target": stamp_json(rollback.target),
-                "head_before": stamp_json(rollback.head_before),
-                "principal": rollback.principal,
-                "reason": rollback.reason,
-            }),
-        )),
-        Body::Prune(prune) => Some((
-            "prune",
-            json!({
-                "boundary": prune.boundary.0,
-                "principal": prune.principal,
-                "reason": prune.reason,
-            }),
-        )),
-        Body::Key(change) => Some((
-            "key",
-            json!({
-                "number": change.number,
-                "old": hex::encode(change.old),
-                "new": hex::encode(change.new),
-                "principal": change.principal,
-                "reason": change.reason,
-            }),
-        )),
-        Body::Anchor(Anchor::Stamps(stamps)) => Some(("anchor", super::anchor::describe(header, stamps))),
-        Body::Anchor(Anchor::Chain(certificates)) => {
-            Some(("anchor", json!({ "certificates": certificates.iter().map(hex::encode).collect::<Vec<_>>() })))
-        }
-        Body::Commit | Body::Other { .. } => None,
-    };
-    if let (Some((name, body)), Value::Object(fields)) = (body, &mut object) {
-        fields.insert(name.to_owned(), body);
-    }
-    object
-}
-
-fn stamp_json(stamp: coppice_types::Stamp) -> Value {
-    json!({ "epoch": stamp.epoch.0, "version": stamp.version.0 })
-}
-
-fn genesis_json(genesis: &coppice_verify::header::Genesis) -> Value {
-    let params = &genesis.params;
-    let shards: Vec<Value> = genesis
-        .shard_map
-        .shards()
-        .iter()
-        .map(|shard| {
-            json!({
-                "shard": shard.id.0,
-                "low": format!("0x{}", hex::encode(&shard.low)),
-                "high": shard.high.as_ref().map(|high| format!("0x{}", hex::encode(high))),
-            })
-        })
-        .collect();
-    json!({
-        "origin_prefix": genesis.prefix,
-        "public_key": hex::encode(genesis.public_key),
-        "key_bytes_max": params.key_bytes_max,
-        "value_bytes_max": params.value_bytes_max,
-        "batch_bytes_max": params.batch_bytes_max,
-        "message_bytes_max": params.message_bytes_max,
-        "session_window": params.session_window,
-        "capacity": params.capacity,
-        "fanout": params.fanout,
-        "node_bytes": params.node_bytes,
-        "inline_bytes": params.inline_bytes,
-        "filter_bits": params.filter_bits,
-        "tree_limit": params.tree_limit,
-        "tier_ratio": params.tier_ratio,
-        "journals_kept": params.journals_kept,
-        "ledgers": params.ledgers,
-        "protocol_version": params.protocol_version(),
-        "shards": shards,
-    })
-}
-
 /// A field for people. Only strings can have characters to escape: in objects, JSON has escaped
 /// them.
 fn plain(name: &str, value: &Value) -> String {
@@ -231,19 +121,13 @@ pub async fn checkpoint(client: &Client, args: &args::Checkpoint, output: Output
         if args.cosigned { client.cosigned_checkpoint(old_size).await? } else { client.checkpoint(old_size).await? };
     let output = output.beside(args.proof.as_deref());
     super::read::save(args.proof.as_deref(), &answer.standing)?;
-    let note = String::from_utf8(answer.checkpoint.to_vec()).map_err(|_| Error::Malformed("checkpoint"))?;
-    let mut lines = note.lines();
-    let object = json!({
-        "origin": lines.next(),
-        "size": lines.next().and_then(|size| size.parse::<u64>().ok()),
-        "root": lines.next(),
-        "note": note,
-    });
+    let note = answer.checkpoint;
+    let object = checkpoint_json(&note).ok_or(Error::Malformed("checkpoint"))?;
     // A note is signed, so it goes into a pipe or a file unchanged.
     if !(output.json || output.terminal || output.is_aside()) {
-        return raw(note.as_bytes());
+        return raw(&note);
     }
-    output.result(&object, || escape_lines(note.trim_end_matches('\n').as_bytes()).to_string())
+    output.result(&object, || escape_lines(note.strip_suffix(b"\n").unwrap_or(&note)).to_string())
 }
 
 /// The size in a note, or in the note of a proof file.
@@ -261,23 +145,8 @@ fn size_of_checkpoint(path: &std::path::Path) -> Result<u64, Failure> {
 /// Shows the state of the cluster. If a group lacks a majority, the command fails after that.
 pub async fn status(client: &Client, output: Output) -> Result<(), Failure> {
     let status = client.status().await?;
-    let groups: Vec<Value> = status.groups.iter().map(group_json).collect();
-    let lacking: Vec<&str> =
-        status.groups.iter().filter(|group| !has_majority(group)).map(|group| group.group.as_str()).collect();
-    let object = json!({
-        "cluster_id": hex::encode(&status.cluster_id),
-        "origin": status.origin,
-        "vkey": status.vkey,
-        "epoch": status.head.map(|head| head.epoch),
-        "version": status.head.map(|head| head.version),
-        "pruned_boundary": status.head.map(|_| status.pruned_boundary),
-        "term": status.term,
-        "leader": status.leader,
-        "groups": groups,
-        "unreachable": status.unreachable,
-        "without_majority": lacking,
-    });
-    output.result(&object, || status_text(&status))?;
+    let lacking = without_majority(&status);
+    output.result(&status_json(&status), || status_text(&status))?;
     if lacking.is_empty() && status.head.is_some() {
         return Ok(());
     }
@@ -315,41 +184,6 @@ fn status_text(status: &v1::StatusResponse) -> String {
         text.push_str(&format!("\n{} is unreachable: its replicas are not shown", safe(node)));
     }
     text
-}
-
-/// Whether enough voters answered for the group to decide.
-fn has_majority(group: &v1::GroupStatus) -> bool {
-    let answers = |id: &&u64| group.replicas.iter().any(|it| it.raft_id == **id && it.role != "stopped");
-    group.voters.iter().filter(answers).count() > group.voters.len() / 2
-}
-
-fn group_json(group: &v1::GroupStatus) -> Value {
-    let replicas: Vec<Value> = group
-        .replicas
-        .iter()
-        .map(|replica| {
-            json!({
-                "raft_id": replica.raft_id,
-                "node": replica.node,
-                "role": replica.role,
-                "applied": replica.applied,
-                "bytes_on_disk": replica.bytes_on_disk,
-                "note": replica.note,
-            })
-        })
-        .collect();
-    json!({
-        "group": group.group,
-        "low": format!("0x{}", hex::encode(&group.low)),
-        "high": group.high.as_ref().map(|high| format!("0x{}", hex::encode(high))),
-        "shard_version": group.shard_version,
-        "digest": hex::encode(&group.digest),
-        "entries": group.entries,
-        "trees": group.trees,
-        "voters": group.voters,
-        "learners": group.learners,
-        "replicas": replicas,
-    })
 }
 
 fn group_text(group: &v1::GroupStatus) -> String {

@@ -1,12 +1,13 @@
 //! `coppice watch`: shows the root log as it grows, with the changes of each commit.
 
 use coppice_client::Client;
+use coppice_http::forms::header_json;
 use coppice_proto::v1;
 use coppice_verify::header::{Body, Header};
 use serde_json::{Map, Value, json};
 
 use super::{
-    log::{header_json, log_row},
+    log::log_row,
     read::{after_prefix, put_value},
 };
 use crate::{

@@ -2,6 +2,7 @@
 
 use coppice_client::{Client, Error};
 use coppice_env::{Rng, SystemRng};
+use coppice_http::forms::commit_json;
 use coppice_proto::v1;
 use coppice_types::{Batch, Change, Condition, Digest, Operation, Precondition, Reason, SessionId, Stamp};
 use coppice_verify::{
@@ -62,13 +63,7 @@ pub(super) async fn commit_batch(
     let done = done.map_err(Failure::of_write)?;
     let stamp = done.stamp.ok_or(Error::Malformed("no version"))?;
     let header = coppice_client::header(&done.header)?;
-    let mut object = json!({
-        "epoch": stamp.epoch,
-        "version": stamp.version,
-        "sequence": header.sequence.0,
-        "state_root": header.state_root.to_string(),
-        "journal_index": done.journal_index,
-    });
+    let mut object = commit_json(stamp, &header, &done);
     if receipt.is_some() {
         object["entry_hash"] = json!(entry_hash(&done.receipt).map(|hash| hash.to_string()));
     }

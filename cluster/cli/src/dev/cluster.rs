@@ -12,7 +12,7 @@ use coppice_env::{Clock, OpenMode, Rng, Storage, SystemClock, SystemRng};
 use coppice_metadata::{EmbeddedStore, Metadata};
 use coppice_process::{
     access::Peer,
-    net::{Services, incoming},
+    net::{Services, incoming_both},
 };
 use coppice_shard_node::{Bootstrap, DuplexNet, Handle, Node, ReplicaOptions, Tuning, home as replica_home};
 use coppice_types::{ClusterId, ErrorKind, GroupId, RaftId, chain};
@@ -113,7 +113,9 @@ impl Cluster {
         if let Some(anchoring) = anchoring {
             service.anchor(anchoring).map_err(|error| Failure::usage(error.to_string()))?;
         }
-        let service = tokio::spawn(service.run(incoming(listener, None), async {
+        let connections = incoming_both(listener, None);
+        service.serve_http1(connections.http1);
+        let service = tokio::spawn(service.run(connections.grpc, async {
             // An error means that the cluster was dropped, which ends the service, too.
             let _ = stopped.await;
         }));

@@ -14,39 +14,15 @@ use std::{
     },
 };
 
-use coppice_proto::v1::{self, operation::Change};
+use coppice_http::line::Line;
+use coppice_proto::v1;
 use coppice_types::Params;
 use coppice_verify::hash::sha256;
 use flate2::bufread::MultiGzDecoder;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::source::{Item, Source};
-use crate::{bytes, failure::Failure};
-
-/// The fields of a line.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Line {
-    #[serde(default)]
-    time_ms: Option<u64>,
-    #[serde(default)]
-    note: Option<String>,
-    #[serde(default)]
-    encoding: LineEncoding,
-    #[serde(default)]
-    put: Vec<(String, String)>,
-    #[serde(default)]
-    delete: Vec<String>,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum LineEncoding {
-    #[default]
-    Utf8,
-    Hex,
-}
+use crate::failure::Failure;
 
 /// An open input of JSON lines.
 pub(crate) struct Lines {
@@ -143,33 +119,12 @@ impl Source for Lines {
 
 /// Reads a line; `so_far` is the hash of the lines up to it.
 fn parse(line: &[u8], so_far: &[u8]) -> Result<v1::Batch, Failure> {
-    let wrong = |what: String| {
+    let line = Line::parse(line).map_err(|what| {
         Failure::usage(format!("no batch: {what}")).hint("`coppice load --help` shows what a line looks like.")
-    };
-    // Serde would accept a list as the fields of an object in their order.
-    if !line.starts_with(b"{") {
-        return Err(wrong("a line is a JSON object, in braces".to_owned()));
-    }
-    let line: Line = serde_json::from_slice(line).map_err(|error| wrong(error.to_string()))?;
-    let decode = |text: String| match line.encoding {
-        LineEncoding::Utf8 => Ok(text.into_bytes()),
-        LineEncoding::Hex => bytes::parse_hex(&text),
-    };
-    let mut operations = Vec::with_capacity(line.put.len() + line.delete.len());
-    for (key, value) in line.put {
-        operations.push(v1::Operation { key: decode(key)?.into(), change: Some(Change::Put(decode(value)?.into())) });
-    }
-    for key in line.delete {
-        operations.push(v1::Operation { key: decode(key)?.into(), change: Some(Change::Delete(true)) });
-    }
-    if operations.iter().any(|operation| operation.key.is_empty()) {
-        return Err(Failure::usage("a key must have at least one byte"));
-    }
+    })?;
+    let operations = line.operations;
     let mut metadata = Map::from_iter([("input".to_owned(), json!(hex::encode(so_far)))]);
-    if line.time_ms.is_some() || line.note.is_some() {
-        metadata.insert("time_ms".to_owned(), json!(line.time_ms));
-        metadata.insert("note".to_owned(), json!(line.note));
-    }
+    metadata.extend(line.notes);
     let metadata = Value::Object(metadata).to_string().into_bytes();
     Ok(v1::Batch { operations, metadata: metadata.into(), exclusive: true, ..v1::Batch::default() })
 }

@@ -6,7 +6,7 @@ use axum::{
     middleware::{Next, from_fn},
     response::Response,
 };
-use coppice_proto::status;
+use coppice_proto::{rest, status};
 use coppice_types::Reason;
 use tonic::{Status, service::Routes};
 
@@ -35,8 +35,9 @@ impl Guard {
         let guard = self.clone();
         let ask = move |mut request: Request, next: Next| {
             let peer = request.extensions().get::<Peer>();
-            let judged = guard.judge_forwarded(request.uri().path(), request.headers(), peer);
-            let judged = judged.and_then(|()| guard.judge(request.uri().path(), peer));
+            let called = rest::called(request.method(), request.uri().path());
+            let judged = guard.judge_forwarded(called, request.headers(), peer);
+            let judged = judged.and_then(|()| guard.judge(called, peer));
             request.extensions_mut().insert(guard.log.clone());
             request.extensions_mut().insert(guard.clone());
             async move {

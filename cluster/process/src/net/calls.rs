@@ -12,13 +12,19 @@ use std::{
     time::Duration,
 };
 
+use coppice_proto::rest;
 use tonic::{
     body::Body,
     codegen::{BoxFuture, Service, http},
 };
 use tower::Layer;
 
-use super::{answers::Answers, budget::Budget, places::Places, requests::Incoming};
+use super::{
+    answers::Answers,
+    budget::Budget,
+    places::Places,
+    requests::{Framing, Incoming},
+};
 use crate::peer::{self, Peer, Used};
 
 pub use super::places::{Kind, Place};
@@ -115,7 +121,13 @@ where
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let (kind, is_stream) = (Kind::of(request.uri().path()), is_stream(request.uri().path()));
+        let path = request.uri().path();
+        let kind = Kind::of(rest::called(request.method(), path));
+        let framing = match path {
+            path if rest::is_rest(path) => Framing::Bare,
+            path if is_stream(path) => Framing::Stream,
+            _ => Framing::Message,
+        };
         let caller = peer::party_of(request.extensions());
         let line = request.extensions().get::<Peer>().and_then(|peer| peer.line.as_ref()).map(Used::begin);
         let place = match self.bounded.places.enter(kind, caller.clone()) {
@@ -124,7 +136,7 @@ where
         };
         let kept = Arc::new(Mutex::new(self.bounded.received.held(&caller)));
         let limit = self.bounded.receive_max;
-        let request = request.map(|body| Body::new(Incoming::new(body, Arc::clone(&kept), is_stream, limit)));
+        let request = request.map(|body| Body::new(Incoming::new(body, Arc::clone(&kept), framing, limit)));
         let (answer, answers) = (self.inner.call(request), self.bounded.answers.clone());
         Box::pin(async move {
             let answer = answer.await?;

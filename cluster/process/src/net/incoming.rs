@@ -4,8 +4,12 @@
 //! Handshakes run concurrently. If there are too many silent connections, the oldest are closed.
 //! Every wait for a peer has a limit: its handshake, its first bytes, its next call, and its
 //! reading of what is written to it.
+//!
+//! A listener may take HTTP/1.1 beside gRPC. The first bytes of a connection tell which of them its
+//! peer speaks: only HTTP/2 begins with its preface.
 
 use std::{
+    future::poll_fn,
     io,
     pin::Pin,
     sync::Arc,
@@ -45,7 +49,35 @@ const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// last.
 const LOOKS: u32 = 10;
 
-type Taken = mpsc::Sender<io::Result<Accepted>>;
+/// The beginning of HTTP/2's preface, which no request of HTTP/1.1 has.
+const HTTP2: &[u8; 3] = b"PRI";
+
+type Sender = mpsc::Sender<io::Result<Accepted>>;
+
+/// Where accepted connections go.
+#[derive(Clone, Debug)]
+struct Taken {
+    grpc: Sender,
+    /// `None`: all connections are for gRPC.
+    http1: Option<Sender>,
+}
+
+/// The connections that a listener for gRPC and HTTP/1.1 accepts, until both are dropped.
+#[derive(Debug)]
+pub struct Both {
+    pub grpc: ReceiverStream<io::Result<Accepted>>,
+    pub http1: ReceiverStream<io::Result<Accepted>>,
+}
+
+/// The connections that a listener for both protocols accepts, until [`Both::grpc`] is dropped. By
+/// TLS, only those whose peer has shown an accepted certificate.
+#[must_use]
+pub fn incoming_both(listener: TcpListener, tls: Option<Acceptor>) -> Both {
+    let (grpc, grpc_taken) = mpsc::channel(ACCEPTED_MAX);
+    let (http1, http1_taken) = mpsc::channel(ACCEPTED_MAX);
+    start(listener, tls, GRPC, Taken { grpc, http1: Some(http1) });
+    Both { grpc: ReceiverStream::new(grpc_taken), http1: ReceiverStream::new(http1_taken) }
+}
 
 /// The connections that a listener for gRPC accepts, until this is dropped. By TLS, only those
 /// whose peer has shown an accepted certificate.
@@ -62,6 +94,11 @@ pub fn incoming_within(
     bounds: Bounds,
 ) -> ReceiverStream<io::Result<Accepted>> {
     let (accepted, connections) = mpsc::channel(ACCEPTED_MAX);
+    start(listener, tls, bounds, Taken { grpc: accepted, http1: None });
+    ReceiverStream::new(connections)
+}
+
+fn start(listener: TcpListener, tls: Option<Acceptor>, bounds: Bounds, taken: Taken) {
     tokio::spawn(async move {
         let lines = Lines::new(bounds);
         let tidy = async {
@@ -72,15 +109,14 @@ pub fn incoming_within(
             }
         };
         tokio::select! {
-            () = accept(&listener, tls, &accepted, &lines) => {}
+            () = accept(&listener, tls, &taken, &lines) => {}
             () = tidy => {}
-            () = accepted.closed() => {}
+            () = taken.grpc.closed() => {}
         }
     });
-    ReceiverStream::new(connections)
 }
 
-async fn accept(listener: &TcpListener, tls: Option<Acceptor>, accepted: &Taken, lines: &Arc<Lines>) {
+async fn accept(listener: &TcpListener, tls: Option<Acceptor>, taken: &Taken, lines: &Arc<Lines>) {
     let mut backoff = Backoff::new(ACCEPT_PAUSE_MIN, ACCEPT_PAUSE_MAX);
     loop {
         let (stream, from) = match listener.accept().await {
@@ -102,8 +138,7 @@ async fn accept(listener: &TcpListener, tls: Option<Acceptor>, accepted: &Taken,
             tracing::debug!(%from, connections = lines.count(), "a connection was refused: all others are in use");
             continue;
         };
-        let (tls, accepted) = (tls.clone(), accepted.clone());
-        tokio::spawn(take(stream, line, closed, tls, accepted));
+        tokio::spawn(take(stream, line, closed, tls.clone(), taken.clone()));
     }
 }
 
@@ -123,13 +158,7 @@ async fn rest_after(error: &io::Error, backoff: &mut Backoff) {
 }
 
 /// Hands a connection over to be served. By TLS, it does the handshake first.
-async fn take(
-    stream: TcpStream,
-    line: Line,
-    mut closed: oneshot::Receiver<()>,
-    tls: Option<Acceptor>,
-    accepted: Taken,
-) {
+async fn take(stream: TcpStream, line: Line, mut closed: oneshot::Receiver<()>, tls: Option<Acceptor>, taken: Taken) {
     let io = match tls {
         None => Connection::Plain(stream),
         Some(tls) => {
@@ -155,7 +184,15 @@ async fn take(
             io
         }
     };
-    let connection = Accepted::new(io, line, closed);
+    let mut connection = Accepted::new(io, line, closed);
+    let accepted = match taken.http1 {
+        None => taken.grpc,
+        Some(http1) => match poll_fn(|task| connection.poll_speaks_http2(task)).await {
+            Ok(true) => taken.grpc,
+            Ok(false) => http1,
+            Err(error) => return tracing::debug!(%error, "a connection ended before its first bytes"),
+        },
+    };
     tokio::select! {
         biased;
         // This fails only when the service has ended.
@@ -175,6 +212,8 @@ pub struct Accepted {
     is_cut: bool,
     /// The number of first bytes still missing, and the time limit for them.
     greeting: Option<(usize, Pin<Box<Sleep>>)>,
+    /// First bytes that were looked at, and that the reader has not got yet.
+    ahead: Vec<u8>,
     /// The time limit for pending writes.
     writing: Option<Pin<Box<Sleep>>>,
     bounds: Bounds,
@@ -184,13 +223,51 @@ impl Accepted {
     fn new(io: Connection, line: Line, closed: oneshot::Receiver<()>) -> Self {
         let bounds = line.bounds();
         let greeting = Some((bounds.greeting_bytes, Box::pin(sleep(bounds.greeting_timeout))));
-        Self { io, line, closed, is_cut: false, greeting, writing: None, bounds }
+        Self { io, line, closed, is_cut: false, greeting, ahead: Vec::new(), writing: None, bounds }
     }
 
     /// Counts the calls on the connection.
     #[must_use]
     pub fn used(&self) -> Used {
         self.line.used()
+    }
+
+    /// Whether the first bytes are those of HTTP/2. They stay there for the reader.
+    fn poll_speaks_http2(&mut self, task: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        loop {
+            if !HTTP2.starts_with(&self.ahead) {
+                return Poll::Ready(Ok(false));
+            }
+            if self.ahead.len() == HTTP2.len() {
+                return Poll::Ready(Ok(true));
+            }
+            let mut bytes = [0; HTTP2.len()];
+            let mut buf = ReadBuf::new(&mut bytes[self.ahead.len()..]);
+            ready!(self.poll_io(task, &mut buf))?;
+            if buf.filled().is_empty() {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+            self.ahead.extend_from_slice(buf.filled());
+        }
+    }
+
+    /// Reads from the connection, within the limits on its first bytes.
+    fn poll_io(&mut self, task: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.is_cut = self.is_cut || Pin::new(&mut self.closed).poll(task).is_ready();
+        if self.is_cut {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "closed for another connection")));
+        }
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(task, buf);
+        let Some((missing, until)) = &mut self.greeting else { return read };
+        *missing = missing.saturating_sub(buf.filled().len() - before);
+        if *missing == 0 {
+            self.greeting = None;
+            self.line.has_spoken();
+        } else if read.is_pending() && until.as_mut().poll(task).is_ready() {
+            return Poll::Ready(Err(late("it sent nothing after it had connected")));
+        }
+        read
     }
 
     /// Judges a write: it fails if it makes no progress for too long.
@@ -213,21 +290,13 @@ fn late(what: &'static str) -> io::Error {
 impl AsyncRead for Accepted {
     fn poll_read(self: Pin<&mut Self>, task: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        this.is_cut = this.is_cut || Pin::new(&mut this.closed).poll(task).is_ready();
-        if this.is_cut {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "closed for another connection")));
+        if !this.ahead.is_empty() {
+            let len = this.ahead.len().min(buf.remaining());
+            buf.put_slice(&this.ahead[..len]);
+            this.ahead.drain(..len);
+            return Poll::Ready(Ok(()));
         }
-        let before = buf.filled().len();
-        let read = Pin::new(&mut this.io).poll_read(task, buf);
-        let Some((missing, until)) = &mut this.greeting else { return read };
-        *missing = missing.saturating_sub(buf.filled().len() - before);
-        if *missing == 0 {
-            this.greeting = None;
-            this.line.has_spoken();
-        } else if read.is_pending() && until.as_mut().poll(task).is_ready() {
-            return Poll::Ready(Err(late("it sent nothing after it had connected")));
-        }
-        read
+        this.poll_io(task, buf)
     }
 }
 

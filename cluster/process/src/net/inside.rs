@@ -35,7 +35,7 @@ use tonic::{
     codegen::{BoxFuture, Service},
     service::Routes,
 };
-use tower::{Layer, ServiceExt as _};
+use tower::ServiceExt as _;
 
 use super::{calls::Within, front::Front, server::CALLS_PER_CONNECTION_MAX};
 use crate::peer::Peer;
@@ -56,7 +56,7 @@ impl Front {
     /// Services that callers in this process reach through this front.
     #[must_use]
     pub fn services(&self, routes: Routes) -> Services {
-        Services { service: self.served.layer(self.bounded.layer(routes.prepare())) }
+        Services { service: self.behind(routes) }
     }
 }
 

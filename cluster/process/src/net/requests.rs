@@ -26,13 +26,22 @@ fn lock(kept: &Kept) -> MutexGuard<'_, Held> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What a request consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// One message of gRPC.
+    Message,
+    /// Any number of them. The bytes of a message are given back once the service has read it.
+    Stream,
+    /// Bytes until the end of the request, as in the HTTP API.
+    Bare,
+}
+
 /// A request that is being received.
 pub(super) struct Incoming {
     body: Body,
     kept: Kept,
-    /// The bytes of a stream's message are given back once the service has read it. Those of a
-    /// single message are given back with its call.
-    is_stream: bool,
+    framing: Framing,
     messages: Messages,
     limit: Duration,
     /// The time limit for the rest of the message that is being received.
@@ -40,21 +49,24 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    pub(super) fn new(body: Body, kept: Kept, is_stream: bool, limit: Duration) -> Self {
-        Self { body, kept, is_stream, messages: Messages::default(), limit, until: None }
+    pub(super) fn new(body: Body, kept: Kept, framing: Framing, limit: Duration) -> Self {
+        Self { body, kept, framing, messages: Messages::default(), limit, until: None }
     }
 
     /// Whether bytes with a time limit are missing: all of a single request, or the rest of a
-    /// message of a stream.
+    /// message of a stream. A body of the HTTP API is missing until it has ended.
     fn is_awaited(&self) -> bool {
-        match self.is_stream {
-            true => self.messages.is_under_way(),
-            false => self.messages.count == 0,
+        match self.framing {
+            Framing::Stream => self.messages.is_under_way(),
+            Framing::Message => self.messages.count == 0,
+            Framing::Bare => true,
         }
     }
 
     fn arrived(&mut self, data: &Bytes) -> Result<(), Status> {
-        self.messages.pass(data);
+        if self.framing != Framing::Bare {
+            self.messages.pass(data);
+        }
         lock(&self.kept).take(data.len())
     }
 }
@@ -65,7 +77,7 @@ impl HttpBody for Incoming {
 
     fn poll_frame(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
-        if this.is_stream && !this.messages.is_under_way() {
+        if this.framing == Framing::Stream && !this.messages.is_under_way() {
             // The service asks for more, so it has read the complete messages.
             let mut held = lock(&this.kept);
             let bytes = held.bytes();

@@ -20,11 +20,21 @@ const ERROR_RESETS_MAX: usize = 256;
 /// client has them refused.
 pub const CALLS_PER_CONNECTION_MAX: u32 = 1024;
 
+/// A server behind a front, and behind another layer before that.
+pub type Fronted<L> = Server<Stack<Bounded, Stack<Served, Stack<L, Identity>>>>;
+
 impl Front {
     /// A gRPC server behind this front.
     #[must_use]
-    pub fn server(&self) -> Server<Stack<Bounded, Stack<Served, Identity>>> {
+    pub fn server(&self) -> Fronted<Identity> {
+        self.server_behind(Identity::new())
+    }
+
+    /// Like [`Front::server`], with another layer before the front.
+    #[must_use]
+    pub fn server_behind<L>(&self, outer: L) -> Fronted<L> {
         Server::builder()
+            .layer(outer)
             .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
             .concurrency_limit_per_connection(CALLS_PER_CONNECTION_MAX as usize)
             .load_shed(true)
@@ -43,6 +53,6 @@ impl Front {
 /// A gRPC server with the limits that all processes share. It measures and traces its calls. Must
 /// be called within a tokio runtime.
 #[must_use]
-pub fn server() -> Server<Stack<Bounded, Stack<Served, Identity>>> {
+pub fn server() -> Fronted<Identity> {
     Front::new().server()
 }
