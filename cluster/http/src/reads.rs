@@ -109,7 +109,7 @@ impl<L: Ledger> Api<L> {
             low: low.into(),
             high: high.clone().map(Into::into),
             limit: limit as u32,
-            read: Some(read.clone()),
+            read: Some(read),
             ..v1::RangeRequest::default()
         };
         let messages = self.ledger.range(ask.call(request)).await?.into_inner();

@@ -166,7 +166,7 @@ mod tests {
             assert_eq!(items[1].batch.metadata, format!("{{\"input\":\"{second}\"}}").as_bytes());
             assert!(items.iter().all(|item| item.batch.exclusive));
             assert_eq!(items[1].batch.operations[0].key.as_ref(), [0]);
-            assert_eq!(items[1].batch.operations[1].change, Some(Change::Delete(true)));
+            assert_eq!(items[1].batch.operations[1].change, Some(v1::operation::Change::Delete(true)));
             assert!(items[1].place.ends_with("line 3"));
         }
     }
