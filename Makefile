@@ -159,6 +159,12 @@ bench:
 	$(if $(ROCKSDB_LIB_DIR),LD_LIBRARY_PATH=$(ROCKSDB_LIB_DIR)) $(BENCH) run --dir $(BENCH_DIR) --out target/bench --revision "$$(git describe --always --dirty)" \
 		$(if $(QUICK),--quick) $(if $(AGAINST),--against $(AGAINST)) $(BENCH_FLAGS)
 
+# Workload R of blocks through revm, on a ledger and on RocksDB.
+.PHONY: workload-r
+workload-r:
+	LIBCLANG_PATH=$$(scripts/libclang.sh) BINDGEN_EXTRA_CLANG_ARGS="$${BINDGEN_EXTRA_CLANG_ARGS:--I$$(cc -print-file-name=include)}" \
+		$(CARGO) build --release --locked --manifest-path $(REVM) --features bench --example workload-r
+
 bench-cluster: release
 	python3 loadtest/bench.py $(if $(BASE),--base $(BASE))
 

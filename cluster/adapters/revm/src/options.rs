@@ -19,7 +19,7 @@ pub struct Options {
     /// The beginning of all keys of the chain: 1 to 128 bytes, the first of them above 0. Default:
     /// `eth/`.
     pub prefix: String,
-    /// Longest time for one call. Default: 30 s.
+    /// Longest time for one call of a chain. Reads of views have that of the cache. Default: 30 s.
     pub timeout: Duration,
     /// The name that stands in the root log behind each rollback. Default: `revm`.
     pub principal: String,
