@@ -18,6 +18,8 @@ pub enum Resource<'a> {
     Record(&'a str),
     /// The changes of a key.
     History(&'a str),
+    /// A session, by its id in hex.
+    Session(&'a str),
     /// A range of records.
     Records,
     /// The difference between two versions.
@@ -40,9 +42,10 @@ pub enum Resource<'a> {
 
 impl<'a> Resource<'a> {
     /// Every resource, by its path as the description of the API writes it.
-    pub const ALL: [(&'static str, Resource<'static>); 11] = [
+    pub const ALL: [(&'static str, Resource<'static>); 12] = [
         ("/v1/records/{key}", Resource::Record("")),
         ("/v1/records/{key}/history", Resource::History("")),
+        ("/v1/sessions/{id}", Resource::Session("")),
         ("/v1/records", Resource::Records),
         ("/v1/diff", Resource::Diff),
         ("/v1/batches", Resource::Batches),
@@ -65,7 +68,10 @@ impl<'a> Resource<'a> {
                 Some(_) => None,
             };
         }
-        Self::ALL.iter().skip(2).find(|(known, _)| *known == path).map(|(_, resource)| *resource)
+        if let Some(id) = rest.strip_prefix("sessions/") {
+            return (!id.contains('/')).then_some(Self::Session(id));
+        }
+        Self::ALL.iter().skip(3).find(|(known, _)| *known == path).map(|(_, resource)| *resource)
     }
 
     /// The HTTP methods of the resource, and the gRPC method that each stands for.
@@ -78,6 +84,7 @@ impl<'a> Resource<'a> {
                 (Method::DELETE, "/coppice.v1.Ledger/Commit"),
             ],
             Self::History(_) => &[(Method::GET, "/coppice.v1.Ledger/History")],
+            Self::Session(_) => &[(Method::PUT, "/coppice.v1.Ledger/OpenSession")],
             Self::Records => &[(Method::GET, "/coppice.v1.Ledger/Range")],
             Self::Diff => &[(Method::GET, "/coppice.v1.Ledger/Diff")],
             Self::Batches => &[(Method::POST, "/coppice.v1.Ledger/Commit")],
@@ -117,13 +124,16 @@ mod tests {
         assert_eq!(Resource::at("/v1/records/"), Some(Resource::Record("")), "refused where keys are read");
         assert_eq!(Resource::at("/v1/records/history"), Some(Resource::Record("history")));
         assert_eq!(Resource::at("/v1/records/k/history"), Some(Resource::History("k")));
-        for (path, resource) in &Resource::ALL[2..] {
+        assert_eq!(Resource::at("/v1/sessions/00"), Some(Resource::Session("00")));
+        for (path, resource) in &Resource::ALL[3..] {
             assert_eq!(Resource::at(path), Some(*resource));
         }
         for other in [
             "/v1/",
             "/v1/records/{key}/",
             "/v1/records/a/b",
+            "/v1/sessions",
+            "/v1/sessions/a/b",
             "/v1/records/a/history/",
             "/v1/records//history/x",
             "/v1//head",

@@ -44,6 +44,7 @@ impl<L: Ledger> Api<L> {
                 }
             }
             Resource::History(key) => self.history(&ask, ask::key(key)?).await,
+            Resource::Session(id) => self.open_session(&ask, id).await,
             Resource::Records => self.range(&ask).await,
             Resource::Diff => self.diff(&ask).await,
             Resource::Batches => self.batch(&ask, body).await,

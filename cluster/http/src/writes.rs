@@ -58,6 +58,16 @@ impl<L: Ledger> Api<L> {
         self.commit(ask, v1::Batch { operations, metadata, ..v1::Batch::default() }, false).await
     }
 
+    /// Opens a session; one that is open stays as it is. It is not opened by its first write: that
+    /// write, sent again when the session has ended, would be applied twice.
+    pub(crate) async fn open_session(&self, ask: &Ask<'_>, id: &str) -> Answer {
+        ask.may_write()?;
+        ask.query(&[])?;
+        let request = v1::OpenSessionRequest { session_id: session_id(id)? };
+        let opened = self.ledger.open_session(ask.call(request)).await?.into_inner();
+        Ok(body::json(&json!({ "highest_number": opened.highest_number, "window": opened.window })))
+    }
+
     /// The body of a write.
     async fn read(&self, ask: &Ask<'_>, sent: Body) -> Result<Bytes, Status> {
         for name in [CONTENT_RANGE, CONTENT_ENCODING] {
@@ -71,10 +81,6 @@ impl<L: Ledger> Api<L> {
     /// Commits a batch, at most once if the caller gives it a number.
     async fn commit(&self, ask: &Ask<'_>, batch: v1::Batch, is_put: bool) -> Answer {
         let (session_id, number) = session(ask)?;
-        if number == 1 {
-            // A session that is open already stays as it is.
-            self.ledger.open_session(ask.call(v1::OpenSessionRequest { session_id: session_id.clone() })).await?;
-        }
         let want_receipt = ask.form() == Form::Proof;
         let request = v1::CommitRequest { batch: Some(batch), session_id, number, want_receipt };
         let done = self.ledger.commit(ask.call(request)).await?.into_inner();
@@ -113,18 +119,22 @@ fn preconditions(ask: &Ask<'_>, key: &[u8]) -> Result<Vec<v1::Precondition>, Sta
     Ok(vec![v1::Precondition { key: key.to_vec().into(), condition: Some(condition) }])
 }
 
+/// The bytes of a session's id.
+fn session_id(text: &str) -> Result<Bytes, Status> {
+    let id = hex::decode(text).ok().filter(|id| id.len() == 16);
+    id.map(Bytes::from).ok_or_else(|| invalid("a session has 32 hex digits, which the client chooses at random"))
+}
+
 /// The session of a write, and its number there; both empty for a write outside of any session.
 fn session(ask: &Ask<'_>) -> Result<(Bytes, u64), Status> {
     match (ask.own_header(SESSION)?, ask.own_header(NUMBER)?) {
         (None, None) => Ok((Bytes::new(), 0)),
         (Some(session), Some(number)) => {
-            let id = hex::decode(session).ok().filter(|id| id.len() == 16);
-            let id =
-                id.ok_or_else(|| invalid("Coppice-Session has 32 hex digits, which the client chooses at random"))?;
+            let id = session_id(session)?;
             let digits = number.bytes().all(|byte| byte.is_ascii_digit());
             let number = number.parse().ok().filter(|number| digits && *number > 0);
             let number = number.ok_or_else(|| invalid("Coppice-Number counts the writes of the session from 1"))?;
-            Ok((id.into(), number))
+            Ok((id, number))
         }
         _ => Err(invalid("Coppice-Session and Coppice-Number are given together")),
     }

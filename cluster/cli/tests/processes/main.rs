@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod harness;
+mod http;
 mod members;
 mod peers;
 mod script;

@@ -152,6 +152,39 @@ async fn each_role_may_call_what_the_table_says_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_request_over_http_is_judged_as_the_method_that_it_stands_for() {
+    use Role::{Auditor, Coordinator, Member, Operator, Reader, Writer};
+    let scene = Scene::start().await;
+    let log = &[Reader, Writer, Operator, Auditor, Member, Coordinator][..];
+    let expected: [(&str, &str, &[Role], &str); 7] = [
+        ("GET", "/v1/records/k", &[Reader, Writer, Auditor, Coordinator], "Ledger/Get"),
+        ("PUT", "/v1/records/k", &[Writer, Coordinator], "Ledger/Commit"),
+        ("DELETE", "/v1/records/k", &[Writer, Coordinator], "Ledger/Commit"),
+        ("POST", "/v1/batches", &[Writer, Coordinator], "Ledger/Commit"),
+        ("GET", "/v1/watch", log, "Ledger/WatchHeads"),
+        ("GET", "/v1/batches", log, "ServerReflection/ServerReflectionInfo"),
+        ("PUT", "/v1/unheard", log, "ServerReflection/ServerReflectionInfo"),
+    ];
+    let mut denied = Vec::new();
+    for role in Role::ALL {
+        let shown = of_role(&scene.authority, role.name());
+        let channel = scene.connect(Some(&shown)).await.expect("its certificate is trusted");
+        for (method, path, roles, called) in expected {
+            let request = http::Request::builder().method(method).uri(path).body(Body::empty()).expect("a request");
+            let answer = channel.clone().oneshot(request).await.expect("it is answered");
+            let refused = Status::from_header_map(answer.headers()).and_then(|status| status::reason(&status));
+            let may = roles.contains(&role);
+            assert_eq!(refused, (!may).then_some(Reason::Denied), "{role:?} {method} {path}");
+            denied.extend((!may).then_some(called));
+        }
+    }
+    let lines = scene.denials(denied.len()).await;
+    for (line, called) in lines.iter().zip(&denied) {
+        assert!(line["method"].as_str().is_some_and(|method| method.ends_with(called)), "{line}: {called}");
+    }
+}
+
+#[tokio::test]
 async fn only_a_coordinator_may_say_that_it_forwards_a_request() {
     let scene = Scene::start().await;
     let mut denied = 0;

@@ -236,3 +236,40 @@ async fn unfinished_messages_hold_a_share_and_not_for_long() {
     assert!(refused(&other.await.expect("no panic").expect("it is answered")).contains("this caller"));
     assert_eq!(began.elapsed().as_secs(), RECEIVE_MAX.as_secs());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_bare_body_has_the_same_limits_and_is_not_taken_for_messages() {
+    const MIB: usize = 1 << 20;
+    let server = taking(Limits { received_bytes_max: 16 * MIB, ..Limits::default() });
+    let put = |first: Bytes| {
+        let (more, parts) = mpsc::channel(1);
+        more.try_send(Ok::<_, Status>(first)).expect("there is room");
+        let body = Body::new(AxumBody::from_stream(ReceiverStream::new(parts)));
+        let mut request = http::Request::put("/v1/records/k").body(body).expect("a request");
+        request.extensions_mut().insert(Peer { address: Some(([10, 0, 0, 1], 1).into()), ..Peer::default() });
+        (server.clone().oneshot(request), more)
+    };
+    let told = |answer: http::Response<Body>| {
+        let refused = Status::from_header_map(answer.headers()).filter(|status| status.code() != Code::Ok);
+        refused.map(|status| (status::reason(&status), status.message().to_owned()))
+    };
+    // Bytes that gRPC would take for two whole messages, and then one byte in each second.
+    let (answer, more) = put(Bytes::from_static(&[0; 10]));
+    let began = Instant::now();
+    let trickle = async {
+        while more.send(Ok(Bytes::from_static(b"x"))).await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    let (answer, ()) = tokio::join!(answer, trickle);
+    let (reason, message) = told(answer.expect("it is answered")).expect("it is refused");
+    assert!(reason == Some(Reason::ResourceExhausted) && message.contains("did not arrive completely"), "{message}");
+    assert!((RECEIVE_MAX..RECEIVE_MAX + Duration::from_secs(2)).contains(&began.elapsed()), "{:?}", began.elapsed());
+    let (answer, more) = put(Bytes::from(vec![7; 5 * MIB]));
+    drop(more);
+    let (reason, message) = told(answer.await.expect("it is answered")).expect("it is refused");
+    assert!(reason == Some(Reason::ResourceExhausted) && message.contains("this caller"), "{message}");
+    let (answer, more) = put(Bytes::from(vec![7; 3 * MIB]));
+    drop(more);
+    assert_eq!(told(answer.await.expect("it is answered")), None, "what was held was given back");
+}

@@ -92,6 +92,35 @@ async fn a_silent_connection_is_closed_and_one_with_a_call_stays() {
 }
 
 #[tokio::test]
+async fn the_first_bytes_tell_the_protocol_and_none_of_them_is_lost() {
+    let listener = net::listen("127.0.0.1:0".parse().expect("an address")).await.expect("a port is free");
+    let address = listener.local_addr().expect("it listens");
+    let mut both = incoming_both(listener, None);
+    for (sent, is_http1) in [
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", false),
+        ("PUT /v1/records/k HTTP/1.1\r\n", true),
+        ("PROPFIND / HTTP/1.1\r\n\r\n", true),
+        ("GET /v1/head HTTP/1.1\r\n\r\n", true),
+        ("\u{16}\u{3}\u{1} a handshake of TLS", true),
+    ] {
+        let mut client = TcpStream::connect(address).await.expect("it listens");
+        for byte in sent.as_bytes() {
+            client.write_all(&[*byte]).await.expect("it is open");
+            tokio::task::yield_now().await;
+        }
+        let taken = if is_http1 { both.http1.next().await } else { both.grpc.next().await };
+        let mut taken = taken.expect("there is one").expect("it was taken");
+        let mut read = vec![0; sent.len()];
+        taken.read_exact(&mut read).await.expect("all of it arrives");
+        assert_eq!(read, sent.as_bytes());
+    }
+    // A connection that says too little is nobody's, and ends.
+    let mut silent = TcpStream::connect(address).await.expect("it listens");
+    silent.write_all(b"PR").await.expect("it is open");
+    timeout(2 * GRPC.greeting_timeout, until_closed(silent)).await.expect("it is closed");
+}
+
+#[tokio::test]
 async fn the_newest_connection_is_taken_and_the_oldest_silent_one_closed() {
     let bounds = Bounds { connections_max: 8, caller_max: 8, silent_max: 4, ..GRPC };
     let address = serve(None, bounds).await;
