@@ -68,7 +68,10 @@ fn try_judge_evidence(request: &[u8]) -> Result<String, String> {
             }
         }
     }
-    failed.as_ref().map(report::no_evidence).ok_or_else(|| "no key to trust: give a key or a policy that names one".into())
+    failed
+        .as_ref()
+        .map(report::no_evidence)
+        .ok_or_else(|| "no key to trust: give a key or a policy that names one".into())
 }
 
 fn parse_policy(text: &[u8]) -> Result<Policy, String> {
