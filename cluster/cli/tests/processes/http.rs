@@ -12,6 +12,10 @@ use crate::{
 
 const MEMBER: &str = "mill";
 
+/// A request: its path and flags, the names that may send it, their answer, and the method that it
+/// stands for.
+type Case<'a> = (&'a str, &'a [&'a str], &'a [&'a str], u16, &'a str);
+
 /// Runs `curl` with the certificate of this name. Standard output ends with the code of the answer.
 fn curl(cluster: &Cluster, name: &str, path: &str, more: &[&str]) -> Done {
     let file = |end: &str| cluster.path(&format!("{name}.{end}"));
@@ -52,11 +56,11 @@ fn each_role_may_do_over_http_what_it_may_by_grpc() {
         &["reader", "writer", "operator", "auditor", MEMBER, "coordinator-1", "client"][..],
     );
     let version = cluster.version();
-    let diff = format!("/v1/diff?from={}&to={version}", version - 1);
-    let requests: [(&str, &[&str], &[&str], u16, &str); 14] = [
+    let diff = format!("/v1/diff?from={}&to={version}&low=a", version - 1);
+    let requests: [Case<'_>; 14] = [
         ("/v1/records/alice", &[], read, 200, "Get"),
         ("/v1/records/none", &[], read, 404, "Get"),
-        ("/v1/records", &[], read, 200, "Range"),
+        ("/v1/records?prefix=a", &[], read, 200, "Range"),
         ("/v1/records/alice/history", &[], read, 200, "History"),
         (&diff, &[], read, 200, "Diff"),
         ("/v1/records/new", &put, write, 200, "Commit"),
