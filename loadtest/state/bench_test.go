@@ -158,6 +158,26 @@ func TestBlocksLeaveTheSameStateOnBothSidesInAllModes(t *testing.T) {
 	compare(t, w, theirs, mine)
 }
 
+func TestAWorldIsLoadedInPartsThatComeOutEven(t *testing.T) {
+	here, err := openLocal(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = here.close() })
+	w := &world{accounts: loadedAtOnce / 2, slots: loadedAtOnce / 2, contracts: 2}
+	if err := here.load(w); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := here.states.Reader(here.root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, key := w.slot(w.slots - 1)
+	if value, err := reader.Storage(w.contract(at), key); err != nil || value != w.value(w.slots-1) {
+		t.Fatalf("the last slot is %s (%v)", value, err)
+	}
+}
+
 func TestABlockWhoseCallsFailIsRefused(t *testing.T) {
 	here, _ := sides(t, small())
 	b := newBlocks(small(), 1).next()

@@ -99,7 +99,13 @@ func (l *local) load(w *world) error {
 			return err
 		}
 	}
-	return errors.Join(l.commit(on), l.keepState())
+	if held == 0 {
+		return nil
+	}
+	if err := l.commit(on); err != nil {
+		return err
+	}
+	return l.keepState()
 }
 
 func (l *local) commit(on *state.StateDB) (err error) {
