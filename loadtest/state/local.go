@@ -21,8 +21,7 @@ const (
 	pebbleCacheMiB = 256
 	pebbleFiles    = 1024
 	cleanCache     = 256 << 20
-	// loadedAtOnce is how many accounts and slots are committed at one time.
-	loadedAtOnce = 200_000
+	defaultPart    = 200_000
 )
 
 // local is go-ethereum alone: its tries by paths, and Pebble.
@@ -32,6 +31,8 @@ type local struct {
 	states *state.MPTDatabase
 	root   common.Hash
 	number uint64
+	// part is how many accounts and slots of a world are committed at one time.
+	part int
 }
 
 func openLocal(directory string) (*local, error) {
@@ -48,6 +49,7 @@ func openLocal(directory string) (*local, error) {
 	tries := triedb.NewDatabase(disk, &triedb.Config{PathDB: &config})
 	return &local{
 		disk: disk, tries: tries, states: state.NewMPTDatabase(tries, nil), root: types.EmptyRootHash,
+		part: defaultPart,
 	}, nil
 }
 
@@ -61,7 +63,7 @@ func (l *local) load(w *world) error {
 	}
 	held := 0
 	wrote := func(count int) error {
-		if held += count; held < loadedAtOnce {
+		if held += count; held < l.part {
 			return nil
 		}
 		held = 0
