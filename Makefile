@@ -14,7 +14,7 @@ AS_IN_TESTS := --features coppice-process/as-in-tests
 CHAOS_SECONDS ?= 600
 CHAOS_SEED ?= 1
 
-.PHONY: wasm test-wasm crds charts e2e help demo test test-sha test-go test-state test-state-killed test-loadtest test-alerts test-k6 test-chaos test-adversaries chaos load bench bench-cluster check audit build release sim sim-bugs versions
+.PHONY: lint-revm wasm test-wasm crds charts e2e help demo test test-sha test-go test-state test-state-killed test-loadtest test-alerts test-k6 test-chaos test-adversaries chaos load bench bench-cluster check audit build release sim sim-bugs versions
 
 help:
 	@echo "make demo     build, run a whole cluster on this repository's own history, show what it does"
@@ -24,6 +24,7 @@ help:
 	@echo "make chaos    a cluster of real processes under real faults for CHAOS_SECONDS=600; the plan follows from CHAOS_SEED=1"
 	@echo "make test-go  vet, staticcheck and all tests of the SDK for Go, against a real coppice dev"
 	@echo "make test-state  go-ethereum, Hyperledger Fabric and revm on a ledger, by their own suites; ETHEREUM_TESTS=DIR has the fixtures of Ethereum's tests"
+	@echo "make lint-revm  clippy over the crate for revm, which is a workspace of its own"
 	@echo "make test-state-killed  some of these suites on three processes, while the leading coordinator is killed; KILLED_FLAGS=\"--only dbtest\" takes one"
 	@echo "make test-adversaries  a cluster of processes under attack while others go on with their work; ADVERSARY_FLAGS=\"--only silent\" takes some"
 	@echo "make load SCENARIO=payment  a load test by k6 that verifies proofs meanwhile; TARGET=dev, processes or an endpoint; docs/load-testing.md lists scenarios and parameters"
@@ -80,13 +81,16 @@ test-state: build
 		&& go tool -modfile=../../sdk/go/tools/go.mod staticcheck -tags suites ./... \
 		&& go test -tags suites -timeout 40m ./...
 	cd loadtest/state && go vet ./... && go tool -modfile=../../cluster/sdk/go/tools/go.mod staticcheck ./... && go test ./...
-	$(CARGO) clippy --locked --manifest-path $(REVM) --all-targets --features fixtures -- -D warnings
 	@fixtures=$$(scripts/ethereum-tests.sh) && if [ -n "$$fixtures" ]; then \
 		ETHEREUM_TESTS=$$fixtures $(CARGO) test --locked --manifest-path $(REVM) --features fixtures; \
 	else \
 		echo "THE STATE TESTS OF ETHEREUM WERE NOT RUN: set ETHEREUM_TESTS to a checkout of github.com/ethereum/tests"; \
 		$(CARGO) test --locked --manifest-path $(REVM); \
 	fi
+
+# The lints of the crate for revm compile some 300 crates for themselves: 3 minutes that CI does not have.
+lint-revm:
+	$(CARGO) clippy --locked --manifest-path $(REVM) --all-targets --features fixtures -- -D warnings
 
 # The same platforms on three processes, of which the leading coordinator is killed every 5 s.
 test-state-killed: build
