@@ -2,13 +2,13 @@
 //! and what lies before, by proofs.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map},
     ops::Range,
 };
 
 use bytes::Bytes;
 use coppice_proto::v1;
-use coppice_types::{Digest, MemberId, Reason, Stamp, Version};
+use coppice_types::{ClusterId, Digest, MemberId, Reason, Stamp, Version};
 use coppice_verify::{
     check::{Answer, Claim, QueryClaim, Question, Subject, verify_known},
     journal::AppendEntry,
@@ -47,6 +47,18 @@ fn fault_of_sweep(jsn: u64, kind: Option<u8>, is_retained: bool) -> Option<&'sta
         Some(DATA) if !is_retained => Some("a purge should have taken it: no member retains it"),
         _ => None,
     }
+}
+
+/// An order that its author has signed.
+struct Given {
+    cluster: ClusterId,
+    leaf: Leaf,
+    ordered: Ordered,
+}
+
+/// Whether an action of this author keeps a journal for a member.
+fn retains(author: MemberId, action: &Action, jsn: u64, member: MemberId) -> bool {
+    author == member && matches!(action, Action::Retain { journals, .. } if journals.contains(&jsn))
 }
 
 /// Neighbouring numbers together.
@@ -181,16 +193,36 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
         let keys: Vec<Vec<u8>> =
             (from..to).flat_map(|jsn| [leaf_key(self.ledger, jsn), retained_key(self.ledger, jsn)]).collect();
         let records = self.records(self.book.head(), &keys).await?;
-        let mut kept = BTreeMap::new();
+        let (mut kept, mut orders) = (BTreeMap::new(), BTreeMap::<u64, Option<Given>>::new());
         for (jsn, keys) in (from..to).zip(keys.chunks(2)) {
             let leaf = decoded(&records, &keys[0], Leaf::decode)?;
-            let is_retained = decoded(&records, &keys[1], Retained::decode)?.is_some();
-            if let Some(what) = fault_of_sweep(jsn, leaf.as_ref().map(|leaf| leaf.kind), is_retained) {
+            let retained = decoded(&records, &keys[1], Retained::decode)?;
+            if let Some(what) = fault_of_sweep(jsn, leaf.as_ref().map(|leaf| leaf.kind), retained.is_some()) {
                 return Err(differs(Some(jsn), what));
             }
             kept.extend(leaf.map(|leaf| (jsn, leaf.hash())));
+            let Some(Retained { order, member }) = retained else { continue };
+            let given = match orders.entry(order) {
+                btree_map::Entry::Occupied(known) => known.into_mut(),
+                btree_map::Entry::Vacant(new) => new.insert(self.order_at(order).await?),
+            };
+            if !given.as_ref().is_some_and(|given| retains(given.leaf.member, &given.ordered.order.action, jsn, member))
+            {
+                return Err(differs(Some(jsn), "no order of the member retains it"));
+            }
         }
         Ok(kept)
+    }
+
+    /// The order in a journal; `None` if the journal has none that its author signed.
+    async fn order_at(&self, jsn: u64) -> Result<Option<Given>, End> {
+        let (claim, _) = self.proven((jsn, 1), true, None).await?;
+        let journal = claim.journals.into_iter().next().ok_or(Error::Malformed("no journal"))?;
+        if journal.leaf.kind != ORDER || journal.signed.is_none() {
+            return Ok(None);
+        }
+        let ordered = journal.envelope.and_then(|envelope: Envelope| Ordered::decode(&envelope.payload).ok());
+        Ok(ordered.map(|ordered| Given { cluster: claim.header.cluster, leaf: journal.leaf, ordered }))
     }
 
     /// Checks journals that head has, in pages. The leaves that records show are those of the list.
@@ -303,13 +335,8 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
     async fn check_order(&self, begun: &Begun) -> Result<(), End> {
         let Begun { purge, version, .. } = begun;
         let wrong = |what: &str| differs(Some(purge.order), what);
-        let (claim, _) = self.proven((purge.order, 1), true, None).await?;
-        let journal = claim.journals.first().ok_or(Error::Malformed("no journal"))?;
-        let (leaf, envelope) = (&journal.leaf, journal.envelope.as_ref());
-        let payload =
-            envelope.filter(|_| leaf.kind == ORDER && journal.signed.is_some()).map(|it: &Envelope| &it.payload);
-        let ordered = payload.and_then(|payload| Ordered::decode(payload).ok());
-        let ordered = ordered.ok_or_else(|| wrong("it should be the order of a purge"))?;
+        let ordered = self.order_at(purge.order).await?;
+        let Given { cluster, leaf, ordered } = ordered.ok_or_else(|| wrong("it should be the order of a purge"))?;
         let Action::Purge(order) = &ordered.order.action else {
             return Err(wrong("it should be the order of a purge"));
         };
@@ -322,7 +349,7 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
         let numbers = 1..=u64::from(order.authors) + 1;
         let authors: Vec<Vec<u8>> = numbers.map(|number| author_key(self.ledger, number)).collect();
         let records = self.records(*version, &[members.clone(), authors.clone()].concat()).await?;
-        let message = ordered.order.message(claim.header.cluster, self.ledger);
+        let message = ordered.order.message(cluster, self.ledger);
         for (at, key) in members.iter().enumerate() {
             let member = decoded(&records, key, Member::decode)?.ok_or_else(|| wrong("a signer is no member"))?;
             let key = member.key_at(leaf.jsn);
@@ -384,6 +411,16 @@ mod tests {
     fn neighbours_are_read_together() {
         assert_eq!(runs([0, 1, 4, 6, 7, 8].into_iter()), [0..2, 4..5, 6..9]);
         assert_eq!(runs(std::iter::empty()), []);
+    }
+
+    #[test]
+    fn a_member_keeps_a_journal_by_its_own_order() {
+        let retain = Action::Retain { purge: 9, journals: vec![2, 4] };
+        let (member, other) = (MemberId([1; 16]), MemberId([2; 16]));
+        assert!(retains(member, &retain, 2, member));
+        assert!(!retains(member, &retain, 3, member), "the order does not name it");
+        assert!(!retains(other, &retain, 2, member), "it is the order of another");
+        assert!(!retains(member, &Action::Recall { purge: 2 }, 2, member), "it is another order");
     }
 
     #[test]
