@@ -14,7 +14,7 @@
 //! let follower = cache.clone();
 //! tokio::spawn(async move { follower.follow().await });
 //! let view = cache.head().await?;
-//! view.prefetch(keys).await?;
+//! let values = view.get_all(&keys).await?;
 //! let value = view.get(b"account/alice").await?;
 //! # Ok(())
 //! # }
@@ -85,7 +85,7 @@ pub use self::{
     store::Writes,
     view::View,
 };
-use self::{ledger::Ledger, metrics::count, shared::Shared};
+use self::{ledger::Ledger, metrics::count, shared::Shared, store::Written};
 use crate::Client;
 
 /// Values of a ledger's state. Clones share them.
@@ -135,13 +135,18 @@ impl Cache {
     /// Takes a version that this program has committed, with everything that the version wrote: see
     /// [`writes`]. The batch must have been alone in its version (`exclusive`). While the cache is
     /// followed, a version that is not the next one is left to the stream. Otherwise the changes of
-    /// the versions in between are unknown.
+    /// the versions in between are unknown. The values are kept even if the stream has shown the
+    /// version before.
     ///
     /// # Errors
     /// [`Error::Evidence`] if the writes contradict what is held.
     pub fn apply(&self, at: Stamp, writes: &Writes) -> Result<(), Error> {
         let gaps = !self.shared.status().following;
-        self.shared.commit(at, Some(writes), gaps, &[])
+        if !self.shared.commit(at, Written::Values(writes), gaps, &[])? {
+            let late = self.shared.store().late(at, writes);
+            late.map_err(|why| self.shared.fail(Evidence::new(why, &[])))?;
+        }
+        Ok(())
     }
 
     /// Takes a rollback that this program has ordered. `head` is its base, in the epoch that

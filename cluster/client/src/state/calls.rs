@@ -91,13 +91,12 @@ impl Ledger for Client {
     }
 
     async fn watch(&self, from: u64, shows: Shows) -> Result<Box<dyn Heads>, Error> {
-        let changes = shows != Shows::Headers;
         let request = v1::WatchHeadsRequest {
             from_sequence: from,
             follow: true,
-            want_changed_keys: changes,
-            want_changed_values: changes,
-            want_journal: shows == Shows::ChangesAndJournal,
+            want_changed_keys: shows.keys,
+            want_changed_values: shows.values,
+            want_journal: shows.journal,
         };
         let mut picked = None;
         let stream = call("watch_heads", &self.routes, self.patience, Repeat::Safe, |pick, limit| {

@@ -1,6 +1,7 @@
 //! The check of a version on the stream against its journal.
 
 use bytes::Bytes;
+use coppice_proto::v1;
 use coppice_types::Digest;
 use coppice_verify::{
     hash::{RecordBody, sha256_each},
@@ -8,20 +9,21 @@ use coppice_verify::{
     journal,
 };
 
-use super::{ledger::Headed, options::Level, store::Writes};
+use super::{ledger::Headed, options::Options, store::Writes};
 
 /// The changes that a commit on the stream wrote, or `None` if they are unknown. With
-/// [`Level::Proofs`], the whole journal shows the keys, and each value has the hash in it.
+/// [`Level::Proofs`](super::Level::Proofs), the whole journal shows the keys, and each value has
+/// the hash in it. With [`Options::keys_only`], only the keys count.
 ///
 /// # Errors
 /// Names the contradiction between the version, its journal and its changes.
-pub(super) fn writes_of(level: Level, headed: &Headed) -> Result<Option<Writes>, String> {
+pub(super) fn writes_of(options: &Options, headed: &Headed) -> Result<Option<Writes>, String> {
     if headed.rolled_back {
         return Ok(None);
     }
-    let told = headed.changes.iter().map(|record| (record.key.clone(), record.found.then(|| record.value.clone())));
-    let told: Writes = told.collect();
-    if !level.proves() {
+    let value = |record: &v1::Record| (record.found && !options.keys_only).then(|| record.value.clone());
+    let told: Writes = headed.changes.iter().map(|record| (record.key.clone(), value(record))).collect();
+    if !options.level.proves() {
         return Ok(Some(told));
     }
     if headed.lists_gone {
@@ -32,6 +34,9 @@ pub(super) fn writes_of(level: Level, headed: &Headed) -> Result<Option<Writes>,
         journal::written(&headed.header, &journal.entries, &journal.lists).map_err(|error| error.to_string())?;
     let mut written: Vec<(Bytes, RecordBody)> = written.into_iter().map(|(key, body)| (key.into(), body)).collect();
     written.retain(|(key, _)| !is_reserved(&headed.header, key));
+    if options.keys_only {
+        return Ok(Some(written.into_iter().map(|(key, _)| (key, None)).collect()));
+    }
     join(told, written).map(Some)
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coppice_types::{Reason, Stamp};
+use coppice_types::{ErrorKind, Reason, Stamp};
 
 /// The reason why a read failed, or following the ledger ended. Reads that share a call share its
 /// error.
@@ -42,6 +42,17 @@ impl Error {
         match self {
             Self::Ledger(error) => error.reason(),
             _ => None,
+        }
+    }
+
+    /// Whether an answer is larger than a coordinator may send. A question for fewer keys may
+    /// succeed. The error is that of the coordinator's limits or of its transport.
+    pub(super) fn is_too_large(&self) -> bool {
+        let Self::Ledger(error) = self else { return false };
+        match &**error {
+            crate::Error::Refused { reason: Some(reason), .. } => *reason == Reason::LimitExceeded,
+            crate::Error::Refused { reason: None, kind, .. } => *kind == ErrorKind::Invalid,
+            _ => false,
         }
     }
 

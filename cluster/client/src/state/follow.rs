@@ -15,9 +15,9 @@ use super::{
     error::{Error, Evidence},
     ledger::{Headed, Shows},
     metrics::count,
-    options::PART_KEYS,
+    options::{Options, PART_KEYS},
     shared::Shared,
-    store::{ENTRY_BYTES, Writes},
+    store::{ENTRY_BYTES, Writes, Written},
 };
 
 /// Longest gap that is read with all changes. Across a longer one, headers alone are read up to the
@@ -37,7 +37,7 @@ struct Entry {
     header: Header,
     hash: Digest,
     encoded: Bytes,
-    /// The writes of a commit, if they are known.
+    /// The writes of a commit, if they are known: with [`Options::keys_only`], its keys.
     writes: Option<Writes>,
 }
 
@@ -156,11 +156,7 @@ impl Follower {
 
     /// Reads the headers from a sequence number on.
     async fn stream(&mut self, from: u64, size: u64, bare: bool) -> Result<(), Error> {
-        let shows = match (bare, self.shared.options.level.proves()) {
-            (true, _) => Shows::Headers,
-            (false, false) => Shows::Changes,
-            (false, true) => Shows::ChangesAndJournal,
-        };
+        let shows = if bare { Shows::default() } else { shown(&self.shared.options) };
         let mut heads = self.shared.ledger.watch(from, shows).await?;
         while let Some(headed) = heads.next().await? {
             self.take(headed, bare).await?;
@@ -192,7 +188,7 @@ impl Follower {
         }
         let mut writes = None;
         if header.body == Body::Commit && !bare {
-            writes = writes_of(self.shared.options.level, &headed).map_err(|why| {
+            writes = writes_of(&self.shared.options, &headed).map_err(|why| {
                 let why = format!("a version's changes are not those of its journal: {why}");
                 Evidence::new(why, &headed.encoded)
             })?;
@@ -251,7 +247,14 @@ impl Follower {
                 shared.announce();
                 Ok(())
             }
-            Body::Commit => shared.commit(stamp, writes.as_ref(), true, &entry.encoded),
+            Body::Commit => {
+                let written = match &writes {
+                    None => Written::Unknown,
+                    Some(writes) if shared.options.keys_only => Written::Keys(writes),
+                    Some(writes) => Written::Values(writes),
+                };
+                shared.commit(stamp, written, true, &entry.encoded).map(|_| ())
+            }
             Body::Rollback(_) => {
                 shared.roll_back(stamp);
                 Ok(())
@@ -310,6 +313,12 @@ impl Follower {
     }
 }
 
+/// The parts of a commit that a cache needs. A journal has the keys of the changes as well.
+fn shown(options: &Options) -> Shows {
+    let (journal, values) = (options.level.proves(), !options.keys_only);
+    Shows { keys: values || !journal, values, journal }
+}
+
 fn size_of_writes(writes: &Writes) -> usize {
     let one = |(key, value): (&Bytes, &Option<Bytes>)| ENTRY_BYTES + key.len() + value.as_ref().map_or(0, Bytes::len);
     writes.iter().map(one).sum()
@@ -318,7 +327,6 @@ fn size_of_writes(writes: &Writes) -> usize {
 /// Returns once the stream has stayed behind the log for [`Options::stale_max`], or for twice that
 /// time.
 ///
-/// [`Options::stale_max`]: super::Options::stale_max
 async fn mind(shared: &Shared) -> Error {
     let mut before = 0;
     loop {

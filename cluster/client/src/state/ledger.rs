@@ -42,12 +42,13 @@ pub(super) struct Got {
     pub proof: Bytes,
 }
 
-/// The part of each commit that a stream of headers shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shows {
-    Headers,
-    Changes,
-    ChangesAndJournal,
+/// The parts of each commit that a stream shows besides its header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shows {
+    /// The changed keys, with their values or without.
+    pub keys: bool,
+    pub values: bool,
+    pub journal: bool,
 }
 
 /// A header on the stream.
@@ -56,7 +57,8 @@ pub(super) struct Headed {
     pub header: Header,
     /// The canonical bytes of the header.
     pub encoded: Bytes,
-    /// The records that a commit changed, by ascending keys: the coordinator's word.
+    /// The records that a commit changed, by ascending keys: the coordinator's word. They have no
+    /// values if only keys were asked for.
     pub changes: Vec<v1::Record>,
     /// Changes were asked for, of a commit that was rolled back.
     pub rolled_back: bool,

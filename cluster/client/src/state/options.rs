@@ -49,6 +49,9 @@ pub struct Options {
     /// Number of cached keys that are proven at head for each version. Default: 2 with
     /// [`Level::Sample`], and otherwise none.
     pub samples: Option<usize>,
+    /// The stream brings the keys of changes without their values. The writes of other programs
+    /// are then dropped instead of kept, and are read again when they are needed. Default: false.
+    pub keys_only: bool,
     /// Bound on the memory for values, keys and their administration. Default: 256 MiB.
     pub bytes: usize,
     /// Longest wait of a read above the frontier for the stream. Default: 5 ms.
@@ -68,6 +71,7 @@ impl Default for Options {
         Self {
             level: Level::Proofs,
             samples: None,
+            keys_only: false,
             bytes: 256 << 20,
             wait: Duration::from_millis(5),
             timeout: Duration::from_secs(30),

@@ -56,18 +56,18 @@ impl Shared {
         Ok((value, landing.confirmed))
     }
 
-    /// Reads keys, in ascending order and each once, by calls that have some each. Returns what a
-    /// view keeps of the answer.
-    pub(super) async fn prefetch(self: &Arc<Self>, at: Place, keys: Vec<Bytes>) -> Result<u64, Error> {
+    /// Reads keys, in ascending order and each once, by calls that have some each. The results of
+    /// the calls may have other keys, too.
+    pub(super) async fn get_all(self: &Arc<Self>, at: Place, keys: Vec<Bytes>) -> Result<Vec<Arc<Landing>>, Error> {
         let (awaited, parts) = self.flights.divide(at.stamp, keys);
         for part in parts {
             self.send(at, part, false);
         }
-        let mut confirmed = 0;
+        let mut landings = Vec::with_capacity(awaited.len());
         for flight in awaited {
-            confirmed = flight.landing(at.stamp).await?.confirmed;
+            landings.push(flight.landing(at.stamp).await?);
         }
-        Ok(confirmed)
+        Ok(landings)
     }
 
     /// Sends a call. With `joined`, others first have the chance to join it.
@@ -76,16 +76,44 @@ impl Shared {
         tokio::spawn(Arrival { shared: self.clone(), at, flight, outcome }.fly(joined));
     }
 
-    /// Reads keys of a version, and fills the cache.
+    /// Reads keys of a version, and fills the cache. An answer that would be too large is read in
+    /// halves.
     async fn load(&self, at: Place, keys: Vec<Bytes>) -> Result<Landing, Error> {
         let _slot = self.flights.slots.acquire().await.map_err(|_| Error::GivenUp(at.stamp))?;
         let confirmed = self.store().line().confirmed();
-        let level = self.options.level;
-        let got = self.read(at.stamp, &keys, level.proves()).await?;
-        if level.picks() {
-            self.compare(at.stamp, &keys, &got).await?;
-        }
         let mut values = HashMap::with_capacity(keys.len());
+        let mut parts = vec![keys];
+        while let Some(mut part) = parts.pop() {
+            match self.ask(at.stamp, &part).await {
+                Ok(got) => self.fill(at, part, got, &mut values)?,
+                Err(error) if part.len() > 1 && error.is_too_large() => {
+                    let rest = part.split_off(part.len() / 2);
+                    parts.extend([rest, part]);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Landing { values, confirmed })
+    }
+
+    /// Asks for keys of a version, as far checked as the options say.
+    async fn ask(&self, at: Stamp, keys: &[Bytes]) -> Result<Got, Error> {
+        let level = self.options.level;
+        let got = self.read(at, keys, level.proves()).await?;
+        if level.picks() {
+            self.compare(at, keys, &got).await?;
+        }
+        Ok(got)
+    }
+
+    /// Adds an answer to the cache and to the result of a call.
+    fn fill(
+        &self,
+        at: Place,
+        keys: Vec<Bytes>,
+        got: Got,
+        values: &mut HashMap<Bytes, Option<Bytes>>,
+    ) -> Result<(), Error> {
         for (key, record) in keys.into_iter().zip(got.records) {
             let changed = record.as_ref().map_or(0, |(_, changed)| changed.version.0);
             // A slice would keep the whole answer in memory.
@@ -95,7 +123,7 @@ impl Shared {
             count(if held { &self.counts.fills } else { &self.counts.refused_fills }, 1);
             values.insert(key, value);
         }
-        Ok(Landing { values, confirmed })
+        Ok(())
     }
 
     /// Proves what a read took on trust.

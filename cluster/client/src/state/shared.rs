@@ -17,7 +17,7 @@ use super::{
     ledger::{Grown, Ledger},
     metrics::{Counters, count},
     options::Options,
-    store::{Store, Writes},
+    store::{Store, Written},
 };
 
 /// Most reads that wait for the frontier without seeing it move. Then others read through at once,
@@ -133,13 +133,14 @@ impl Shared {
 
     /// Moves the frontier to a version: see [`Store::commit`]. `shown` is the header that names it,
     /// if there is one.
-    pub(super) fn commit(&self, at: Stamp, writes: Option<&Writes>, gaps: bool, shown: &[u8]) -> Result<(), Error> {
-        let moved = self.store().commit(at, writes, gaps);
-        if moved.map_err(|why| self.fail(Evidence::new(why, shown)))? {
+    pub(super) fn commit(&self, at: Stamp, written: Written<'_>, gaps: bool, shown: &[u8]) -> Result<bool, Error> {
+        let moved = self.store().commit(at, written, gaps);
+        let moved = moved.map_err(|why| self.fail(Evidence::new(why, shown)))?;
+        if moved {
             count(&self.counts.versions, 1);
             self.announce();
         }
-        Ok(())
+        Ok(moved)
     }
 
     pub(super) fn roll_back(&self, head: Stamp) {

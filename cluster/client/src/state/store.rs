@@ -23,6 +23,24 @@ use super::{
 /// The writes of a version or batch: each key with its last value, or `None` if it is deleted.
 pub type Writes = BTreeMap<Bytes, Option<Bytes>>;
 
+/// The writes of a version, as far as they are known.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Written<'a> {
+    Unknown,
+    /// The keys alone.
+    Keys(&'a Writes),
+    Values(&'a Writes),
+}
+
+impl<'a> Written<'a> {
+    fn writes(self) -> Option<&'a Writes> {
+        match self {
+            Self::Unknown => None,
+            Self::Keys(writes) | Self::Values(writes) => Some(writes),
+        }
+    }
+}
+
 /// Most intervals of one key. Beyond that, the oldest is dropped.
 const INTERVALS_MAX: usize = 4;
 /// Memory that an interval takes besides its key and value, in bytes: its part of the lists and
@@ -206,13 +224,13 @@ impl Store {
         at
     }
 
-    /// Moves the frontier to a version. Without `writes`, its changes are unknown. Returns whether
-    /// the frontier moved. A version that is not above it changes nothing. If versions lie between,
-    /// it is taken only with `gaps`, and their changes are unknown.
+    /// Moves the frontier to a version. Returns whether it moved. A version that is not above it
+    /// changes nothing. If versions lie between, it is taken only with `gaps`, and their changes
+    /// are unknown.
     ///
     /// # Errors
     /// Names the contradiction to what is held.
-    pub(super) fn commit(&mut self, at: Stamp, writes: Option<&Writes>, gaps: bool) -> Result<bool, &'static str> {
+    pub(super) fn commit(&mut self, at: Stamp, written: Written<'_>, gaps: bool) -> Result<bool, &'static str> {
         if !self.line.is_above(at) {
             return Ok(false);
         }
@@ -221,14 +239,14 @@ impl Store {
         match before {
             _ if !next && !gaps => return Ok(false),
             Some(before) if before.epoch == at.epoch => {
-                if !next || writes.is_none() {
+                if !next || written.writes().is_none() {
                     self.skip(before.version.0, at.version.0);
                 }
             }
             _ => self.begin(at, self.line.boundary()),
         }
         self.line.advance(at);
-        let Some(writes) = writes else { return Ok(true) };
+        let Some(writes) = written.writes() else { return Ok(true) };
         if next {
             let keys: HashSet<Bytes> = writes.keys().map(|key| Bytes::copy_from_slice(key)).collect();
             self.window.add(at.version.0, keys);
@@ -237,11 +255,28 @@ impl Store {
             if let Some(index) = self.places.get(key) {
                 self.change_at(*index, |held| close(held, at.version.0 - 1));
             }
-            // A slice would keep a whole message in memory.
-            let value = value.as_ref().map(|value| Bytes::copy_from_slice(value));
-            self.put(key, Interval { from: at.version.0, to: OPEN, value })?;
+            if matches!(written, Written::Values(_)) {
+                self.put(key, Interval { from: at.version.0, to: OPEN, value: copied(value) })?;
+            }
         }
         Ok(true)
+    }
+
+    /// Adds the writes of a version that the frontier has reached. The stream may have brought only
+    /// its keys.
+    ///
+    /// # Errors
+    /// Names the contradiction to what is held.
+    pub(super) fn late(&mut self, at: Stamp, writes: &Writes) -> Result<(), &'static str> {
+        if !self.line.stands(self.line.place(at)) || !self.line.names(at) {
+            return Ok(());
+        }
+        let version = at.version.0;
+        for (key, value) in writes {
+            let to = if self.window.is_untouched(key, version) { OPEN } else { version };
+            self.put(key, Interval { from: version, to, value: copied(value) })?;
+        }
+        Ok(())
     }
 
     /// Ends all that is open at the frontier so far. It stays true up to there.
@@ -415,6 +450,11 @@ impl Store {
             assert!(!held.intervals.is_empty());
         }
     }
+}
+
+/// A slice would keep a whole message in memory.
+fn copied(value: &Option<Bytes>) -> Option<Bytes> {
+    value.as_deref().map(Bytes::copy_from_slice)
 }
 
 /// Ends the open interval with a version.

@@ -8,7 +8,7 @@ use std::sync::{
 use bytes::Bytes;
 use coppice_types::Stamp;
 
-use super::{error::Error, lineage::Place, metrics::count, shared::Shared, store::Writes};
+use super::{error::Error, flights::Landing, lineage::Place, metrics::count, shared::Shared, store::Writes};
 
 /// The state of one version, or of batches that are staged on it. Clones are the same view.
 #[derive(Clone)]
@@ -78,6 +78,29 @@ impl View {
         Ok(value)
     }
 
+    /// Reads keys, many at one time. The result has a value for each key in the order of the keys,
+    /// or `None` for a key without one. A key may be named twice.
+    ///
+    /// # Errors
+    /// Like [`View::get`], with the first error.
+    pub async fn get_all(&self, keys: &[Bytes]) -> Result<Vec<Option<Bytes>>, Error> {
+        let (mut values, mut places) = (vec![None; keys.len()], Vec::new());
+        for (place, key) in keys.iter().enumerate() {
+            match self.look(key).await? {
+                Some(value) => values[place] = value,
+                None => places.push(place),
+            }
+        }
+        count(&self.shared.counts.hits, (keys.len() - places.len()) as u64);
+        count(&self.shared.counts.misses, places.len() as u64);
+        let landings = self.read(places.iter().map(|place| keys[*place].clone()).collect()).await?;
+        for place in places {
+            let read = landings.iter().find_map(|landing| landing.values.get(&keys[place]));
+            values[place] = read.cloned().ok_or(Error::GivenUp(self.at.stamp))?;
+        }
+        Ok(values)
+    }
+
     /// Reads keys into the cache, many at one time. Keys that are known already cost nothing, and a
     /// key may be named twice. Values of a version that is not cached are read again by
     /// [`View::get`].
@@ -91,14 +114,21 @@ impl View {
                 missing.push(key);
             }
         }
+        self.read(missing).await.map(|_| ())
+    }
+
+    /// Reads keys that the cache does not have. A key may be named twice.
+    async fn read(&self, mut missing: Vec<Bytes>) -> Result<Vec<Arc<Landing>>, Error> {
         if missing.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         missing.sort_unstable();
         missing.dedup();
-        let confirmed = self.shared.prefetch(self.at, missing).await?;
-        self.known.confirmed.store(confirmed, Ordering::Relaxed);
-        Ok(())
+        let landings = self.shared.get_all(self.at, missing).await?;
+        if let Some(last) = landings.last() {
+            self.known.confirmed.store(last.confirmed, Ordering::Relaxed);
+        }
+        Ok(landings)
     }
 
     /// A view of a batch that is staged on this one, and not committed: see

@@ -19,7 +19,7 @@ fn put(key: &str, value: &str) -> Writes {
 }
 
 fn write(store: &mut Store, at: Stamp, key: &str, value: &str) {
-    assert_eq!(store.commit(at, Some(&put(key, value)), false), Ok(true), "{at}");
+    assert_eq!(store.commit(at, Written::Values(&put(key, value)), false), Ok(true), "{at}");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn the_memory_is_bounded() {
     for version in 1..=3 * VERSIONS_MAX as u64 {
         let key = |at: u32| Bytes::from(format!("{version} {at}"));
         let writes: Writes = (0..700).map(|at| (key(at), Some(Bytes::from_static(&[0; 10])))).collect();
-        assert_eq!(store.commit(Stamp::new(0, version), Some(&writes), false), Ok(true));
+        assert_eq!(store.commit(Stamp::new(0, version), Written::Values(&writes), false), Ok(true));
         store.check();
         let (versions, keys, _) = store.window.size();
         assert!(versions <= VERSIONS_MAX && keys <= KEYS_MAX, "{versions} versions, {keys} keys");

@@ -73,6 +73,10 @@ pub(super) struct State {
     pub lie: Lie<Got>,
     pub on_heads: Lie<Headed>,
     pub refuse_proofs: bool,
+    /// The parts of commits that the newest stream shows.
+    pub watched: Shows,
+    /// Most keys of an answer that is not too large.
+    pub keys_max: usize,
     pub reads: usize,
     /// Most keys of one read.
     pub largest: usize,
@@ -198,6 +202,9 @@ impl State {
             self.behind -= 1;
             return Err(refused(Reason::NotYet));
         }
+        if keys.len() > self.keys_max {
+            return Err(refused(Reason::LimitExceeded));
+        }
         if self.refuse_proofs && proven {
             return Err(refused(Reason::Unavailable));
         }
@@ -217,7 +224,7 @@ impl State {
     /// A header as the stream shows it now.
     fn see(&mut self, sequence: usize, shows: Shows) -> Result<Headed, Error> {
         let mut headed = self.log[sequence].clone();
-        if headed.header.body == Body::Commit && shows != Shows::Headers {
+        if headed.header.body == Body::Commit && shows != Shows::default() {
             match self.find(headed.header.stamp) {
                 Err(Reason::RolledBack | Reason::NotYet) => {
                     (headed.rolled_back, headed.journal, headed.changes) = (true, None, Vec::new());
@@ -230,10 +237,13 @@ impl State {
                 _ => {}
             }
         }
-        if shows == Shows::Headers {
+        if !shows.keys {
             headed.changes = Vec::new();
         }
-        if shows != Shows::ChangesAndJournal {
+        if !shows.values {
+            headed.changes.iter_mut().for_each(|record| record.value = Bytes::new());
+        }
+        if !shows.journal {
             (headed.journal, headed.lists_gone) = (None, false);
         }
         if let Some(lie) = &mut self.on_heads {
@@ -269,6 +279,8 @@ impl Model {
             lie: None,
             on_heads: None,
             refuse_proofs: false,
+            watched: Shows::default(),
+            keys_max: usize::MAX,
             reads: 0,
             largest: 0,
         };
@@ -338,7 +350,11 @@ impl Ledger for Model {
 
     async fn watch(&self, from: u64, shows: Shows) -> Result<Box<dyn Heads>, Error> {
         let next = usize::try_from(from).expect("a small log");
-        self.lock().streams += 1;
+        {
+            let mut state = self.lock();
+            state.streams += 1;
+            state.watched = shows;
+        }
         Ok(Box::new(Showing { model: self.clone(), next, shows, moved: self.moved.subscribe(), waits: false }))
     }
 }

@@ -70,7 +70,8 @@ impl Trial {
         let mut random = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         // Small caches evict, and large ones keep everything.
         let (bytes, samples) = (3000 + random.below(40_000), Some(random.below(2)));
-        let world = World::followed(Options { bytes, samples, ..Options::default() }).await;
+        let keys_only = random.below(3) == 0;
+        let world = World::followed(Options { bytes, samples, keys_only, ..Options::default() }).await;
         world.cache.shared.store().planted = planted;
         Self { world, random, views: Vec::new(), slow: Vec::new(), stale: false, tally: Tally::new() }
     }

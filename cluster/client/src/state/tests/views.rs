@@ -92,6 +92,38 @@ async fn a_prefetch_reads_parts_and_only_what_is_missing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn many_keys_are_read_in_their_order() {
+    let (world, view) = begun(&words([("a", Some("1")), ("b", Some(""))])).await;
+    let keys = ["b", "none", "a", "b"].map(Bytes::from);
+    let expected = [value(""), None, value("1"), value("")];
+    for (misses, hits) in [(4, 0), (4, 4)] {
+        assert_eq!(view.get_all(&keys).await.expect("values"), expected);
+        let metrics = world.cache.metrics();
+        assert_eq!((metrics.misses, metrics.hits), (misses, hits));
+        assert_eq!(calls(&world), (1, 3));
+    }
+    let staged = view.over(writes([("a", None), ("d", Some("2"))]));
+    let keys = ["a", "b", "d"].map(Bytes::from);
+    assert_eq!(staged.get_all(&keys).await.expect("values"), [None, value(""), value("2")]);
+    assert_eq!(view.get_all(&[]).await.expect("nothing"), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_too_large_is_read_in_halves() {
+    let names: Vec<String> = (0..20).map(|at| format!("{at:02}")).collect();
+    let (world, view) = begun(&names.iter().map(|name| (name.clone(), Some(name.clone()))).collect()).await;
+    let keys: Vec<Bytes> = names.into_iter().map(Bytes::from).collect();
+    world.model.lock().keys_max = 3;
+    let values: Vec<Bytes> = view.get_all(&keys).await.expect("values").into_iter().flatten().collect();
+    assert_eq!(values, keys);
+    // 1 + 2 + 4 of the calls are refused: those for 20, 10 and 5 keys.
+    assert_eq!(calls(&world).0, 15);
+    world.model.lock().keys_max = 0;
+    let refused = view.get(b"other").await.expect_err("one key has no halves");
+    assert_eq!(refused.reason(), Some(Reason::LimitExceeded));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_caller_that_gives_up_leaves_the_call_to_others() {
     let (world, view) = begun(&words([("a", Some("1"))])).await;
     let first = world.hold(&view, "a").await;
@@ -162,6 +194,55 @@ async fn an_only_writer_needs_no_stream() {
     assert_eq!(cache.at(four).get(b"a").await.expect("an answer"), value("theirs"));
     expect_hit(cache, model, three, "a", "1").await;
     expect_hit(cache, model, four, "c", "1").await;
+}
+
+/// Reads a key, and expects so many calls of the ledger.
+async fn expect_calls(world: &World, at: Stamp, key: &str, expected: Option<&str>, calls: usize) {
+    world.model.lock().reads = 0;
+    let read = world.cache.at(at).get(key.as_bytes()).await.expect("an answer");
+    assert_eq!(read, expected.and_then(value), "{key} at {at}");
+    assert_eq!(world.model.lock().reads, calls, "calls for {key} at {at}");
+}
+
+async fn shown<const N: usize>(world: &mut World, writes: [(&str, Option<&str>); N]) -> Stamp {
+    let at = world.write(&words(writes));
+    world.show().await.expect("an honest model");
+    at
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_alone_drop_the_writes_of_others() {
+    for level in [Level::Proofs, Level::Trusted] {
+        let world = &mut World::followed(Options { level, keys_only: true, ..Options::default() }).await;
+        let one = shown(world, [("a", Some("1")), ("b", Some("1")), ("c", Some("1"))]).await;
+        for key in ["a", "b", "c"] {
+            expect_calls(world, one, key, Some("1"), 1).await;
+        }
+        let two = shown(world, [("a", Some("2")), ("c", None)]).await;
+        expect_calls(world, one, "a", Some("1"), 0).await;
+        expect_calls(world, two, "b", Some("1"), 0).await;
+        expect_calls(world, two, "a", Some("2"), 1).await;
+        expect_calls(world, two, "c", None, 1).await;
+        // The program's own writes are kept.
+        let own = world.write(&words([("a", Some("3"))]));
+        world.cache.apply(own, &writes([("a", Some("3"))])).expect("no contradiction");
+        world.show().await.expect("an honest model");
+        expect_calls(world, own, "a", Some("3"), 0).await;
+        // The stream may have shown them, and another version, before the program tells of them.
+        let late = world.write(&words([("a", Some("4")), ("b", Some("4"))]));
+        let last = shown(world, [("b", Some("5"))]).await;
+        world.cache.apply(late, &writes([("a", Some("4")), ("b", Some("4"))])).expect("no contradiction");
+        expect_calls(world, last, "a", Some("4"), 0).await;
+        expect_calls(world, last, "b", Some("5"), 1).await;
+        expect_calls(world, late, "b", Some("4"), 0).await;
+        let back = world.roll_back(1);
+        world.show().await.expect("an honest model");
+        for key in ["a", "c"] {
+            expect_calls(world, back, key, Some("1"), 0).await;
+        }
+        let watched = world.model.lock().watched;
+        assert!(!watched.values && watched.keys != watched.journal, "{watched:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
