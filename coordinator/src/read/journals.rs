@@ -7,6 +7,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque, btree_map},
+    pin::pin,
     sync::Arc,
 };
 
@@ -17,10 +18,11 @@ use coppice_verify::{
     header::{Body, Header},
     journal::Entry,
 };
+use futures::{StreamExt, stream};
 use tonic::Status;
 
 use super::{
-    pages::Pages,
+    pages::{self, Pages},
     reads::{Located, Reads, Sink, send},
 };
 use crate::{
@@ -40,6 +42,10 @@ struct Lists {
 }
 
 impl Lists {
+    fn new(pages: Pages) -> Self {
+        Self { pages, page: VecDeque::new() }
+    }
+
     /// The lists of a version. Lists of earlier versions are skipped.
     async fn of(&mut self, version: Version) -> Result<Vec<Bytes>, Status> {
         loop {
@@ -145,8 +151,11 @@ impl Reads {
             return Ok(true);
         }
         let located = self.locate_in(view.clone(), None, false).await?;
-        for shard in touched(&entries)? {
-            let lists = self.lists(&located, shard, version, version)?.of(version).await?;
+        let shards = touched(&entries)?;
+        let scans: Result<_, _> = shards.iter().map(|shard| self.lists(&located, *shard, version, version)).collect();
+        let mut scans = pin!(pages::ahead(scans?).zip(stream::iter(shards)));
+        while let Some((pages, shard)) = scans.next().await {
+            let lists = Lists::new(pages?).of(version).await?;
             send(sink, part(shard, Vec::new(), lists)).await?;
         }
         Ok(false)
@@ -167,7 +176,9 @@ impl Reads {
         for shard in touched {
             let of_shard = match lists.entry(shard) {
                 btree_map::Entry::Occupied(known) => known.into_mut(),
-                btree_map::Entry::Vacant(new) => new.insert(self.lists(located, shard, header.stamp.version, to)?),
+                btree_map::Entry::Vacant(new) => {
+                    new.insert(Lists::new(self.lists(located, shard, header.stamp.version, to)?))
+                }
             };
             let found = of_shard.of(header.stamp.version).await?;
             let message = v1::JournalResponse { shard: shard.0, lists: found, ..v1::JournalResponse::default() };
@@ -176,11 +187,10 @@ impl Reads {
         Ok(())
     }
 
-    fn lists(&self, located: &Located, shard: ShardId, from: Version, to: Version) -> Result<Lists, Status> {
+    fn lists(&self, located: &Located, shard: ShardId, from: Version, to: Version) -> Result<Pages, Status> {
         let leaf = located.leaves.all().iter().find(|leaf| leaf.shard == shard);
         let leaf = leaf.ok_or_else(|| wire::broken("journal: an unknown shard"))?;
         let scan = v1::JournalScan { from_version: from.0, to_version: to.0 };
-        let pages = self.scan(located, leaf, v1::shard_scan_request::Scan::Journal(scan));
-        Ok(Lists { pages, page: VecDeque::new() })
+        Ok(self.scan(located, leaf, v1::shard_scan_request::Scan::Journal(scan)))
     }
 }

@@ -6,11 +6,20 @@
 
 use bytes::Bytes;
 use coppice_proto::v1::{self, shard_scan_request::Scan};
+use futures::{Stream, StreamExt, stream};
 use tokio::time::{Instant, sleep};
 use tonic::Status;
 
 use super::reads::{PAUSE, Reads, again};
 use crate::groups::wire;
+
+/// Most scans of which the first page is read before their turn.
+const SCANS_AHEAD: usize = 4;
+
+/// The scans in their order, each with its first page. Their shards work at one time.
+pub fn ahead(scans: Vec<Pages>) -> impl Stream<Item = Result<Pages, Status>> {
+    stream::iter(scans).map(Pages::begun).buffered(SCANS_AHEAD)
+}
 
 /// The pages of one scan.
 #[derive(Debug)]
@@ -26,6 +35,13 @@ impl Pages {
     /// The pages of this scan. The first page may have been read already.
     pub fn new(reads: Reads, request: v1::ShardScanRequest, first: Option<v1::ShardScanResponse>) -> Self {
         Self { reads, request: Some(request), first }
+    }
+
+    async fn begun(mut self) -> Result<Self, Status> {
+        if let (Some(request), None) = (&self.request, &self.first) {
+            self.first = Some(self.read(request).await?);
+        }
+        Ok(self)
     }
 
     /// The next page; `None` after the last one.

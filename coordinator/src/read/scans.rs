@@ -4,7 +4,7 @@
 //! client takes them. Shards are read page by page ([`Pages`]), so a client that takes nothing
 //! holds no resources of a node.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, pin::pin, time::Duration};
 
 use bytes::Bytes;
 use coppice_proto::{
@@ -13,11 +13,12 @@ use coppice_proto::{
 };
 use coppice_types::{ErrorKind, Params, Reason, Version};
 use coppice_verify::{header::Body, ledgers::RESERVED_END, proof::Query, shard_map::StateLeaf};
+use futures::TryStreamExt;
 use tokio::time::Instant;
 use tonic::Status;
 
 use super::{
-    pages::Pages,
+    pages::{self, Pages},
     proofs::{self, ShardProof},
     reads::{Located, PAUSE, Reads, Sink, check_size, checked_proof, send},
 };
@@ -247,6 +248,7 @@ impl Reads {
     where
         Fut: Future<Output = Result<(), Status>>,
     {
+        let mut scans = Vec::new();
         for index in newer.leaves.overlapping(low, high) {
             let leaf = &newer.leaves.all()[index];
             let from = older.leaves.state(leaf.shard).ok_or_else(|| wire::broken("list of state leaves"))?;
@@ -259,7 +261,10 @@ impl Reads {
                 low: Bytes::copy_from_slice(low),
                 high: high.map(Bytes::copy_from_slice),
             };
-            let mut pages = self.scan(newer, leaf, Scan::Diff(scan));
+            scans.push(self.scan(newer, leaf, Scan::Diff(scan)));
+        }
+        let mut scans = pin!(pages::ahead(scans));
+        while let Some(mut pages) = scans.try_next().await? {
             while let Some(message) = pages.next().await? {
                 if message.before.len() != message.records.len() {
                     return Err(wire::broken("diff"));
