@@ -72,7 +72,7 @@ use tower::Layer;
 pub use anchor::{Anchoring, OpenChannel, TimeLedger, Tsa};
 pub use api::forward::Dial;
 pub use error::Error;
-pub use log::witness::{WITNESSES_MAX, Witness};
+pub use log::witness::{WITNESS_LINES_BYTES_MAX, WITNESSES_MAX, Witness};
 pub use options::{Connect, Genesis, Limits, Options, Retention};
 pub use post::Post;
 pub use shown::Leadership;
@@ -393,7 +393,8 @@ impl Service {
 /// Checks that witnesses can be asked, before anything is started.
 ///
 /// # Errors
-/// If there are too many, two are the same, or the quorum can't be reached.
+/// If there are too many, two are the same, the quorum can't be reached, or a note can't hold the
+/// lines of all.
 pub fn check_witnesses(witnesses: &[Witness], quorum: usize) -> Result<(), Error> {
     if witnesses.len() > WITNESSES_MAX {
         return Err(Error::Options(format!("there are {} witnesses, at most {WITNESSES_MAX}", witnesses.len())));
@@ -404,6 +405,11 @@ pub fn check_witnesses(witnesses: &[Witness], quorum: usize) -> Result<(), Error
     let twice = |(at, witness): (usize, &Witness)| witnesses[..at].iter().any(|other| other.key == witness.key);
     if witnesses.iter().enumerate().any(twice) {
         return Err(Error::Options("two witnesses have the same key".to_owned()));
+    }
+    let bytes: usize = witnesses.iter().map(|witness| witness.key.line_bytes()).sum();
+    if bytes > WITNESS_LINES_BYTES_MAX {
+        let most = format!("{bytes} bytes, at most {WITNESS_LINES_BYTES_MAX}");
+        return Err(Error::Options(format!("the cosignatures of all witnesses take {most}")));
     }
     Ok(())
 }

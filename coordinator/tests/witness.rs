@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use coppice_coordinator::check_witnesses;
 use coppice_proto::v1;
 use coppice_types::{Params, Reason};
 use coppice_verify::{Step, check, checkpoint::Checkpoint, policy::Policy};
@@ -124,6 +125,35 @@ async fn proofs_under_a_cosigned_checkpoint_wait_for_one_that_covers_the_version
     let (verified, _) = check::verify_under(&answer.proof, &policy, None).expect("two have cosigned");
     assert!(verified.checkpoint.size >= 4, "the checkpoint knows of the rollback");
     assert!(verified.checkpoint.size > old.size);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn witnesses_of_both_types_of_key_make_a_quorum_and_a_wrong_line_of_either_none() {
+    let world = world().await;
+    let mut members = members(&world, &[Habit::Sound]).await;
+    for (seed, habit) in [(2, Habit::Sound), (3, Habit::SignsAnother)] {
+        members.push(Member::start_mldsa(seed, world.key().verifier().clone(), habit).await);
+    }
+    let (mut running, url) = leader(&world, &members, 2).await;
+    let policy = policy(&world, &members, 2);
+    let version = write(&mut running, "1").await;
+    cosigned(&url, &policy, version + 1).await;
+    let examined = policy.examine(&published(&url).await).expect("the log signed it");
+    let names: Vec<_> = examined.cosignatures.iter().map(|it| it.witness.as_slice()).collect();
+    assert_eq!(names, [b"w0", b"w1"], "the third signed another checkpoint");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_witnesses_are_taken_as_one_note_can_hold() {
+    let world = world().await;
+    let mut witnesses = Vec::new();
+    for seed in 0..19 {
+        let member = Member::start_mldsa(seed, world.key().verifier().clone(), Habit::Sound).await;
+        witnesses.push(member.witness());
+    }
+    let refused = check_witnesses(&witnesses, 1).expect_err("19 lines are too long").to_string();
+    assert!(refused.contains("at most 61440"), "{refused}");
+    assert_eq!(check_witnesses(&witnesses[..18], 1).map_err(|error| error.to_string()), Ok(()));
 }
 
 fn check_size(proof: &[u8], world: &World) -> u64 {

@@ -12,7 +12,7 @@ use coppice_env::{Rng, SimRng};
 use coppice_types::Digest;
 use coppice_verify::{
     checkpoint::Checkpoint,
-    cosignature::{Cosigner, CosignerKey},
+    cosignature::{Cosigner, WitnessKey},
     merkle,
     note::VerifierKey,
 };
@@ -64,8 +64,8 @@ fn signer(index: usize) -> Cosigner {
 
 /// The keys of all witnesses of a shape.
 #[must_use]
-pub fn keys(shape: &Shape) -> Vec<CosignerKey> {
-    (0..shape.witnesses.len()).map(|index| signer(index).verifier().clone()).collect()
+pub fn keys(shape: &Shape) -> Vec<WitnessKey> {
+    (0..shape.witnesses.len()).map(|index| signer(index).verifier().clone().into()).collect()
 }
 
 impl Witnesses {
@@ -82,8 +82,10 @@ impl Witnesses {
     /// The witnesses as coordinators are configured with them.
     #[must_use]
     pub fn list(&self) -> Vec<Witness> {
-        let one =
-            |(index, member): (usize, &Member)| Witness { url: name(index), key: member.signer.verifier().clone() };
+        let one = |(index, member): (usize, &Member)| Witness {
+            url: name(index),
+            key: member.signer.verifier().clone().into(),
+        };
         self.0.members.iter().enumerate().map(one).collect()
     }
 

@@ -1,11 +1,14 @@
-//! Cosignatures of witnesses on checkpoints, C2SP `cosignature/v1` (`docs/verification.md` section
-//! 10).
+//! Cosignatures of witnesses on checkpoints, C2SP `tlog-cosignature` (`docs/verification.md`
+//! section 10): `cosignature/v1` by Ed25519, and `subtree/v1` by ML-DSA-44.
 //!
 //! A cosignature says: at that time, this was the largest consistent tree of that log that the
-//! cosigner had seen. It says nothing about the entries. The signed message does not contain the
-//! cosigner's name, so each key must belong to only one cosigner.
+//! cosigner had seen. It says nothing about the entries. The message of `cosignature/v1` does not
+//! contain the cosigner's name, so each key must belong to only one cosigner.
 
-use alloc::{borrow::ToOwned, format, string::String, vec::Vec};
+mod mldsa;
+mod witness;
+
+use alloc::{format, string::String, vec::Vec};
 #[cfg(feature = "sign")]
 use core::fmt;
 
@@ -14,11 +17,16 @@ use ed25519_dalek::{Signer as _, SigningKey};
 
 use coppice_types::Digest;
 
+pub use self::{
+    mldsa::{MlDsaKey, TYPE_MLDSA44, message as mldsa44_message},
+    witness::WitnessKey,
+};
+
 #[cfg(feature = "sign")]
 use crate::note::DASH;
 use crate::{
     base64,
-    note::{self, Error, Line, PublicKey, split_line, split_note},
+    note::{Error, Line, PublicKey, split_line, split_note},
 };
 
 /// Type of an Ed25519 key that cosigns.
@@ -26,7 +34,7 @@ pub const TYPE_COSIGNATURE: u8 = 4;
 /// Upper bound of all times, exclusive.
 const TIME_MAX: u64 = 1 << 63;
 
-/// A key that cosigns under its name.
+/// An Ed25519 key that cosigns under its name.
 pub type CosignerKey = PublicKey<TYPE_COSIGNATURE>;
 
 impl CosignerKey {
@@ -37,45 +45,6 @@ impl CosignerKey {
         let time = u64::from_be_bytes(*time);
         let valid = time < TIME_MAX && self.is_signed(message(text, time).as_bytes(), signature);
         if valid { Ok(time) } else { Err(Error::BadSignature) }
-    }
-
-    /// This key's signature line in a witness's answer to [`request`], verified. `note` is the
-    /// checkpoint that was sent. Lines of other keys are skipped.
-    ///
-    /// # Errors
-    /// [`Error::Unsigned`] if no line is of this key, [`Error::BadSignature`] if its line does not
-    /// verify for this checkpoint or has time 0, [`Error::Malformed`] if note or answer is
-    /// malformed.
-    pub fn pick(&self, note: &[u8], answer: &[u8]) -> Result<String, Error> {
-        let (text, _) = split_note(note)?;
-        let answer = core::str::from_utf8(answer).map_err(|_| Error::Malformed("answer: not UTF-8"))?;
-        for line in answer.lines().take(note::SIGNATURE_LINES_MAX) {
-            let parsed = split_line(line)?;
-            if self.is_of(&parsed) {
-                return match self.time_of(text, &parsed)? {
-                    0 => Err(Error::BadSignature),
-                    _ => Ok(line.to_owned()),
-                };
-            }
-        }
-        Err(Error::Unsigned)
-    }
-
-    /// The time of this key's newest cosignature on a checkpoint, in seconds since 1970; `None` if
-    /// it has not cosigned.
-    ///
-    /// # Errors
-    /// If the bytes are not a note, or any line of this key does not verify.
-    pub fn cosigned(&self, note: &[u8]) -> Result<Option<u64>, Error> {
-        let (text, lines) = split_note(note)?;
-        let mut newest = None;
-        for line in lines.lines() {
-            let line = split_line(line)?;
-            if self.is_of(&line) {
-                newest = newest.max(Some(self.time_of(text, &line)?));
-            }
-        }
-        Ok(newest)
     }
 }
 
@@ -160,13 +129,17 @@ impl fmt::Debug for Cosigner {
 
 #[cfg(test)]
 mod tests {
-    use alloc::{string::ToString, vec};
+    use alloc::{borrow::ToOwned, string::ToString, vec};
 
     use super::*;
-    use crate::note::SignerKey;
+    use crate::note::{self, SignerKey};
 
     fn cosigner(seed: u8) -> Cosigner {
         Cosigner::from_seed("member.example/w", &[seed; 32]).expect("the name is fine")
+    }
+
+    fn key(member: &Cosigner) -> WitnessKey {
+        member.verifier().clone().into()
     }
 
     fn checkpoint() -> String {
@@ -181,15 +154,15 @@ mod tests {
     #[test]
     fn a_cosignature_is_found_and_every_flipped_bit_of_it_is_refused() {
         let (note, member) = (checkpoint(), cosigner(2));
-        assert_eq!(member.verifier().cosigned(note.as_bytes()), Ok(None));
+        assert_eq!(key(&member).cosigned(note.as_bytes()), Ok(None));
         let line = member.cosign(text(&note), 1_700_000_000);
         let cosigned = add_lines(note.as_bytes(), &[line]).expect("a line");
-        assert_eq!(member.verifier().cosigned(&cosigned), Ok(Some(1_700_000_000)));
-        assert_eq!(cosigner(3).verifier().cosigned(&cosigned), Ok(None), "same name, other key");
+        assert_eq!(key(&member).cosigned(&cosigned), Ok(Some(1_700_000_000)));
+        assert_eq!(key(&cosigner(3)).cosigned(&cosigned), Ok(None), "same name, other key");
         for bit in note.len() * 8..cosigned.len() * 8 {
             let mut flipped = cosigned.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            let found = member.verifier().cosigned(&flipped);
+            let found = key(&member).cosigned(&flipped);
             assert!(!matches!(found, Ok(Some(_))), "bit {bit}");
         }
     }
@@ -199,13 +172,13 @@ mod tests {
         let (note, member) = (checkpoint(), cosigner(2));
         let line = member.cosign("ledger.example/x\n1\n47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\n", 7);
         let cosigned = add_lines(note.as_bytes(), &[line]).expect("a line");
-        assert_eq!(member.verifier().cosigned(&cosigned), Err(Error::BadSignature));
+        assert_eq!(key(&member).cosigned(&cosigned), Err(Error::BadSignature));
         let late = member.cosign(text(&note), 1 << 63);
         let cosigned = add_lines(note.as_bytes(), &[late]).expect("a line");
-        assert_eq!(member.verifier().cosigned(&cosigned), Err(Error::BadSignature));
+        assert_eq!(key(&member).cosigned(&cosigned), Err(Error::BadSignature));
         let both = [member.cosign(text(&note), 9), member.cosign(text(&note), 8)];
         let cosigned = add_lines(note.as_bytes(), &both).expect("lines");
-        assert_eq!(member.verifier().cosigned(&cosigned), Ok(Some(9)), "the newest counts");
+        assert_eq!(key(&member).cosigned(&cosigned), Ok(Some(9)), "the newest counts");
     }
 
     #[test]
@@ -219,14 +192,14 @@ mod tests {
         identity[0] = 1;
         assert_eq!(CosignerKey::new("x", &identity), Err(Error::WeakKey));
         // The log's own signature is not a cosignature, and is not taken for one.
-        assert_eq!(member.verifier().cosigned(checkpoint().as_bytes()), Ok(None));
+        assert_eq!(key(&member).cosigned(checkpoint().as_bytes()), Ok(None));
     }
 
     #[test]
     fn only_the_witnesss_own_sound_line_is_taken_from_an_answer() {
         let (note, member, other) = (checkpoint(), cosigner(2), cosigner(3));
         let good = member.cosign(text(&note), 5);
-        let pick = |answer: String| member.verifier().pick(note.as_bytes(), answer.as_bytes());
+        let pick = |answer: String| key(&member).pick(note.as_bytes(), answer.as_bytes());
         assert_eq!(pick(format!("{good}\n")), Ok(good.clone()));
         assert_eq!(pick(format!("{}\n{good}\n", other.cosign(text(&note), 5))), Ok(good.clone()));
         assert_eq!(pick(String::new()), Err(Error::Unsigned));

@@ -104,6 +104,10 @@ impl<const TYPE: u8> PublicKey<TYPE> {
         self.key.to_bytes()
     }
 
+    pub(crate) fn key_bytes(&self) -> &[u8] {
+        self.key.as_bytes()
+    }
+
     #[cfg(feature = "sign")]
     pub(crate) fn id(&self) -> [u8; 4] {
         self.id
@@ -258,7 +262,9 @@ pub(crate) fn split_note(note: &[u8]) -> Result<(&str, &str), Error> {
         return Err(Error::Malformed("note: control character"));
     }
     let note = core::str::from_utf8(note).map_err(|_| Error::Malformed("note: not UTF-8"))?;
-    let at = note.rfind("\n\n").ok_or(Error::Malformed("note: no empty line"))?;
+    // A search for text would add a kilobyte to the module for WebAssembly.
+    let at = note.as_bytes().windows(2).rposition(|pair| pair == b"\n\n");
+    let at = at.ok_or(Error::Malformed("note: no empty line"))?;
     let (text, lines) = (&note[..=at], &note[at + 2..]);
     if !lines.ends_with('\n') || lines.lines().count() > SIGNATURE_LINES_MAX {
         return Err(Error::Malformed("note: number or end of signature lines"));

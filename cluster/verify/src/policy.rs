@@ -2,17 +2,15 @@
 //! `docs/verification.md` section 10).
 //!
 //! This code is stricter where the draft leaves room: a name is given once, and keys are not of
-//! small order. A witness with a key of type 06 (ML-DSA) is accepted, and never counts as having
-//! cosigned.
+//! small order. Keys of witnesses are of type 04 (Ed25519) or 06 (ML-DSA-44).
 
 use alloc::{borrow::ToOwned, boxed::Box, string::String, vec::Vec};
 use core::fmt;
 
 use crate::{
     checkpoint::Checkpoint,
-    cosignature::{CosignerKey, TYPE_COSIGNATURE},
-    hash::key_id,
-    note::{self, VerifierKey, check_name, split_key_text, split_line, split_note},
+    cosignature::WitnessKey,
+    note::{self, VerifierKey, split_line, split_note},
 };
 
 /// Longest policy, in bytes.
@@ -21,8 +19,6 @@ pub const POLICY_BYTES_MAX: usize = 256 << 10;
 pub const LOGS_MAX: usize = 256;
 /// Most witnesses and groups of a policy, together.
 pub const NAMES_MAX: usize = 256;
-/// Type of an ML-DSA-44 key that cosigns, and its length in bytes.
-const TYPE_MLDSA: (u8, usize) = (6, 1312);
 
 /// The reason why a policy file is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,9 +65,7 @@ enum What {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Witness {
-    /// `None` if this code does not know the type of the key.
-    key: Option<CosignerKey>,
-    public_key: Vec<u8>,
+    key: WitnessKey,
     url: Option<Vec<u8>>,
 }
 
@@ -137,16 +131,16 @@ impl Policy {
     /// Trusts the key to which one of the logs has changed its own. A witness's key is not added,
     /// since its holder would vouch for itself.
     pub(crate) fn believe_successor(&mut self, key: &VerifierKey) {
-        let of_witness = self.witnesses().any(|(_, witness, _)| witness.public_key() == key.public_key());
+        let of_witness = self.witnesses().any(|(_, witness, _)| *witness.key_bytes() == key.public_key());
         if !of_witness && !self.logs.contains(key) {
             self.logs.push(key.clone());
         }
     }
 
-    /// Names, keys and URLs of the witnesses whose key type is known.
-    pub fn witnesses(&self) -> impl Iterator<Item = (&[u8], &CosignerKey, Option<&[u8]>)> {
+    /// Names, keys and URLs of the witnesses.
+    pub fn witnesses(&self) -> impl Iterator<Item = (&[u8], &WitnessKey, Option<&[u8]>)> {
         self.named.iter().filter_map(|named| match &named.what {
-            What::Witness(witness) => Some((named.name.as_slice(), witness.key.as_ref()?, witness.url.as_deref())),
+            What::Witness(witness) => Some((named.name.as_slice(), &witness.key, witness.url.as_deref())),
             What::Group { .. } => None,
         })
     }
@@ -173,12 +167,11 @@ impl Policy {
             }
             for (named, time) in self.named.iter().zip(&mut times) {
                 if let What::Witness(witness) = &named.what
-                    && let Some(key) = &witness.key
-                    && key.is_of(&line)
+                    && witness.key.is_of(&line)
                 {
                     // A cosignature with time 0 does not say that the tree was the largest that its
                     // witness had seen.
-                    *time = (*time).max(Some(key.time_of(text, &line)?).filter(|time| *time > 0));
+                    *time = (*time).max(Some(witness.key.time_of(text, &line)?).filter(|time| *time > 0));
                 }
             }
         }
@@ -198,7 +191,7 @@ impl Policy {
         a.into_iter().zip(b).collect()
     }
 
-    /// Whether a line is of a witness whose lines count.
+    /// Whether a line is of a witness.
     pub(crate) fn knows(&self, line: &note::Line<'_>) -> bool {
         self.witnesses().any(|(_, key, _)| key.is_of(line))
     }
@@ -210,9 +203,9 @@ impl Policy {
         for line in lines.lines().filter_map(|line| split_line(line).ok()) {
             for (named, time) in self.named.iter().zip(&mut times) {
                 if let What::Witness(witness) = &named.what
-                    && let Some(key) = witness.key.as_ref().filter(|key| key.is_of(&line))
+                    && witness.key.is_of(&line)
                 {
-                    *time = (*time).max(key.time_of(text, &line).ok().filter(|time| *time > 0));
+                    *time = (*time).max(witness.key.time_of(text, &line).ok().filter(|time| *time > 0));
                 }
             }
         }
@@ -222,7 +215,7 @@ impl Policy {
     fn cosignatures(&self, times: &[Option<u64>]) -> Vec<Cosigned> {
         let cosigned = self.named.iter().zip(times).filter_map(|(named, time)| {
             let What::Witness(witness) = &named.what else { return None };
-            let key_name = witness.key.as_ref()?.name().to_owned();
+            let key_name = witness.key.name().to_owned();
             Some(Cosigned { witness: named.name.clone(), key_name, time: (*time)? })
         });
         cosigned.collect()
@@ -289,19 +282,19 @@ impl PolicyReader {
 
     fn witness(&mut self, name: &[u8], vkey: &[u8], url: Option<&[u8]>) -> Result<(), &'static str> {
         let vkey = core::str::from_utf8(vkey).map_err(|_| "the key is not UTF-8")?;
-        let (key, public_key) = witness_key(vkey).ok_or("not the key of a witness")?;
-        if self.has_witness(&public_key) {
+        let key = WitnessKey::parse(vkey).map_err(|_| "not the key of a witness")?;
+        if self.has_witness(key.key_bytes()) {
             return Err("the key of another witness");
         }
         // The key's holder would vouch for itself.
-        if self.policy.logs.iter().any(|log| log.public_key() == *public_key) {
+        if self.policy.logs.iter().any(|log| log.public_key() == *key.key_bytes()) {
             return Err("the key of a log");
         }
-        self.define(name, What::Witness(Box::new(Witness { key, public_key, url: url.map(<[u8]>::to_vec) })))
+        self.define(name, What::Witness(Box::new(Witness { key, url: url.map(<[u8]>::to_vec) })))
     }
 
     fn has_witness(&self, key: &[u8]) -> bool {
-        let is_known = |named: &Named| matches!(&named.what, What::Witness(witness) if witness.public_key == key);
+        let is_known = |named: &Named| matches!(&named.what, What::Witness(witness) if witness.key.key_bytes() == key);
         self.policy.named.iter().any(is_known)
     }
 
@@ -348,18 +341,6 @@ impl PolicyReader {
         self.policy.named.push(Named { name: name.to_vec(), what, taken: false });
         Ok(())
     }
-}
-
-/// The key of a witness and its bytes. The key is `None` if this code does not know its type.
-fn witness_key(vkey: &str) -> Option<(Option<CosignerKey>, Vec<u8>)> {
-    let parts = split_key_text(vkey).ok()?;
-    if parts.key_type == TYPE_COSIGNATURE {
-        let key = CosignerKey::parse(vkey).ok()?;
-        return Some((Some(key), parts.key.to_vec()));
-    }
-    let id = key_id(parts.name, parts.key_type, &parts.key);
-    let sound = (parts.key_type, parts.key.len()) == TYPE_MLDSA && id == parts.id && check_name(parts.name).is_ok();
-    sound.then_some((None, parts.key.to_vec()))
 }
 
 /// A number without sign and leading zeros.

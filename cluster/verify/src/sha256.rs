@@ -16,8 +16,8 @@ type State = [u32; 8];
 const INITIAL: State =
     [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
 
-/// Number of messages that keep the instructions busy.
-pub(crate) const LANES: usize = 4;
+/// Number of messages that keep the instructions busy. WebAssembly has none, and shall be small.
+pub(crate) const LANES: usize = if cfg!(target_arch = "wasm32") { 1 } else { 4 };
 
 /// Least length of the padding: one byte that begins with a set bit, and the message's length in
 /// bits.

@@ -11,12 +11,15 @@ use std::borrow::Cow;
 use common::{
     Sample,
     lies::{self, encode, leaf, no_records, shard, state_of, with_a_record},
+    mldsa::MlDsaWitness,
     params,
     vectors::{compare, stored, text},
 };
 use coppice_types::{Params, Stamp, Version};
 use coppice_verify::{
     check::{Question, Subject, verify_answer, verify_under},
+    checkpoint::Checkpoint,
+    cosignature::{Cosigner, add_lines, mldsa44_message},
     header::{Body, Header, Prune, Rollback},
     keys::KeyChange,
     note::{SignerKey, VerifierKey},
@@ -262,6 +265,97 @@ fn keys() -> Vec<Case> {
     ]
 }
 
+/// Files under policies whose quorum has ML-DSA keys. The keys of witnesses `m` and `e` have one
+/// name.
+fn mldsa() -> Vec<Case> {
+    let ledger = with_a_record();
+    let witness = MlDsaWitness::new("w.example", 1);
+    let ed25519 = Cosigner::from_seed(witness.name, &[2; 32]).expect("a name");
+    let other = Cosigner::from_seed("o.example", &[3; 32]).expect("a name");
+    let checkpoint = ledger.checkpoint(ledger.headers.len() as u64);
+    let (m, e, o) = (witness.vkey(), ed25519.verifier(), other.verifier());
+    let keys = format!("witness m {m}\nwitness e {e}\nwitness o {o}\n");
+    let case = |name, step, quorum: &str, lines: &[&String]| {
+        let mut file = ledger.prove_keys(Stamp::new(0, 1), &[b"k", b"l"], true);
+        let Proof::Query(proof) = &mut file.proof else { panic!("a query was asked") };
+        let lines: Vec<String> = lines.iter().map(|line| (*line).clone()).collect();
+        proof.log.checkpoint = add_lines(&proof.log.checkpoint, &lines).expect("lines").into();
+        let policy = format!("log {}\n{keys}{quorum}\n", key());
+        Case { name, file: encode(&file), trust: Trust::Policy(policy), step }
+    };
+    let sound = witness.cosign(&checkpoint, 7);
+    let [of_ed25519, of_other] = [ed25519, other].map(|key| key.cosign(&checkpoint.text(), 7));
+    let both = "group both all m e\nquorum both";
+    let parties = "group party any m e\ngroup two 2 party o\nquorum two";
+    let mut cases = vec![
+        case("a witness with an ML-DSA key", None, "quorum m", &[&sound]),
+        case("keys of both types under one name are two witnesses", None, both, &[&of_ed25519, &sound]),
+        case("a quorum of both types, and only ML-DSA", Some("cosignatures"), both, &[&sound]),
+        case("a quorum of both types, and only Ed25519", Some("cosignatures"), both, &[&of_ed25519]),
+        case("a group joins keys of both types", None, parties, &[&sound, &of_other]),
+        case("a group counts keys of both types once", Some("cosignatures"), parties, &[&of_ed25519, &sound]),
+        case("an ML-DSA line of time 0", Some("cosignatures"), "quorum m", &[&witness.cosign(&checkpoint, 0)]),
+    ];
+    let bad = wrong_lines(&witness, &checkpoint);
+    cases.extend(bad.iter().map(|(name, step, line)| case(name, Some(step), "quorum m", &[line])));
+    let (_, _, flipped) = &bad[0];
+    cases.push(case(
+        "a wrong ML-DSA line that is not asked for",
+        Some("checkpoint"),
+        "quorum e",
+        &[&of_ed25519, flipped],
+    ));
+    cases
+}
+
+/// Lines that are not the witness's on this checkpoint: names, steps, texts.
+fn wrong_lines(witness: &MlDsaWitness, checkpoint: &Checkpoint) -> Vec<(&'static str, &'static str, String)> {
+    let message = |name, time| mldsa44_message(name, time, checkpoint).expect("short names");
+    let of = |message: &[u8]| witness.line(7, &witness.sign(message, b""));
+    let own = message(witness.name, 7);
+    let signature = witness.sign(&own, b"");
+    let flipped = |bit: usize| {
+        let mut flipped = signature.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        witness.line(7, &flipped)
+    };
+    // The places of hints are a set, and have one spelling. The first polynomial's number of them
+    // is at 80.
+    let (rest, hints) = signature.split_at(signature.len() - 84);
+    assert!(hints[80] > 1 && hints[83] < 80, "there are two, and room for another");
+    let mut swapped = hints.to_vec();
+    swapped.swap(0, 1);
+    let mut repeated = hints.to_vec();
+    repeated.remove(79);
+    repeated.insert(0, hints[0]);
+    repeated[80..].iter_mut().for_each(|number| *number += 1);
+    let [swapped, repeated] = [swapped, repeated].map(|hints| witness.line(7, &[rest, &hints].concat()));
+    // The last byte of the index at which the part begins.
+    let mut part = own.clone();
+    let start = part.len() - 32 - 8 - 1;
+    part[start] = 1;
+    let ed25519 = format!("cosignature/v1\ntime 7\n{}", checkpoint.text()).into_bytes();
+    let late = witness.line(1 << 63, &witness.sign(&message(witness.name, 1 << 63), b""));
+    let with_more = [&signature[..], &[0]].concat();
+    vec![
+        ("an ML-DSA line with a flipped bit of the hash", "checkpoint", flipped(3)),
+        ("an ML-DSA line with a flipped bit of the vector", "checkpoint", flipped(8 * 1000)),
+        ("an ML-DSA line with a flipped bit of the hints", "checkpoint", flipped(8 * 2419)),
+        ("an ML-DSA line with hints out of order", "checkpoint", swapped),
+        ("an ML-DSA line with a hint twice", "checkpoint", repeated),
+        ("an ML-DSA line that is a byte short", "checkpoint", witness.line(7, &signature[..2419])),
+        ("an ML-DSA line that is a byte long", "checkpoint", witness.line(7, &with_more)),
+        ("an ML-DSA line without a signature", "checkpoint", witness.line(7, b"")),
+        ("an ML-DSA line with another time", "checkpoint", witness.line(8, &signature)),
+        ("an ML-DSA line under another name", "checkpoint", of(&message("v.example", 7))),
+        ("an ML-DSA line on a part of the log", "checkpoint", of(&part)),
+        ("an ML-DSA line with the message of Ed25519", "checkpoint", of(&ed25519)),
+        ("an ML-DSA line of a time of 2^63", "checkpoint", late),
+        ("an ML-DSA line with a context", "checkpoint", witness.line(7, &witness.sign(&own, b"x"))),
+        ("an ML-DSA line under another key id", "cosignatures", witness.line_of([1; 4], 7, &signature)),
+    ]
+}
+
 fn epochs() -> Vec<Case> {
     let of = lies::pairs;
     let case = |name, stamp: (u64, u64), pairs: &[(u64, u64)], index, next| {
@@ -330,7 +424,7 @@ fn ranges() -> Vec<Case> {
 }
 
 fn cases() -> Vec<Case> {
-    [trees(), shards(), headers(), founding(), keys(), epochs(), wrong_shard(), ranges()]
+    [trees(), shards(), headers(), founding(), keys(), mldsa(), epochs(), wrong_shard(), ranges()]
         .into_iter()
         .flatten()
         .collect()

@@ -4,7 +4,7 @@ mod common;
 
 use std::borrow::Cow;
 
-use common::{cluster, params, vectors};
+use common::{cluster, mldsa::MlDsaWitness, params, vectors};
 use coppice_types::{ClusterId, Digest};
 use coppice_verify::{
     checkpoint::Checkpoint,
@@ -115,10 +115,16 @@ fn cosigned(note: &[u8], lines: &[(u8, u64)]) -> Vec<u8> {
     add_lines(note, &lines).expect("lines")
 }
 
-/// Witnesses 21 to 24 are in the policy; others are strangers.
+/// A witness that cosigns by ML-DSA-44.
+fn mldsa() -> MlDsaWitness {
+    MlDsaWitness::new("ml.example/w", 25)
+}
+
+/// Witnesses 21 to 24 are in the policy, and one by ML-DSA; others are strangers.
 fn policy() -> String {
     let witness = |seed: u8| format!("witness w{seed} {}\n", cosigner(seed).verifier());
-    format!("log {}\n{}quorum none\n", key(7), (21..25).map(witness).collect::<String>())
+    let mldsa = format!("witness m {}\n", mldsa().vkey());
+    format!("log {}\n{}{mldsa}quorum none\n", key(7), (21..25).map(witness).collect::<String>())
 }
 
 /// A contradiction whose notes have lines of witnesses: 21 on both, 22 with time 0 on B, 23 on A
@@ -187,6 +193,12 @@ fn valid() -> Vec<Case> {
         case("witnesses without a policy", encode(&with_witnesses()), 7),
     ];
     cases.push(Case { policy: true, ..case("a witness cosigned both notes", encode(&with_witnesses()), 7) });
+    let mut by_mldsa = contradiction((6, 7), (7, 7), 0);
+    for note in [&mut by_mldsa.a, &mut by_mldsa.b] {
+        let line = mldsa().cosign(&Checkpoint::claimed(note).expect("a checkpoint"), 5);
+        *note = Cow::Owned(add_lines(note, &[line]).expect("a line"));
+    }
+    cases.push(Case { policy: true, ..case("a witness cosigned both notes by ML-DSA", encode(&by_mldsa), 7) });
     let mut witnessed = self_convicting();
     witnessed.a = Cow::Owned(cosigned(&witnessed.a, &[(21, 5)]));
     witnessed.b = witnessed.a.clone();

@@ -5,7 +5,7 @@
 use coppice_types::Digest;
 use coppice_verify::{
     checkpoint::Checkpoint,
-    cosignature::{self, Cosigner, CosignerKey},
+    cosignature::{self, Cosigner, CosignerKey, WitnessKey},
     hash, merkle,
     note::{self, Error, SignerKey, VerifierKey},
     policy::Policy,
@@ -142,7 +142,7 @@ fn cosignatures_and_policies_are_those_of_the_specification() {
         let line = member.cosign(text(checkpoint, "body"), time);
         assert_eq!(format!("{line}\n"), text(case, "line"));
         let note = cosignature::add_lines(text(checkpoint, "signed").as_bytes(), &[line]).expect("a line");
-        assert_eq!(member.verifier().cosigned(&note), Ok(Some(time)));
+        assert_eq!(WitnessKey::from(member.verifier().clone()).cosigned(&note), Ok(Some(time)));
     }
     let policy = Policy::parse(vectors["policy"].as_str().expect("a text").as_bytes()).expect("a policy");
     let cosigned = policy.examine(vectors["cosigned_checkpoint"].as_str().expect("a text").as_bytes());
@@ -160,7 +160,18 @@ fn cosignatures_and_policies_are_those_of_the_specification() {
     assert_eq!(cosignature::request(0, &[], seven.as_bytes()), text(requests, "first").as_bytes());
     assert_eq!(cosignature::request(7, &proof, eight.as_bytes()), text(requests, "second").as_bytes());
     let mldsa = format!("witness m {}\nquorum m\n", text(&vectors["mldsa"], "vkey_06"));
-    assert!(Policy::parse(mldsa.as_bytes()).is_ok(), "a key of a type to come is taken");
+    let log = format!("log {}\n", text(&vectors["keys"]["log"], "vkey_01"));
+    let policy = Policy::parse((log + &mldsa).as_bytes()).expect("a policy");
+    let examine = |note: &[u8]| policy.examine(note).map(|it| (it.quorum, it.cosignatures.len()));
+    let line = text(&vectors["mldsa"], "line").trim_end().to_owned();
+    let with = |name: &str| cosignature::add_lines(text(&checkpoints[name], "signed").as_bytes(), &[line.clone()]);
+    assert_eq!(examine(&with("size_8").expect("a line")), Ok((true, 1)));
+    assert_eq!(examine(text(&checkpoints["size_8"], "signed").as_bytes()), Ok((false, 0)));
+    assert_eq!(examine(&with("size_7").expect("a line")), Err(Error::BadSignature), "of another checkpoint");
+    let checkpoint = Checkpoint::parse(text(&checkpoints["size_8"], "body")).expect("a checkpoint");
+    let time = number(&vectors["mldsa"], "timestamp");
+    let message = cosignature::mldsa44_message(text(&vectors["mldsa"], "name"), time, &checkpoint);
+    assert_eq!(message, Some(bytes(&vectors["mldsa"], "message_hex")));
 }
 
 #[test]

@@ -833,6 +833,116 @@ def open_checkpoint(note, keys, step, joined=False):
     return size, root
 
 
+# ML-DSA-44 (FIPS 204): the check of a signature with the empty context. Numbers of algorithms are
+# those of the standard. A polynomial is a list of 256 numbers modulo Q.
+Q = 8380417
+GAMMA1, GAMMA2, BETA, OMEGA, TAU = 2**17, (Q - 1) // 88, 78, 80, 39
+# Powers of 1753, a 512th root of unity, at the indices with their eight bits reversed.
+ZETAS = [pow(1753, int(f"{k:08b}"[::-1], 2), Q) for k in range(256)]
+
+
+def unpack(data, bits):
+    """256 integers of so many bits, the lowest bit first."""
+    number = int.from_bytes(data, "little")
+    return [number >> bits * i & (1 << bits) - 1 for i in range(256)]
+
+
+def ntt(w):
+    """Algorithm 41."""
+    w, m, length = list(w), 0, 128
+    while length:
+        for start in range(0, 256, 2 * length):
+            m += 1
+            for j in range(start, start + length):
+                t = ZETAS[m] * w[j + length] % Q
+                w[j], w[j + length] = (w[j] + t) % Q, (w[j] - t) % Q
+        length //= 2
+    return w
+
+
+def ntt_inverse(w):
+    """Algorithm 42."""
+    w, m, length = list(w), 256, 1
+    while length < 256:
+        for start in range(0, 256, 2 * length):
+            m -= 1
+            for j in range(start, start + length):
+                a, b = w[j], w[j + length]
+                w[j], w[j + length] = (a + b) % Q, ZETAS[m] * (b - a) % Q
+        length *= 2
+    return [x * pow(256, -1, Q) % Q for x in w]
+
+
+def sample_uniform(seed):
+    """Algorithm 30: a polynomial from a hash, each coefficient from three bytes that are below Q."""
+    length = 1024
+    while True:
+        stream = hashlib.shake_128(seed).digest(length)
+        triples = (stream[i : i + 3] for i in range(0, length - 2, 3))
+        numbers = (int.from_bytes(triple, "little") & 0x7FFFFF for triple in triples)
+        found = [number for number in numbers if number < Q]
+        if len(found) >= 256:
+            return found[:256]
+        length *= 2
+
+
+def sample_in_ball(seed):
+    """Algorithm 29: a polynomial of TAU coefficients 1 or -1, and zeros."""
+    stream = iter(hashlib.shake_256(seed).digest(4096))
+    signs = int.from_bytes(bytes(next(stream) for _ in range(8)), "little")
+    c = [0] * 256
+    for number, i in enumerate(range(256 - TAU, 256)):
+        j = next(byte for byte in stream if byte <= i)
+        c[i] = c[j]
+        c[j] = -1 if signs >> number & 1 else 1
+    return c
+
+
+def unpack_hint(data):
+    """Algorithm 21: for each of the four polynomials the set of places with a hint; None if wrong."""
+    hints, index = [], 0
+    for end in data[OMEGA:]:
+        places = list(data[index:end])
+        if not index <= end <= OMEGA or any(a >= b for a, b in zip(places, places[1:])):
+            return None
+        hints.append(set(places))
+        index = end
+    return None if any(data[index:OMEGA]) else hints
+
+
+def use_hint(hint, r):
+    """Algorithms 36 and 40: the high bits of r, moved by one if there is a hint."""
+    low = r % (2 * GAMMA2)
+    low = low - 2 * GAMMA2 if low > GAMMA2 else low
+    high, low = (0, low - 1) if r - low == Q - 1 else ((r - low) // (2 * GAMMA2), low)
+    return (high + (1 if low > 0 else -1)) % 44 if hint else high
+
+
+def shake256(data, length):
+    return hashlib.shake_256(data).digest(length)
+
+
+def mldsa_verify(key, message, signature):
+    """Whether the signature is the key's (algorithms 3 and 8)."""
+    if (len(key), len(signature)) != (1312, 2420):
+        return False
+    rho, t1 = key[:32], [unpack(key[32 + 320 * i : 352 + 320 * i], 10) for i in range(4)]
+    z = [[GAMMA1 - x for x in unpack(signature[32 + 576 * i : 608 + 576 * i], 18)] for i in range(4)]
+    hints = unpack_hint(signature[2336:])
+    if hints is None or any(abs(x) >= GAMMA1 - BETA for polynomial in z for x in polynomial):
+        return False
+    mu = shake256(shake256(key, 64) + b"\0\0" + message, 64)
+    c, z = ntt(sample_in_ball(signature[:32])), [ntt(polynomial) for polynomial in z]
+    packed = b""
+    for r in range(4):
+        row = [sample_uniform(rho + bytes([s, r])) for s in range(4)]
+        shifted = ntt([x << 13 for x in t1[r]])
+        w = [sum(row[s][i] * z[s][i] for s in range(4)) - c[i] * shifted[i] for i in range(256)]
+        high = [use_hint(i in hints[r], x) for i, x in enumerate(ntt_inverse(w))]
+        packed += sum(x << 6 * i for i, x in enumerate(high)).to_bytes(192, "little")
+    return shake256(mu + packed, 32) == signature[:32]
+
+
 # Section 10: policies.
 def sound_name(name):
     return name and not any(c == "+" or c.isspace() or ord(c) < 32 for c in name)
@@ -847,17 +957,22 @@ def parse_witness(vkey):
     return name, bytes.fromhex(number), key
 
 
-def counts(witness):
-    """Whether a name of a policy is a witness whose lines count."""
-    return witness is not None and witness[2][0] == 4
-
-
 def cosigned_at(witness, text, signature):
     """The time of a witness's line on a checkpoint; None if it does not verify."""
-    time = int.from_bytes(signature[:8], "big")
-    message = f"cosignature/v1\ntime {time}\n{text}".encode()
-    good = len(signature) == 72 and time < 2**63 and ed_verify(witness[2][1:], message, signature[8:])
-    return time if good else None
+    name, _, key = witness
+    time, signature = int.from_bytes(signature[:8], "big"), signature[8:]
+    if key[0] == 4:
+        message = f"cosignature/v1\ntime {time}\n{text}".encode()
+        good = len(signature) == 64 and ed_verify(key[1:], message, signature)
+    else:
+        origin, size, root = parse_checkpoint(text, "checkpoint")
+        names = [name.encode(), origin.encode()]
+        good = all(len(name) < 256 for name in names)
+        if good:
+            own, log = (bytes([len(name)]) + name for name in names)
+            message = b"subtree/v1\n\0" + own + be64(time) + log + be64(0) + be64(size) + root
+            good = mldsa_verify(key[1:], message, signature)
+    return time if good and time < 2**63 else None
 
 
 class Policy:
@@ -942,7 +1057,7 @@ class Policy:
                     need(ed_verify(key.key, text.encode(), signature), step, "a log's signature does not verify")
                     signer = signer or (key if key.name == origin else None)
             for i, (_, witness, _, _) in enumerate(self.named):
-                if counts(witness) and witness[:2] == (name, number):
+                if witness and witness[:2] == (name, number):
                     time = cosigned_at(witness, text, signature)
                     need(time is not None, step, "a cosignature of the policy does not verify")
                     times[i] = True if time > 0 else times[i]
@@ -1676,7 +1791,7 @@ def judge_evidence(data, trusted, policy=None):
         need(key_a, "conflict", "the key change does not replace the key of note a")
         shown = {"index": file.index, "replaced_by": Key(trusted.name, header.what[2]).vkey()}
     key_b = key_a if key_a in by_b else by_b[0]
-    witnesses = [named for named in policy.named if counts(named[1])] if policy else []
+    witnesses = [named for named in policy.named if named[1]] if policy else []
     cosigners = []
     for name, witness, _, _ in witnesses if file.kind == "contradiction" else []:
         times = [newest_line(witness, *note) for note in ((text_a, lines_a), (text_b, lines_b))]

@@ -18,7 +18,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use coppice_env::watch;
-use coppice_verify::cosignature::{self, CosignerKey};
+use coppice_verify::{
+    cosignature::{self, WitnessKey},
+    note::NOTE_BYTES_MAX,
+};
 use tokio::{
     sync::mpsc,
     task::JoinSet,
@@ -47,6 +50,9 @@ const REFRESH: Duration = Duration::from_secs(15 * 60);
 const ANSWERS_MAX: usize = 64;
 /// Limit on the number of witnesses.
 pub const WITNESSES_MAX: usize = 32;
+/// Limit on the length of the lines of all witnesses: the rest of a note is for the checkpoint and
+/// its own signatures.
+pub const WITNESS_LINES_BYTES_MAX: usize = NOTE_BYTES_MAX - (4 << 10);
 
 /// The parts that asking witnesses needs. Clones share them.
 #[derive(Clone, Debug)]
@@ -63,7 +69,7 @@ pub struct Witness {
     /// The witness's submission prefix, to which `add-checkpoint` is appended.
     pub url: String,
     /// The witness's public key.
-    pub key: CosignerKey,
+    pub key: WitnessKey,
 }
 
 /// A checkpoint that witnesses are asked to cosign.

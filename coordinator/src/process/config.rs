@@ -14,7 +14,7 @@ use coppice_process::{
 };
 use coppice_timestamp::{Accuracy, Authority};
 use coppice_types::ClusterId;
-use coppice_verify::{cosignature::CosignerKey, note::VerifierKey};
+use coppice_verify::{cosignature::WitnessKey, note::VerifierKey};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -383,7 +383,7 @@ impl Config {
         let witness = |Witness { url, vkey }: &Witness| {
             let wrong =
                 |error| Failure::usage(format!("witnesses: the vkey of {url} is not a key of a witness: {error}"));
-            Ok(witness::Witness { url: url.clone(), key: CosignerKey::parse(vkey).map_err(wrong)? })
+            Ok(witness::Witness { url: url.clone(), key: WitnessKey::parse(vkey).map_err(wrong)? })
         };
         let witnesses = self.witnesses.iter().map(witness).collect::<Result<Vec<_>, Failure>>()?;
         let majority = witnesses.len() / 2 + 1;

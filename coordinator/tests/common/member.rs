@@ -1,12 +1,22 @@
 //! A witness as C2SP `tlog-witness` specifies it, and its faults.
 
+#[path = "../../../cluster/verify/tests/common/mldsa.rs"]
+mod mldsa;
+
 use std::sync::{Arc, Mutex};
 
 use axum::{Router, extract::State, http::StatusCode, response::IntoResponse, routing::post};
 use coppice_coordinator::Witness;
 use coppice_types::Digest;
-use coppice_verify::{checkpoint::Checkpoint, cosignature::Cosigner, merkle, note::VerifierKey};
+use coppice_verify::{
+    checkpoint::Checkpoint,
+    cosignature::{Cosigner, WitnessKey},
+    merkle,
+    note::VerifierKey,
+};
 use tokio::{net::TcpListener, sync::watch};
+
+use self::mldsa::MlDsaWitness;
 
 /// The behaviour of a witness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +33,9 @@ pub enum Habit {
     Broken,
 }
 
+/// The time of all cosignatures.
+const TIME: u64 = 1_700_000_000;
+
 /// A witness that runs in the test.
 pub struct Member {
     inner: Arc<Inner>,
@@ -30,11 +43,16 @@ pub struct Member {
 }
 
 struct Inner {
-    signer: Cosigner,
+    signer: Signer,
     log: VerifierKey,
     habit: watch::Sender<Habit>,
     /// The size that was cosigned last, and the number of requests.
     state: Mutex<State_>,
+}
+
+enum Signer {
+    Ed25519(Cosigner),
+    MlDsa44(MlDsaWitness),
 }
 
 #[derive(Default)]
@@ -48,6 +66,15 @@ impl Member {
     /// Starts a witness of this log on a free port of the loopback interface.
     pub async fn start(seed: u8, log: VerifierKey, habit: Habit) -> Self {
         let signer = Cosigner::from_seed(&format!("w{seed}.example"), &[seed; 32]).expect("a name");
+        Self::run(Signer::Ed25519(signer), log, habit).await
+    }
+
+    /// Starts a witness with an ML-DSA-44 key.
+    pub async fn start_mldsa(seed: u8, log: VerifierKey, habit: Habit) -> Self {
+        Self::run(Signer::MlDsa44(MlDsaWitness::new("ml.example", seed)), log, habit).await
+    }
+
+    async fn run(signer: Signer, log: VerifierKey, habit: Habit) -> Self {
         let inner =
             Arc::new(Inner { signer, log, habit: watch::Sender::new(habit), state: Mutex::new(State_::default()) });
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("there are free ports");
@@ -59,12 +86,12 @@ impl Member {
 
     /// The witness, as in a coordinator's settings.
     pub fn witness(&self) -> Witness {
-        Witness { url: self.url.clone(), key: self.inner.signer.verifier().clone() }
+        Witness { url: self.url.clone(), key: WitnessKey::parse(&self.inner.signer.vkey()).expect("a key") }
     }
 
     /// The witness's line of a policy file.
     pub fn policy_line(&self, name: &str) -> String {
-        format!("witness {name} {}\n", self.inner.signer.verifier())
+        format!("witness {name} {}\n", self.inner.signer.vkey())
     }
 
     /// Changes the behaviour from now on.
@@ -99,6 +126,22 @@ async fn answer(State(inner): State<Arc<Inner>>, body: String) -> impl IntoRespo
     }
 }
 
+impl Signer {
+    fn vkey(&self) -> String {
+        match self {
+            Self::Ed25519(signer) => signer.verifier().to_string(),
+            Self::MlDsa44(signer) => signer.vkey(),
+        }
+    }
+
+    fn cosign(&self, checkpoint: &Checkpoint) -> String {
+        match self {
+            Self::Ed25519(signer) => signer.cosign(&checkpoint.text(), TIME),
+            Self::MlDsa44(signer) => signer.cosign(checkpoint, TIME),
+        }
+    }
+}
+
 impl Inner {
     fn cosign(&self, body: &str, habit: Habit) -> Result<(StatusCode, String), (StatusCode, String)> {
         let bad = || (StatusCode::BAD_REQUEST, String::new());
@@ -120,8 +163,8 @@ impl Inner {
             return Err((StatusCode::UNPROCESSABLE_ENTITY, String::new()));
         }
         let line = match habit {
-            Habit::SignsAnother => self.signer.cosign("another text\n", 1_700_000_000),
-            _ => self.signer.cosign(&new.text(), 1_700_000_000),
+            Habit::SignsAnother => self.signer.cosign(&Checkpoint { size: new.size + 1, ..new.clone() }),
+            _ => self.signer.cosign(&new),
         };
         state.cosigned.push(new.clone());
         state.last = Some(new);

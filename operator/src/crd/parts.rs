@@ -298,7 +298,7 @@ pub struct Witness {
     #[schemars(length(min = 1, max = 512), regex(pattern = "^https?://[!-~]+$"))]
     pub url: String,
     /// The witness's public key.
-    #[schemars(length(min = 1, max = 512), regex(pattern = super::patterns::TEXT))]
+    #[schemars(length(min = 1, max = 2048), regex(pattern = super::patterns::TEXT))]
     pub vkey: String,
 }
 

@@ -10,7 +10,7 @@
 use std::fmt;
 
 use coppice_types::text::control_in;
-use coppice_verify::cosignature::CosignerKey;
+use coppice_verify::cosignature::WitnessKey;
 use serde_json::Value;
 
 use crate::crd::{Coordinators, Etcd, LedgerClusterSpec, TlsSecrets};
@@ -48,7 +48,7 @@ pub fn validate(spec: &LedgerClusterSpec) -> Result<(), Invalid> {
     splits(&spec.shards.splits)?;
     one_process(spec)?;
     for witness in &spec.witnesses.list {
-        CosignerKey::parse(&witness.vkey).map_err(|error| {
+        WitnessKey::parse(&witness.vkey).map_err(|error| {
             Invalid(format!("witnesses: the vkey of {} is not a key of a witness: {error}", witness.url))
         })?;
     }

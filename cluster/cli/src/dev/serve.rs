@@ -11,7 +11,7 @@ use coppice_process::{Format, Log, health};
 use coppice_shard_node::Tuning;
 use coppice_timestamp::Authority;
 use coppice_types::escape::guard_but;
-use coppice_verify::cosignature::CosignerKey;
+use coppice_verify::cosignature::WitnessKey;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -213,7 +213,7 @@ fn witnesses(words: &[String]) -> Result<Vec<Witness>, Failure> {
         // The key is not repeated: it may be a private one.
         let refuse =
             |error| Failure::usage(format!("--witness: the word before {url} is not a witness's key: {error}"));
-        Ok(Witness { key: CosignerKey::parse(key).map_err(refuse)?, url: url.clone() })
+        Ok(Witness { key: WitnessKey::parse(key).map_err(refuse)?, url: url.clone() })
     };
     let witnesses = words.chunks(2).map(witness).collect::<Result<Vec<_>, _>>()?;
     if !witnesses.is_empty() {

@@ -1,8 +1,9 @@
 // Package verify judges proofs of a Coppice ledger without trusting any server.
 //
 // It is an implementation of docs/verification.md of its own, written from that page alone: it
-// shares no code with the server, and no dependency but the standard library. A verifier trusts the
-// public key of a ledger, which it has as a C2SP vkey, or a policy that names logs and witnesses.
+// shares no code with the server. Beside the standard library it needs filippo.io/mldsa, which is
+// what crypto/mldsa of Go 1.27 is, for cosignatures by ML-DSA-44. A verifier trusts the public key
+// of a ledger, which it has as a C2SP vkey, or a policy that names logs and witnesses.
 //
 // [Verify] and [VerifyUnder] judge a proof file, as coordinators make them, and give what it says.
 // Compare that with what was asked by [Verified.Answers]. A refusal is an [*Error], which names the

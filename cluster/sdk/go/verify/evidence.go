@@ -156,7 +156,7 @@ func (e *Evidence) cosigners(a, b *openedNote, keys []VKey, policy *Policy) {
 	if policy != nil {
 		for _, name := range policy.names {
 			witness := name.witness
-			if witness == nil || !witness.counts {
+			if witness == nil {
 				continue
 			}
 			known[UnknownCosigner{witness.name, witness.id}] = true

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"filippo.io/mldsa"
 )
 
 const (
@@ -34,9 +36,9 @@ type policyName struct {
 type witness struct {
 	name string
 	id   [4]byte
-	key  PublicKey
-	// counts is false for a kind of key that is known by name alone.
-	counts bool
+	// key is that of an Ed25519 cosigner, unless mldsa is set.
+	key   PublicKey
+	mldsa *mldsa.PublicKey
 }
 
 // ParsePolicy reads a policy file (section 10). The error names the line.
@@ -118,8 +120,10 @@ func (p *policyParser) witness(words []string) error {
 		if cosigner.key, err = publicKey(key); err != nil {
 			return err
 		}
-		cosigner.counts = true
 	case algorithmMLDSA:
+		if cosigner.mldsa, err = mldsa.NewPublicKey(mldsa.MLDSA44(), key); err != nil {
+			return err
+		}
 	default:
 		return errors.New("a witness has a key of another type")
 	}
@@ -243,22 +247,39 @@ func (w *witness) cosigned(note *signedNote) (bool, error) {
 	return counts, nil
 }
 
-// wrote tells whether a line claims to be of the witness, and lines of it count.
+// wrote tells whether a line claims to be of the witness.
 func (w *witness) wrote(line *signatureLine) bool {
-	return w.counts && line.name == w.name && line.id == w.id
+	return line.name == w.name && line.id == w.id
 }
 
 // time gives the time of the witness's line on a note.
 func (w *witness) time(note *signedNote, line *signatureLine) (uint64, error) {
-	if len(line.payload) != 8+64 {
+	if len(line.payload) < 8 {
 		return 0, errBadSignature
 	}
-	time := binary.BigEndian.Uint64(line.payload)
-	message := fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s", time, note.text)
-	if time >= checkpointSizeEnd || !verifySignature(w.key, message, line.payload[8:]) {
+	time, signature := binary.BigEndian.Uint64(line.payload), line.payload[8:]
+	if time >= checkpointSizeEnd || !w.signed(note, time, signature) {
 		return 0, errBadSignature
 	}
 	return time, nil
+}
+
+func (w *witness) signed(note *signedNote, time uint64, signature []byte) bool {
+	if w.mldsa == nil {
+		return verifySignature(w.key, fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s", time, note.text), signature)
+	}
+	checkpoint, err := note.checkpoint()
+	if err != nil || len(w.name) > 255 || len(checkpoint.Origin) > 255 {
+		return false
+	}
+	message := append([]byte("subtree/v1\n\x00"), byte(len(w.name)))
+	message = append(message, w.name...)
+	message = binary.BigEndian.AppendUint64(message, time)
+	message = append(append(message, byte(len(checkpoint.Origin))), checkpoint.Origin...)
+	message = binary.BigEndian.AppendUint64(message, 0)
+	message = binary.BigEndian.AppendUint64(message, checkpoint.Size)
+	message = append(message, checkpoint.Root[:]...)
+	return mldsa.Verify(w.mldsa, message, signature, nil) == nil
 }
 
 // newest gives the largest time of the witness's lines that verify, or 0 if none counts. Unlike in

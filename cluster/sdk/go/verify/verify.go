@@ -76,6 +76,18 @@ func Verify(file []byte, key VKey, options *Options) (*Verified, error) {
 	return verified, err
 }
 
+// underPolicy names the step at which a policy refuses the newest checkpoint: that of the checkpoint
+// if a line of a known key is wrong, and a step of its own if too few witnesses count.
+func underPolicy(err error, options *Options) error {
+	switch {
+	case !errors.Is(err, errBadSignature):
+		return under(StepCosignatures, err)
+	case options != nil && options.Newer != nil:
+		return under(StepStanding, err)
+	}
+	return under(StepCheckpoint, err)
+}
+
 // VerifyUnder judges a proof file by a policy: a log of it has signed, and enough witnesses have
 // cosigned the newest checkpoint that is shown (section 13, step 12).
 func VerifyUnder(file []byte, policy *Policy, options *Options) (*Verified, error) {
@@ -95,7 +107,7 @@ func VerifyUnder(file []byte, policy *Policy, options *Options) (*Verified, erro
 	for _, log := range policy.logsOf(checkpoint.Origin) {
 		verified, newest, err := judge(file, log, options)
 		if err == nil {
-			return verified, under(StepCosignatures, policy.check(newest))
+			return verified, underPolicy(policy.check(newest), options)
 		}
 		if first == nil {
 			first = err

@@ -25,7 +25,7 @@ pub fn list_node_hash(left: &Digest, right: &Digest) -> Digest {
 pub fn list_node_hashes(below: &[Digest], above: &mut [Digest]) {
     let (pairs, _) = below[..2 * above.len()].as_chunks();
     let (pairs, above) = list_nodes_by::<LANES>(pairs, above);
-    let (pairs, above) = list_nodes_by::<2>(pairs, above);
+    let (pairs, above) = list_nodes_by::<{ LANES.div_ceil(2) }>(pairs, above);
     list_nodes_by::<1>(pairs, above);
 }
 

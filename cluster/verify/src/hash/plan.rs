@@ -144,8 +144,8 @@ impl<'p> HashPlan<'p> {
                 }
                 match group[..len] {
                     [a] => side_by_side([a], &mut self.hashes),
-                    [a, b] => side_by_side([a, b], &mut self.hashes),
-                    [a, b, c] => side_by_side([a, b, c], &mut self.hashes),
+                    [a, b] if LANES > 1 => side_by_side([a, b], &mut self.hashes),
+                    [a, b, c] if LANES > 1 => side_by_side([a, b, c], &mut self.hashes),
                     _ => side_by_side(group, &mut self.hashes),
                 }
             }
@@ -154,7 +154,7 @@ impl<'p> HashPlan<'p> {
     }
 }
 
-const _: () = assert!(LANES == 4, "groups of one to three are named above");
+const _: () = assert!(LANES == 4 || LANES == 1, "groups of one to three are named above");
 
 /// Hashes up to four steps of one wave.
 fn side_by_side<const N: usize>(steps: [&Step<'_>; N], hashes: &mut [Digest]) {

@@ -38,7 +38,11 @@ impl Text {
         self.json.push('}');
     }
 
-    fn string(&mut self, text: impl Display) {
+    fn digits(&mut self, value: u64) {
+        let _ = write!(self.json, "{value}");
+    }
+
+    fn string(&mut self, text: &dyn Display) {
         self.json.push('"');
         // Writing to a `String` never fails.
         let _ = write!(Escaping(&mut self.json), "{text}");
@@ -51,7 +55,7 @@ impl Object<'_> {
         if !core::mem::replace(&mut self.is_empty, false) {
             self.text.json.push(',');
         }
-        self.text.string(name);
+        self.text.string(&name);
         self.text.json.push(':');
         self.text
     }
@@ -65,11 +69,11 @@ impl Object<'_> {
     }
 
     pub(super) fn number(&mut self, name: &'static str, value: impl Into<u64>) {
-        let _ = write!(self.name(name).json, "{}", value.into());
+        self.name(name).digits(value.into());
     }
 
     pub(super) fn text(&mut self, name: &'static str, value: impl Display) {
-        self.name(name).string(value);
+        self.name(name).string(&value);
     }
 
     /// Writes bytes as text or as hex with `0x` in front, and returns the encoding that was taken.
@@ -77,7 +81,7 @@ impl Object<'_> {
         let text = self.name(name);
         match (text.encoding, core::str::from_utf8(bytes)) {
             (None | Some(Encoding::Utf8), Ok(utf8)) => {
-                text.string(utf8);
+                text.string(&utf8);
                 "utf8"
             }
             (encoding, _) => {

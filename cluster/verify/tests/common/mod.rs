@@ -7,6 +7,7 @@ pub mod attacks;
 pub mod grain;
 pub mod liar;
 pub mod lies;
+pub mod mldsa;
 pub mod vectors;
 
 use std::collections::BTreeMap;
