@@ -1,5 +1,5 @@
-//! Base64 with the standard alphabet and padding (RFC 4648, section 4). The decoder accepts only
-//! the canonical text of some bytes.
+//! Base64 with the standard alphabet and padding (RFC 4648, section 4), and hex. The decoders accept
+//! only the canonical text of some bytes.
 
 use alloc::{string::String, vec::Vec};
 
@@ -45,6 +45,24 @@ pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
+/// Fills `out` with the bytes of lower-case hex digits. `None` if the text is anything else.
+pub(crate) fn decode_hex(text: &str, out: &mut [u8]) -> Option<()> {
+    if text.len() != 2 * out.len() {
+        return None;
+    }
+    for (byte, pair) in out.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        for digit in pair {
+            let value = match digit {
+                b'0'..=b'9' => digit - b'0',
+                b'a'..=b'f' => digit - b'a' + 10,
+                _ => return None,
+            };
+            *byte = *byte << 4 | value;
+        }
+    }
+    Some(())
+}
+
 fn value(symbol: u8) -> Option<u8> {
     match symbol {
         b'A'..=b'Z' => Some(symbol - b'A'),
@@ -81,6 +99,18 @@ mod tests {
         for text in ["Z", "Zg", "Zg=", "Zh==", "Zm9=", "====", "Zg==Zg==", "Z===", "Zm9v====", "Zm 9", "Zm9v\n", "Zm-_"]
         {
             assert_eq!(decode(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn hex_has_one_spelling() {
+        let read = |text: &str| {
+            let mut bytes = [0; 2];
+            decode_hex(text, &mut bytes).map(|()| bytes)
+        };
+        assert_eq!(read("09af"), Some([0x09, 0xaf]));
+        for text in ["", "09a", "09aff", "09AF", "09ag", "+9af", "0x9a", "09a\u{e9}"] {
+            assert_eq!(read(text), None, "{text}");
         }
     }
 

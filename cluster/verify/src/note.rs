@@ -312,11 +312,8 @@ pub(crate) fn split_key_text(text: &str) -> Result<KeyText<'_>, Error> {
     let (Some(name), Some(hex), Some(key)) = (fields.next(), fields.next(), fields.next()) else {
         return Err(malformed);
     };
-    let lower = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    if hex.len() != 8 || !hex.as_bytes().iter().all(lower) {
-        return Err(Error::Malformed("key id"));
-    }
-    let id = u32::from_str_radix(hex, 16).map_err(|_| malformed)?.to_be_bytes();
+    let mut id = [0; 4];
+    base64::decode_hex(hex, &mut id).ok_or(Error::Malformed("key id"))?;
     let key = Zeroizing::new(base64::decode(key).ok_or(malformed)?);
     let (&key_type, key) = key.split_first().ok_or(Error::Malformed("key type"))?;
     Ok(KeyText { name, id, key_type, key: Zeroizing::new(key.to_vec()) })

@@ -52,7 +52,7 @@ struct Inner {
 
 enum Signer {
     Ed25519(Cosigner),
-    MlDsa44(MlDsaWitness),
+    MlDsa44(Box<MlDsaWitness>),
 }
 
 #[derive(Default)]
@@ -71,7 +71,7 @@ impl Member {
 
     /// Starts a witness with an ML-DSA-44 key.
     pub async fn start_mldsa(seed: u8, log: VerifierKey, habit: Habit) -> Self {
-        Self::run(Signer::MlDsa44(MlDsaWitness::new("ml.example", seed)), log, habit).await
+        Self::run(Signer::MlDsa44(Box::new(MlDsaWitness::new("ml.example", seed))), log, habit).await
     }
 
     async fn run(signer: Signer, log: VerifierKey, habit: Habit) -> Self {

@@ -7,8 +7,9 @@ use coppice_types::{ClusterId, Digest};
 
 use super::{Evidence, Shown, text};
 use crate::{
+    base64,
     check::Cause,
-    checkpoint::{self, Checkpoint},
+    checkpoint::Checkpoint,
     hash::log_entry_hash,
     header::{Body, Header},
     keys::KeyChange,
@@ -238,11 +239,10 @@ fn known_keys(changes: &[KeyChange], trusted: &VerifierKey) -> Result<Vec<Verifi
 
 /// The cluster id at the end of an origin.
 fn cluster_of(origin: &str) -> Option<ClusterId> {
-    let (prefix, digits) = origin.rsplit_once('/')?;
-    let number = u128::from_str_radix(digits, 16).ok()?;
-    let cluster = ClusterId(number.to_be_bytes());
-    // Comparing with the one spelling refuses signs, capitals and missing digits.
-    (checkpoint::origin(prefix, &cluster) == origin).then_some(cluster)
+    let (_, digits) = origin.rsplit_once('/')?;
+    let mut cluster = ClusterId([0; 16]);
+    base64::decode_hex(digits, &mut cluster.0)?;
+    Some(cluster)
 }
 
 /// A note with the known keys that signed it.
