@@ -26,9 +26,7 @@ unset RUSTC_WORKSPACE_WRAPPER CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET
 cd "$here"
 cargo build --quiet --release --locked --target $target --target-dir "$dir" \
     -Zbuild-std=core,alloc -Zbuild-std-features=optimize_for_size >&2
-# Functions that are alike have like names: next to each other, they take less when gzipped.
-node "$tools/node_modules/binaryen/bin/wasm-opt" -O3 --reorder-functions-by-name --all-features \
-    --strip-debug --strip-producers --strip-target-features \
+node "$tools/node_modules/binaryen/bin/wasm-opt" -Os --converge --all-features --strip-producers --strip-target-features \
     "$dir/$target/release/coppice_verify_wasm.wasm" -o "$dir/verify.wasm"
 
 if [ $# -gt 0 ]; then

@@ -52,8 +52,7 @@ fn try_judge_evidence(request: &[u8]) -> Result<String, String> {
     let request = Request::parse(request)?;
     let file = request.file.ok_or("no evidence file")?;
     request.check_no_question()?;
-    let mut keys: Vec<VerifierKey> = request.keys.iter().map(|key| parse_key(key)).collect::<Result<_, _>>()?;
-    let policy = request.policy.map(parse_policy).transpose()?;
+    let (mut keys, policy) = keys_and_policy(&request)?;
     if keys.is_empty() {
         keys.extend(policy.iter().flat_map(|policy| policy.logs().to_vec()));
     }
@@ -74,8 +73,10 @@ fn try_judge_evidence(request: &[u8]) -> Result<String, String> {
         .ok_or_else(|| "no key to trust: give a key or a policy that names one".into())
 }
 
-fn parse_policy(text: &[u8]) -> Result<Policy, String> {
-    Policy::parse(text).map_err(|error| format!("the policy: {error}"))
+fn keys_and_policy(request: &Request<'_>) -> Result<(Vec<VerifierKey>, Option<Policy>), String> {
+    let keys = request.keys.iter().map(|key| parse_key(key)).collect::<Result<_, _>>()?;
+    let policy = request.policy.map(Policy::parse).transpose();
+    Ok((keys, policy.map_err(|error| format!("the policy: {error}"))?))
 }
 
 /// The trust from which a verification starts.
@@ -86,9 +87,8 @@ enum Trust {
 
 /// One trust for each key. A policy without keys is a trust of its own.
 fn trusted(request: &Request<'_>) -> Result<Vec<Trust>, String> {
-    let keys: Vec<VerifierKey> = request.keys.iter().map(|key| parse_key(key)).collect::<Result<_, _>>()?;
-    let Some(policy) = request.policy else { return Ok(keys.into_iter().map(Trust::Key).collect()) };
-    let policy = parse_policy(policy)?;
+    let (keys, policy) = keys_and_policy(request)?;
+    let Some(policy) = policy else { return Ok(keys.into_iter().map(Trust::Key).collect()) };
     if keys.is_empty() {
         return match policy.logs() {
             [] => Err("the policy names no log: give its key".into()),
