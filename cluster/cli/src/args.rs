@@ -458,6 +458,10 @@ pub struct Keygen {
     /// cluster id].
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// Make the key of a C2SP witness: the public key has the form for cosignatures, which `dev
+    /// --witness` and policies take.
+    #[arg(long, requires = "name")]
+    pub witness: bool,
     /// File for the private key, readable only by its owner; the public key goes next to it, with
     /// `.vkey`.
     #[arg(long, value_name = "FILE", default_value = "ledger.key")]

@@ -251,6 +251,7 @@ fn bad_proofs_keys_and_directories_are_refused() {
             (&["checkpoint", "--proof", "x", "--since", &scene.path("note")], 2, "INVALID_ARGUMENT"),
             (&["keygen", "--out", &scene.path("mine.key")], 3, "there already"),
             (&["keygen", "--name", "two words", "--out", &scene.path("new.key")], 2, "key name"),
+            (&["keygen", "--witness", "--out", &scene.path("new.key")], 2, "--name"),
             (&["dev", "--data-dir", &data], 3, "in use"),
             (&["dev", "--data-dir", &scene.path("foreign")], 2, "letter"),
             (&["dev", "--data-dir", &scene.path("new"), "--replicas", "2"], 2, "1, 3 or 5"),

@@ -130,9 +130,12 @@ impl Stock {
         let program = go_tool("omniwitness", "github.com/transparency-dev/witness/cmd/omniwitness");
         fs::create_dir(dir).expect("a new directory");
         let secret = dir.join("witness.key");
-        run(coppice().args(["keygen", "--name", "witness.example/w", "--out"]).arg(&secret)).expect(0);
+        let made = run(coppice().args(["keygen", "--witness", "--name", "witness.example/w", "--out"]).arg(&secret));
+        let cosigner = CosignerKey::parse(made.expect(0).stdout.trim()).expect("the key of a witness");
+        let file = fs::read_to_string(dir.join("witness.vkey")).expect("the public key");
+        assert_eq!(file, format!("{cosigner}\n"));
         let signer = SignerKey::parse(fs::read_to_string(&secret).expect("the key").trim()).expect("a key");
-        let cosigner = CosignerKey::new(signer.name(), &signer.verifier().public_key()).expect("a sound key");
+        assert_eq!(signer.verifier().public_key(), cosigner.public_key());
         let logs = format!("Logs:\n- Origin: {origin}\n  URL: http://127.0.0.1:1/\n  PublicKey: {vkey}\n");
         fs::write(dir.join("logs.yaml"), logs).expect("a file can be written");
         Self { program, dir: dir.to_owned(), port: free_port(), cosigner }
