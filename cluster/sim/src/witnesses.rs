@@ -12,7 +12,7 @@ use coppice_env::{Rng, SimRng};
 use coppice_types::Digest;
 use coppice_verify::{
     checkpoint::Checkpoint,
-    cosignature::{Cosigner, WitnessKey},
+    cosignature::{Cosigner, Request, WitnessKey},
     merkle,
     note::VerifierKey,
 };
@@ -147,15 +147,8 @@ impl Inner {
 
 /// Parses a request into old size, proof and checkpoint.
 fn read(log: &[VerifierKey], body: &[u8]) -> Result<(u64, Vec<Digest>, Checkpoint), Answer> {
-    let bad = || (StatusCode::BAD_REQUEST, Vec::new());
-    let body = std::str::from_utf8(body).map_err(|_| bad())?;
-    let (head, note) = body.split_once("\n\n").ok_or_else(bad)?;
-    let mut head = head.lines();
-    let old = head.next().and_then(|line| line.strip_prefix("old ")?.parse().ok()).ok_or_else(bad)?;
-    // The only public reader of base64 is the one of checkpoints.
-    let hash = |line: &str| Checkpoint::parse(&format!("x\n1\n{line}\n")).ok().map(|parsed| parsed.root);
-    let proof = head.map(hash).collect::<Option<_>>().ok_or_else(bad)?;
-    let checkpoint = log.iter().find_map(|key| Checkpoint::open(note.as_bytes(), key).ok());
+    let Request { old, proof, note } = Request::parse(body).map_err(|_| (StatusCode::BAD_REQUEST, Vec::new()))?;
+    let checkpoint = log.iter().find_map(|key| Checkpoint::open(note, key).ok());
     let checkpoint = checkpoint.ok_or((StatusCode::FORBIDDEN, Vec::new()))?;
     Ok((old, proof, checkpoint))
 }

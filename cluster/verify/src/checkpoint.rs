@@ -31,6 +31,15 @@ pub fn origin(prefix: &str, cluster: &ClusterId) -> String {
     format!("{prefix}/{cluster}")
 }
 
+/// The cluster id at the end of an origin; `None` if it is not what [`origin`] returns.
+#[must_use]
+pub fn cluster_of(name: &str) -> Option<ClusterId> {
+    let (_, digits) = name.rsplit_once('/')?;
+    let mut cluster = ClusterId([0; 16]);
+    base64::decode_hex(digits, &mut cluster.0)?;
+    Some(cluster)
+}
+
 impl Checkpoint {
     /// The three lines that are signed.
     #[must_use]

@@ -23,16 +23,19 @@ pub use self::{
 };
 
 #[cfg(feature = "sign")]
-use crate::note::DASH;
+use crate::note::{DASH, SignerKey};
 use crate::{
     base64,
-    note::{Error, Line, PublicKey, split_line, split_note},
+    checkpoint::Checkpoint,
+    note::{Error, Line, NOTE_BYTES_MAX, PublicKey, split_line, split_note},
 };
 
 /// Type of an Ed25519 key that cosigns.
 pub const TYPE_COSIGNATURE: u8 = 4;
 /// Upper bound of all times, exclusive.
 const TIME_MAX: u64 = 1 << 63;
+/// Upper bound of all sizes, exclusive.
+const SIZE_MAX: u64 = 1 << 63;
 
 /// An Ed25519 key that cosigns under its name.
 pub type CosignerKey = PublicKey<TYPE_COSIGNATURE>;
@@ -65,6 +68,64 @@ pub fn request(old: u64, proof: &[Digest], note: &[u8]) -> Vec<u8> {
     }
     body.push('\n');
     [body.as_bytes(), note].concat()
+}
+
+/// Longest body of an `add-checkpoint` call that is read.
+pub const REQUEST_BYTES_MAX: usize = NOTE_BYTES_MAX;
+/// Most hashes of a request's consistency path.
+pub const REQUEST_HASHES_MAX: usize = 63;
+
+/// The body of an `add-checkpoint` call, decoded. Nothing of it is verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// The size that the witness cosigned last, as the caller believes.
+    pub old: u64,
+    /// The consistency path from `old` to the checkpoint.
+    pub proof: Vec<Digest>,
+    /// The signed checkpoint.
+    pub note: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    /// Decodes a body. Each value has one spelling: `old` is a decimal below 2^63 without leading
+    /// zeros, and base64 is canonical.
+    ///
+    /// # Errors
+    /// Names the first malformed part.
+    pub fn parse(body: &'a [u8]) -> Result<Self, Error> {
+        if body.len() > REQUEST_BYTES_MAX {
+            return Err(Error::Malformed("body: too long"));
+        }
+        let (first, mut rest) = split_text_line(body).ok_or(Error::Malformed("first line"))?;
+        let old = first.strip_prefix("old ").and_then(decimal).ok_or(Error::Malformed("old size"))?;
+        let mut proof = Vec::new();
+        loop {
+            let (line, behind) = split_text_line(rest).ok_or(Error::Malformed("line of the proof"))?;
+            rest = behind;
+            if line.is_empty() {
+                break;
+            }
+            if proof.len() == REQUEST_HASHES_MAX {
+                return Err(Error::Malformed("proof: more than 63 hashes"));
+            }
+            let hash = base64::decode(line).and_then(|hash| Digest::from_slice(&hash));
+            proof.push(hash.ok_or(Error::Malformed("hash of the proof"))?);
+        }
+        Checkpoint::claimed(rest)?;
+        Ok(Self { old, proof, note: rest })
+    }
+}
+
+/// The text before the next line feed, and the bytes behind it.
+fn split_text_line(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    Some((core::str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 1..]))
+}
+
+fn decimal(text: &str) -> Option<u64> {
+    let number: u64 = text.parse().ok().filter(|number| *number < SIZE_MAX)?;
+    // Comparing with the one spelling refuses signs and leading zeros.
+    (format!("{number}") == text).then_some(number)
 }
 
 /// The checkpoint with these cosignature lines after its own signature lines.
@@ -101,6 +162,16 @@ impl Cosigner {
         Ok(Self { key, verifier })
     }
 
+    /// Parses the text of a private key, which is that of a [`SignerKey`]: one form serves both
+    /// types.
+    ///
+    /// # Errors
+    /// Those of [`SignerKey::parse`].
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let key = SignerKey::parse(text)?;
+        Self::from_seed(key.name(), key.seed())
+    }
+
     /// The public key.
     #[must_use]
     pub fn verifier(&self) -> &CosignerKey {
@@ -132,7 +203,7 @@ mod tests {
     use alloc::{borrow::ToOwned, string::ToString, vec};
 
     use super::*;
-    use crate::note::{self, SignerKey};
+    use crate::note;
 
     fn cosigner(seed: u8) -> Cosigner {
         Cosigner::from_seed("member.example/w", &[seed; 32]).expect("the name is fine")
@@ -207,6 +278,64 @@ mod tests {
         assert_eq!(pick(member.cosign(text(&note), 0)), Err(Error::BadSignature));
         assert_eq!(pick(member.cosign("other\n", 5)), Err(Error::BadSignature));
         assert!(pick(format!("ok\n{good}\n")).is_err());
+    }
+
+    #[test]
+    fn a_request_survives_its_encoding_and_no_other_spelling_is_read() {
+        let note = checkpoint();
+        for hashes in [0, 1, REQUEST_HASHES_MAX] {
+            let proof: Vec<Digest> = (0..hashes).map(|hash| Digest([hash as u8; 32])).collect();
+            let body = request(7, &proof, note.as_bytes());
+            assert_eq!(Request::parse(&body), Ok(Request { old: 7, proof, note: note.as_bytes() }));
+        }
+        let hash = base64::encode(&[1; 32]);
+        let many = format!("{hash}\n").repeat(REQUEST_HASHES_MAX + 1);
+        let head = |head: &str| [head.as_bytes(), note.as_bytes()].concat();
+        let signed_nothing = note.rsplit_once("\n\n").expect("a note").0;
+        let bodies = [
+            Vec::new(),
+            b"\n".to_vec(),
+            note.clone().into_bytes(),
+            head("old 7\n"),
+            head("old\n\n"),
+            head("old \n\n"),
+            head("old  7\n\n"),
+            head("old 7 \n\n"),
+            head("old 07\n\n"),
+            head("old +7\n\n"),
+            head("old -7\n\n"),
+            head("old 0x7\n\n"),
+            head("old 9223372036854775808\n\n"),
+            head("old 18446744073709551616\n\n"),
+            head("Old 7\n\n"),
+            head("old 7\r\n\r\n"),
+            head("old 7\n\n\n"),
+            head("\nold 7\n\n"),
+            head("old 7\nAAAA\n\n"),
+            head(&format!("old 7\n{}\n\n", hash.trim_end_matches('='))),
+            head(&format!("old 7\n{}\n\n", hash.replace('=', "_"))),
+            head(&format!("old 7\n {hash}\n\n")),
+            head(&format!("old 7\n{hash} \n\n")),
+            head(&format!("old 7\n{}\n\n", base64::encode(&[1; 31]))),
+            head(&format!("old 7\n{many}\n")),
+            b"old 7\n\n".to_vec(),
+            b"old 7\n\nno note\n".to_vec(),
+            format!("old 7\n\n{signed_nothing}\n").into_bytes(),
+            [&b"old 7\n\xff\n\n"[..], note.as_bytes()].concat(),
+            format!("old 7\n\n{}", note.trim_end()).into_bytes(),
+            [head("old 7\n\n"), vec![b'x'; REQUEST_BYTES_MAX]].concat(),
+        ];
+        for body in bodies {
+            assert!(Request::parse(&body).is_err(), "{:?}", String::from_utf8_lossy(&body));
+        }
+    }
+
+    #[test]
+    fn the_text_of_a_private_key_makes_a_cosigner() {
+        let signer = SignerKey::from_seed("member.example/w", &[2; 32]).expect("the name is fine");
+        let parsed = Cosigner::parse(&signer.to_private_text()).expect("a private key");
+        assert_eq!(parsed.verifier(), cosigner(2).verifier());
+        assert!(Cosigner::parse(&cosigner(2).verifier().to_string()).is_err(), "a public key");
     }
 
     #[test]

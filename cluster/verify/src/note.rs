@@ -194,6 +194,11 @@ impl SignerKey {
         &self.verifier.name
     }
 
+    /// The 32 bytes that the key follows from.
+    pub(crate) fn seed(&self) -> &[u8; 32] {
+        self.key.as_bytes()
+    }
+
     /// Signs a message. It must not be the text of a note: whatever else is signed begins with a
     /// control character.
     #[must_use]

@@ -7,10 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use axum::{Router, extract::State, http::StatusCode, response::IntoResponse, routing::post};
 use coppice_coordinator::Witness;
-use coppice_types::Digest;
 use coppice_verify::{
     checkpoint::Checkpoint,
-    cosignature::{Cosigner, WitnessKey},
+    cosignature::{Cosigner, Request, WitnessKey},
     merkle,
     note::VerifierKey,
 };
@@ -145,12 +144,8 @@ impl Signer {
 impl Inner {
     fn cosign(&self, body: &str, habit: Habit) -> Result<(StatusCode, String), (StatusCode, String)> {
         let bad = || (StatusCode::BAD_REQUEST, String::new());
-        let (head, note) = body.split_once("\n\n").ok_or_else(bad)?;
-        let mut head = head.lines();
-        let old = head.next().and_then(|line| line.strip_prefix("old ")).and_then(|size| size.parse::<u64>().ok());
-        let old = old.ok_or_else(bad)?;
-        let proof: Vec<Digest> = head.map(hash).collect::<Option<_>>().ok_or_else(bad)?;
-        let new = Checkpoint::open(note.as_bytes(), &self.log).map_err(|_| (StatusCode::FORBIDDEN, String::new()))?;
+        let Request { old, proof, note } = Request::parse(body.as_bytes()).map_err(|_| bad())?;
+        let new = Checkpoint::open(note, &self.log).map_err(|_| (StatusCode::FORBIDDEN, String::new()))?;
         let mut state = self.state.lock().expect("no handler panics");
         let last = state.last.as_ref().map_or((0, merkle::empty_root()), |last| (last.size, last.root));
         if old > new.size {
@@ -170,9 +165,4 @@ impl Inner {
         state.last = Some(new);
         Ok((StatusCode::OK, format!("{line}\n")))
     }
-}
-
-/// The hash in a base64 line, parsed by the only public reader of base64.
-fn hash(line: &str) -> Option<Digest> {
-    Some(Checkpoint::parse(&format!("x\n1\n{line}\n")).ok()?.root)
 }

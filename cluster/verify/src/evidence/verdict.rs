@@ -3,13 +3,12 @@
 use alloc::{borrow::ToOwned, string::String, vec::Vec};
 use core::fmt;
 
-use coppice_types::{ClusterId, Digest};
+use coppice_types::Digest;
 
 use super::{Evidence, Shown, text};
 use crate::{
-    base64,
     check::Cause,
-    checkpoint::Checkpoint,
+    checkpoint::{Checkpoint, cluster_of},
     hash::log_entry_hash,
     header::{Body, Header},
     keys::KeyChange,
@@ -235,14 +234,6 @@ fn known_keys(changes: &[KeyChange], trusted: &VerifierKey) -> Result<Vec<Verifi
     keys.retain(|key| key != trusted);
     keys.insert(0, trusted.clone());
     Ok(keys)
-}
-
-/// The cluster id at the end of an origin.
-fn cluster_of(origin: &str) -> Option<ClusterId> {
-    let (_, digits) = origin.rsplit_once('/')?;
-    let mut cluster = ClusterId([0; 16]);
-    base64::decode_hex(digits, &mut cluster.0)?;
-    Some(cluster)
 }
 
 /// A note with the known keys that signed it.
