@@ -72,7 +72,7 @@ use tower::Layer;
 pub use anchor::{Anchoring, OpenChannel, TimeLedger, Tsa};
 pub use api::forward::Dial;
 pub use error::Error;
-pub use log::witness::{WITNESS_LINES_BYTES_MAX, WITNESSES_MAX, Witness};
+pub use log::witness::{Quorum, WITNESS_LINES_BYTES_MAX, WITNESSES_MAX, Witness};
 pub use options::{Connect, Genesis, Limits, Options, Retention};
 pub use post::Post;
 pub use shown::Leadership;
@@ -189,11 +189,11 @@ impl Service {
     }
 
     /// Asks these witnesses for cosignatures: often while this coordinator leads, and seldom while
-    /// it does not. A checkpoint with the cosignatures of `quorum` witnesses is published.
+    /// it does not. A checkpoint whose cosignatures reach `quorum` is published.
     ///
     /// # Errors
     /// If the quorum can't be reached, or there are more than [`WITNESSES_MAX`].
-    pub fn ask_witnesses(&mut self, witnesses: Vec<Witness>, quorum: usize) -> Result<(), Error> {
+    pub fn ask_witnesses(&mut self, witnesses: Vec<Witness>, quorum: impl Into<Quorum>) -> Result<(), Error> {
         self.ask_witnesses_by(witness::over_http()?, witnesses, quorum)
     }
 
@@ -201,8 +201,14 @@ impl Service {
     ///
     /// # Errors
     /// Those of [`ask_witnesses`](Self::ask_witnesses).
-    pub fn ask_witnesses_by(&mut self, post: Post, witnesses: Vec<Witness>, quorum: usize) -> Result<(), Error> {
-        check_witnesses(&witnesses, quorum)?;
+    pub fn ask_witnesses_by(
+        &mut self,
+        post: Post,
+        witnesses: Vec<Witness>,
+        quorum: impl Into<Quorum>,
+    ) -> Result<(), Error> {
+        let quorum = quorum.into();
+        check_witnesses(&witnesses, &quorum)?;
         self.shown.set_asks_witnesses();
         let Resources { log, metrics, random, .. } = self.resources.clone();
         let means = witness::Means { log, shown: self.shown.clone(), metrics, random };
@@ -395,12 +401,16 @@ impl Service {
 /// # Errors
 /// If there are too many, two are the same, the quorum can't be reached, or a note can't hold the
 /// lines of all.
-pub fn check_witnesses(witnesses: &[Witness], quorum: usize) -> Result<(), Error> {
+pub fn check_witnesses(witnesses: &[Witness], quorum: &Quorum) -> Result<(), Error> {
     if witnesses.len() > WITNESSES_MAX {
         return Err(Error::Options(format!("there are {} witnesses, at most {WITNESSES_MAX}", witnesses.len())));
     }
-    if !(1..=witnesses.len()).contains(&quorum) {
-        return Err(Error::Options(format!("{quorum} of {} witnesses can't be a quorum", witnesses.len())));
+    let all: Vec<_> = witnesses.iter().map(|witness| &witness.key).collect();
+    if quorum.is_reached_by(&[]) || !quorum.is_reached_by(&all) {
+        return Err(Error::Options(match quorum {
+            Quorum::Count(count) => format!("{count} of {} witnesses can't be a quorum", witnesses.len()),
+            Quorum::Policy(_) => "the policy's quorum needs no witness, or witnesses that can't be asked".to_owned(),
+        }));
     }
     let twice = |(at, witness): (usize, &Witness)| witnesses[..at].iter().any(|other| other.key == witness.key);
     if witnesses.iter().enumerate().any(twice) {

@@ -173,7 +173,7 @@ impl Prepared {
             self.dialer.channel(address, expected).map(Channel::from).ok()
         });
         service.join_others(config.advertise.clone().unwrap_or_else(|| self.api.address.to_string()), dial);
-        if !config.witnesses.is_empty() {
+        if config.asks_witnesses() {
             let (witnesses, quorum) = config.witnesses()?;
             service.ask_witnesses(witnesses, quorum).map_err(|error| failed(&error))?;
         }

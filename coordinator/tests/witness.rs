@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use coppice_coordinator::check_witnesses;
+use coppice_coordinator::{Quorum, check_witnesses};
 use coppice_proto::v1;
 use coppice_types::{Params, Reason};
 use coppice_verify::{Step, check, checkpoint::Checkpoint, policy::Policy};
@@ -68,6 +68,40 @@ async fn cosigned(url: &str, policy: &Policy, entries: u64) -> Checkpoint {
         sleep(Duration::from_millis(50)).await;
     }
     panic!("no checkpoint of {entries} entries was cosigned");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_says_whose_cosignatures_count_and_the_others_are_asked_too() {
+    let world = world().await;
+    let members = members(&world, &[Habit::Sound, Habit::Broken, Habit::Sound]).await;
+    let mut text: String =
+        members.iter().enumerate().map(|(at, member)| member.policy_line(&format!("w{at}"))).collect();
+    text.push_str("group owners all w0 w1\nquorum owners\n");
+    let asked = Policy::parse(text.as_bytes()).expect("a policy");
+    let judge = Policy::parse(format!("log {}\n{text}", world.key().verifier()).as_bytes()).expect("a policy");
+    let witnesses: Vec<_> = members.iter().map(Member::witness).collect();
+    let quorum = Quorum::Policy(Box::new(asked));
+    assert!(check_witnesses(&witnesses[..1], &quorum).is_err(), "one of the owners can't be asked");
+    let (mut running, url) = world.coordinator_with_witnesses("a", witnesses, quorum).await;
+    timeout(LIMIT, running.handle.leading()).await.expect("it leads in time");
+    let version = write(&mut running, "1").await;
+    // Two of three have cosigned, and an owner has not.
+    while members[0].size() < version || members[2].size() < version {
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert!(!judge.examine(&published(&url).await).expect("the log signed it").quorum);
+    members[1].behave(Habit::Sound);
+    let until = Instant::now() + LIMIT;
+    loop {
+        let examined = judge.examine(&published(&url).await).expect("the log signed it");
+        // The line of the witness outside of the quorum is in the note, too.
+        if examined.quorum && examined.cosignatures.len() == 3 {
+            break;
+        }
+        assert!(Instant::now() < until, "not all three have cosigned in time");
+        write(&mut running, "2").await;
+        sleep(Duration::from_millis(50)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,9 +185,9 @@ async fn as_many_witnesses_are_taken_as_one_note_can_hold() {
         let member = Member::start_mldsa(seed, world.key().verifier().clone(), Habit::Sound).await;
         witnesses.push(member.witness());
     }
-    let refused = check_witnesses(&witnesses, 1).expect_err("19 lines are too long").to_string();
+    let refused = check_witnesses(&witnesses, &1.into()).expect_err("19 lines are too long").to_string();
     assert!(refused.contains("at most 61440"), "{refused}");
-    assert_eq!(check_witnesses(&witnesses[..18], 1).map_err(|error| error.to_string()), Ok(()));
+    assert_eq!(check_witnesses(&witnesses[..18], &1.into()).map_err(|error| error.to_string()), Ok(()));
 }
 
 fn check_size(proof: &[u8], world: &World) -> u64 {

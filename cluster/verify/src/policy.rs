@@ -145,6 +145,17 @@ impl Policy {
         })
     }
 
+    /// Whether cosignatures by these keys reach the quorum.
+    #[must_use]
+    pub fn is_reached_by(&self, keys: &[&WitnessKey]) -> bool {
+        let cosigned = |named: &Named| match &named.what {
+            What::Witness(witness) => keys.contains(&&witness.key),
+            What::Group { .. } => false,
+        };
+        let times: Vec<Option<u64>> = self.named.iter().map(|named| cosigned(named).then_some(1)).collect();
+        self.is_reached(&times)
+    }
+
     /// Opens a checkpoint of one of the logs, and counts its cosignatures. Too few cosignatures are
     /// not an error here: see [`Examined::quorum`].
     ///

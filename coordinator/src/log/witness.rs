@@ -21,6 +21,7 @@ use coppice_env::watch;
 use coppice_verify::{
     cosignature::{self, WitnessKey},
     note::NOTE_BYTES_MAX,
+    policy::Policy,
 };
 use tokio::{
     sync::mpsc,
@@ -72,6 +73,32 @@ pub struct Witness {
     pub key: WitnessKey,
 }
 
+/// The cosignatures that a checkpoint needs to be published.
+#[derive(Clone, Debug)]
+pub enum Quorum {
+    /// Those of so many witnesses.
+    Count(usize),
+    /// Those that reach a policy's quorum.
+    Policy(Box<Policy>),
+}
+
+impl From<usize> for Quorum {
+    fn from(count: usize) -> Self {
+        Self::Count(count)
+    }
+}
+
+impl Quorum {
+    /// Whether cosignatures by these keys are enough.
+    #[must_use]
+    pub fn is_reached_by(&self, keys: &[&WitnessKey]) -> bool {
+        match self {
+            Self::Count(count) => keys.len() >= *count,
+            Self::Policy(policy) => policy.is_reached_by(keys),
+        }
+    }
+}
+
 /// A checkpoint that witnesses are asked to cosign.
 #[derive(Debug)]
 struct Candidate {
@@ -104,9 +131,9 @@ pub fn over_http() -> Result<Post, Error> {
     post.map_err(|error| Error::Options(format!("witnesses can't be asked: {error}")))
 }
 
-/// Asks witnesses, and publishes a checkpoint when `quorum` of them have cosigned it. Never
-/// returns.
-pub async fn run(means: Means, post: Post, witnesses: Vec<Witness>, quorum: usize) {
+/// Asks witnesses, and publishes a checkpoint when a quorum of them has cosigned it. Never returns.
+pub async fn run(means: Means, post: Post, witnesses: Vec<Witness>, quorum: Quorum) {
+    let keys: Vec<WitnessKey> = witnesses.iter().map(|witness| witness.key.clone()).collect();
     let candidates = watch::Sender::new(None);
     let (send, mut answers) = mpsc::channel(ANSWERS_MAX);
     let mut tasks = JoinSet::new();
@@ -122,11 +149,11 @@ pub async fn run(means: Means, post: Post, witnesses: Vec<Witness>, quorum: usiz
             Some(answer) = answers.recv() => {
                 if let Some(round) = &mut round {
                     round.take(answer);
-                    round.publish(&means.shown, quorum);
+                    round.publish(&means.shown, &keys, &quorum);
                 }
             }
             () = sleep_until(look_at) => {
-                if round.as_ref().is_none_or(|round| round.is_over(quorum)) {
+                if round.as_ref().is_none_or(|round| round.is_over(&keys, &quorum)) {
                     match next(&means.log, round.as_ref().map(|round| &*round.candidate)).await {
                         Ok(Some(candidate)) => {
                             candidates.send_replace(Some(candidate.clone()));
@@ -156,8 +183,13 @@ async fn next(log: &RootLog, last: Option<&Candidate>) -> Result<Option<Arc<Cand
 }
 
 impl Round {
-    fn is_over(&self, quorum: usize) -> bool {
-        self.lines.len() >= quorum || self.candidate.since.elapsed() >= ROUND_MAX
+    fn is_reached(&self, keys: &[WitnessKey], quorum: &Quorum) -> bool {
+        let cosigned: Vec<&WitnessKey> = self.lines.keys().filter_map(|witness| keys.get(*witness)).collect();
+        quorum.is_reached_by(&cosigned)
+    }
+
+    fn is_over(&self, keys: &[WitnessKey], quorum: &Quorum) -> bool {
+        self.is_reached(keys, quorum) || self.candidate.since.elapsed() >= ROUND_MAX
     }
 
     fn take(&mut self, answer: Answer) {
@@ -167,8 +199,8 @@ impl Round {
     }
 
     /// Publishes the candidate once it has enough cosignatures. Later ones are added as they come.
-    fn publish(&self, shown: &Shown, quorum: usize) {
-        if self.lines.len() < quorum {
+    fn publish(&self, shown: &Shown, keys: &[WitnessKey], quorum: &Quorum) {
+        if !self.is_reached(keys, quorum) {
             return;
         }
         let lines: Vec<String> = self.lines.values().cloned().collect();

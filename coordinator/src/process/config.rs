@@ -1,6 +1,11 @@
 //! The settings of `coppice-coordinator`; docs/operations.md describes them for operators.
 
-use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{
+    net::SocketAddr,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use coppice_process::{
     Failure, Flag, Format, Log, Program, Settings, Telemetry,
@@ -14,12 +19,12 @@ use coppice_process::{
 };
 use coppice_timestamp::{Accuracy, Authority};
 use coppice_types::ClusterId;
-use coppice_verify::{cosignature::WitnessKey, note::VerifierKey};
+use coppice_verify::{cosignature::WitnessKey, note::VerifierKey, policy::Policy};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     anchor::{self, Anchoring},
-    log::witness,
+    log::witness::{self, Quorum},
     options,
 };
 
@@ -101,6 +106,9 @@ pub struct Config {
     pub witnesses: Vec<Witness>,
     /// How many witnesses must cosign a checkpoint [default: a majority].
     pub witness_quorum: Option<usize>,
+    /// A C2SP policy in place of these two. All its witnesses are asked, and a checkpoint needs
+    /// those of its quorum.
+    pub witness_policy: Option<PathBuf>,
     /// The authorities that stamp checkpoints. By default none.
     pub anchor: Option<Anchor>,
     /// The versions that are kept. By default all.
@@ -378,8 +386,19 @@ impl Config {
         shown.acceptor(protocol, believed, log.clone()).map(Some)
     }
 
-    /// The witnesses that are asked, and how many of them must cosign.
-    pub(super) fn witnesses(&self) -> Result<(Vec<witness::Witness>, usize), Failure> {
+    /// Whether witnesses are asked.
+    pub(super) fn asks_witnesses(&self) -> bool {
+        !self.witnesses.is_empty() || self.witness_policy.is_some()
+    }
+
+    /// The witnesses that are asked, and which of them must cosign.
+    pub(super) fn witnesses(&self) -> Result<(Vec<witness::Witness>, Quorum), Failure> {
+        if let Some(path) = &self.witness_policy {
+            if !self.witnesses.is_empty() || self.witness_quorum.is_some() {
+                return Err(Failure::usage("witness_policy takes the place of witnesses and witness_quorum"));
+            }
+            return by_policy(path);
+        }
         let witness = |Witness { url, vkey }: &Witness| {
             let wrong =
                 |error| Failure::usage(format!("witnesses: the vkey of {url} is not a key of a witness: {error}"));
@@ -387,7 +406,7 @@ impl Config {
         };
         let witnesses = self.witnesses.iter().map(witness).collect::<Result<Vec<_>, Failure>>()?;
         let majority = witnesses.len() / 2 + 1;
-        Ok((witnesses, self.witness_quorum.unwrap_or(majority)))
+        Ok((witnesses, self.witness_quorum.unwrap_or(majority).into()))
     }
 
     /// The authorities that stamp checkpoints, and how often. Reads their roots.
@@ -400,13 +419,13 @@ impl Config {
         let anchoring = Anchoring {
             quorum: anchor.quorum.unwrap_or_else(|| Authority::majority(count)),
             every: Duration::from_secs(anchor.every_s.into()),
-            cosigned: anchor.cosigned.unwrap_or(!self.witnesses.is_empty()),
+            cosigned: anchor.cosigned.unwrap_or(self.asks_witnesses()),
             idle: anchor.idle,
             authorities,
             time_ledgers,
         };
         anchoring.check().map_err(|error| Failure::usage(format!("anchor: {error}")))?;
-        if anchoring.cosigned && self.witnesses.is_empty() {
+        if anchoring.cosigned && !self.asks_witnesses() {
             return Err(Failure::usage("anchor.cosigned needs witnesses, and there are none"));
         }
         Ok(Some(anchoring))
@@ -433,4 +452,20 @@ impl Config {
             ..options::Limits::default()
         }
     }
+}
+
+/// The witnesses of a policy, all of which are asked. Its logs do not matter here.
+fn by_policy(path: &Path) -> Result<(Vec<witness::Witness>, Quorum), Failure> {
+    let named = |error: String| Failure::usage(format!("witness_policy: {}: {error}", path.display()));
+    let policy = Policy::parse(read_text(path)?.as_bytes()).map_err(|error| named(error.to_string()))?;
+    let witness = |(name, key, url): (&[u8], &WitnessKey, Option<&[u8]>)| {
+        let name = String::from_utf8_lossy(name);
+        let url = url.and_then(|url| std::str::from_utf8(url).ok());
+        let url = url.ok_or_else(|| named(format!("the witness {name} has no URL")))?;
+        Ok(witness::Witness { url: url.to_owned(), key: key.clone() })
+    };
+    let witnesses = policy.witnesses().map(witness).collect::<Result<Vec<_>, Failure>>()?;
+    let quorum = Quorum::Policy(Box::new(policy));
+    crate::check_witnesses(&witnesses, &quorum).map_err(|error| named(error.to_string()))?;
+    Ok((witnesses, quorum))
 }

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use coppice_coordinator::{Anchoring, Connect, Genesis, Handle, Limits, Options, Post, Service, Witness};
+use coppice_coordinator::{Anchoring, Connect, Genesis, Handle, Limits, Options, Post, Quorum, Service, Witness};
 use coppice_env::{Clock, SimRng, SimStorage, SystemClock};
 use coppice_metadata::{Error, Leader, LeaseId, Member, Metadata, Revision, Snapshot, Watch};
 use coppice_proto::{
@@ -201,7 +201,7 @@ impl World {
         &self,
         name: &str,
         witnesses: Vec<Witness>,
-        quorum: usize,
+        quorum: impl Into<Quorum>,
     ) -> (Running, String) {
         let (mut service, handle) = self.service(name);
         if !witnesses.is_empty() {

@@ -218,7 +218,7 @@ fn witnesses(words: &[String]) -> Result<Vec<Witness>, Failure> {
     let witnesses = words.chunks(2).map(witness).collect::<Result<Vec<_>, _>>()?;
     if !witnesses.is_empty() {
         let majority = witnesses.len() / 2 + 1;
-        let checked = coppice_coordinator::check_witnesses(&witnesses, majority);
+        let checked = coppice_coordinator::check_witnesses(&witnesses, &majority.into());
         checked.map_err(|error| Failure::usage(format!("--witness: {error}")))?;
     }
     Ok(witnesses)

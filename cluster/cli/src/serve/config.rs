@@ -105,6 +105,7 @@ pub struct Config {
     #[serde(default)]
     pub witnesses: Vec<Witness>,
     pub witness_quorum: Option<usize>,
+    pub witness_policy: Option<PathBuf>,
     pub anchor: Option<Anchor>,
     #[serde(default)]
     pub retention: Retention,
@@ -184,6 +185,7 @@ impl Config {
             access: all.access,
             witnesses: all.witnesses,
             witness_quorum: all.witness_quorum,
+            witness_policy: all.witness_policy,
             anchor: all.anchor,
             retention: all.retention,
             limits: all.limits,
