@@ -1,6 +1,7 @@
 //! The command line as clap sees it: names, options, help texts.
 
 mod anchor;
+mod cosigner;
 mod evidence;
 mod ledger;
 mod line;
@@ -13,6 +14,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use anchor::{Anchor, AnchorExport, AnchorInterval, AnchorList, AnchorProve, Window};
+pub use cosigner::{Cosigner, CosignerAccept, CosignerDir, CosignerInit, CosignerResume};
 pub use evidence::{Evidence, EvidenceMake, EvidenceVerify};
 pub use ledger::{
     Ledger, LedgerAnchor, LedgerAppend, LedgerAudit, LedgerCreate, LedgerGet, LedgerJournals, LedgerLineage,
@@ -133,6 +135,9 @@ pub enum Command {
     /// Two signed checkpoints that no honest ledger signs, as a file that convicts their signers.
     #[command(subcommand)]
     Evidence(Evidence),
+    /// A member's cosigner: mirrors a ledger's log, cosigns what extends it, and convicts forks.
+    #[command(subcommand)]
+    Cosigner(Cosigner),
     /// Time stamps over the root log, by authorities that have no part in the ledger.
     #[command(subcommand)]
     Anchor(Anchor),

@@ -3,6 +3,7 @@
 pub mod anchor;
 pub mod audit;
 mod consent;
+pub mod cosigner;
 pub mod evidence;
 pub mod fsck;
 pub mod keygen;
@@ -78,6 +79,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Order(command) => order::offline(command, output),
         Command::Verify(args) => verify::verify(args, output),
         Command::Evidence(command) => evidence::evidence(command, output).await,
+        Command::Cosigner(command) => cosigner::cosigner(command, output).await,
         Command::Keygen(args) => keygen::keygen(args, output),
         Command::Completions { shell } => {
             // The script goes into memory first: a reader that goes away early is not an error.

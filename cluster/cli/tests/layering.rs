@@ -26,6 +26,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("coppice-shard-node", &["types", "verify", "proto", "env", "engine", "root", "consensus", "metadata", "process"]),
     ("coppice-coordinator", &["types", "verify", "timestamp", "proto", "env", "metadata", "process", "http"]),
     ("coppice-client", &["types", "verify", "proto"]),
+    ("coppice-cosigner", &["types", "verify", "env", "process"]),
     ("coppice-operator", &["types", "verify", "proto", "env", "client"]),
     ("coppice-measure", &["types", "verify", "env", "engine", "consensus"]),
     ("coppice-bench", &["types", "verify", "proto", "env", "client", "measure"]),

@@ -1,22 +1,25 @@
 //! `coppice evidence`: two signed checkpoints that no honest ledger signs, as a file for others.
 
-mod log;
-mod make;
-
 use std::path::Path;
 
+use coppice_cosigner::{
+    Error,
+    prove::{self, Given, NoEvidence},
+    tiles::TileLog,
+};
 use coppice_verify::{
     evidence::{self, Evidence, Ground, Verdict},
+    header::Header,
     note::VerifierKey,
     policy::Policy,
+    proof::ProofFile,
     report,
 };
 use serde_json::Value;
 
-pub use self::make::make;
 use super::verify::parse_vkey;
 use crate::{
-    args::{self, EvidenceVerify},
+    args::{self, EvidenceMake, EvidenceVerify},
     failure::{Code, Failure},
     input,
     output::{self, Output, tell_line},
@@ -109,19 +112,64 @@ fn describe(verdict: &Verdict) -> String {
     lines.join("\n  ")
 }
 
+async fn make(args: &EvidenceMake, output: Output) -> Result<(), Failure> {
+    let key = args.key.as_deref().map(parse_vkey).transpose()?;
+    let given = [given(&args.a)?, given(&args.b)?];
+    let log = args.from.as_deref().map(TileLog::open).transpose().map_err(of_log)?;
+    let (file, verdict) = prove::prove(given, log, key).await.map_err(unproven)?;
+    match args.out.as_deref() {
+        None => output::raw(&file),
+        Some(path) => {
+            output::file(path, &file)?;
+            show(&verdict, output.beside(Some(path)))
+        }
+    }
+}
+
+/// A checkpoint of the command line: a note, or the one in a proof file with its key changes.
+fn given(path: &Path) -> Result<Given, Failure> {
+    let bytes = input::read(path)?;
+    let wrong = |error| Failure::usage(format!("{}: neither a proof file nor a checkpoint: {error}", text::path(path)));
+    let Ok(file) = ProofFile::decode(&bytes) else { return Given::note(bytes).map_err(wrong) };
+    let log = file.proof.log();
+    let changes = log.key_changes.iter().filter_map(|part| Header::decode(&part.header).ok()).collect();
+    Ok(Given { changes, ..Given::note(log.checkpoint.to_vec()).map_err(wrong)? })
+}
+
 /// Checks evidence under a key, and writes it to a file.
 ///
 /// # Errors
 /// If it proves nothing, or does not fit an evidence file.
 pub fn save(evidence: &Evidence<'_>, key: &VerifierKey, path: &Path) -> Result<(), Failure> {
-    let (file, _) = checked(evidence, key)?;
+    let (file, _) = prove::checked(evidence, key).map_err(unproven)?;
     output::file(path, &file)
 }
 
-/// The bytes of a file that holds under a key, and what it proves.
-fn checked(evidence: &Evidence<'_>, key: &VerifierKey) -> Result<(Vec<u8>, Verdict), Failure> {
-    let nothing = |why: String| Failure::new(Code::NotFound, format!("no evidence: {why}"));
-    let file = evidence.encode().map_err(|error| nothing(error.to_string()))?;
-    let verdict = evidence::verify(&file, key, None).map_err(|failure| nothing(safe(&failure.to_string())))?;
-    Ok((file, verdict))
+fn unproven(why: NoEvidence) -> Failure {
+    let none = |why: &str| Failure::new(Code::NotFound, format!("no evidence: {why}"));
+    match why {
+        NoEvidence::OtherLog => Failure::usage("the two checkpoints are of different logs"),
+        NoEvidence::NoLog(old, new) => {
+            let [old, new] = [old, new].map(|size| count(size, "entry"));
+            Failure::usage(format!("--from is missing: only the log can show whether {new} go on from {old}"))
+        }
+        NoEvidence::NoKey => {
+            Failure::usage("the log of --from begins with no genesis: name the ledger's key with --key")
+        }
+        NoEvidence::Agree(old, new) => {
+            let [old, new] = [old, new].map(|size| count(size, "entry"));
+            none(&format!("the checkpoints of {old} and {new} agree"))
+        }
+        NoEvidence::Proves(why) => none(&safe(&why)),
+        NoEvidence::Log(error) => of_log(error),
+    }
+}
+
+fn of_log(error: Error) -> Failure {
+    let code = match error {
+        Error::Unavailable(_) => Code::Unavailable,
+        Error::Disk(_) => Code::Usage,
+        Error::Refused(_) | Error::Damaged(_) => Code::NotFound,
+    };
+    Failure::new(code, format!("--from: {}", safe(&error.to_string())))
 }

@@ -2,6 +2,8 @@
 //! generated histories, and the replay of a history.
 #![expect(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod page;
+
 use std::{
     collections::BTreeMap,
     env, fs,

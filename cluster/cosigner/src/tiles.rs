@@ -3,27 +3,27 @@
 //! Nothing that is read here is trusted: hashes lead to a signed root or not, and key changes carry
 //! their signatures.
 
-use std::{collections::BTreeMap, error::Error, fs, io, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use coppice_types::Digest;
 use coppice_verify::{
     checkpoint::Checkpoint,
-    header::{HEADER_BYTES_MAX, Header},
+    header::Header,
     keys::KEY_CHANGES_MAX,
     merkle,
     tile::{Content, TileName, WIDTH},
 };
-use reqwest::{Client, StatusCode, redirect};
 
 use crate::{
-    failure::{Code, Failure},
-    text::safe,
+    error::Error,
+    fetch::Web,
+    mirror::{BUNDLE_BYTES_MAX, entries},
 };
 
-/// How long a request may take.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Most bytes of a bundle: each entry is behind its length.
-const BUNDLE_BYTES_MAX: usize = WIDTH as usize * (HEADER_BYTES_MAX + 2);
 const HASH_BYTES: usize = 32;
 
 /// A log of tiles, and the hashes that were read of it.
@@ -34,7 +34,7 @@ pub struct TileLog {
 
 enum Source {
     Folder(PathBuf),
-    Web { client: Client, base: String },
+    Web { web: Web, base: String },
 }
 
 impl TileLog {
@@ -42,32 +42,51 @@ impl TileLog {
     ///
     /// # Errors
     /// If the HTTP client can't be made.
-    pub fn open(from: &str) -> Result<Self, Failure> {
-        let source = if from.starts_with("http://") || from.starts_with("https://") {
-            let client = Client::builder().redirect(redirect::Policy::none()).timeout(REQUEST_TIMEOUT).build();
-            let client = client.map_err(|error| Failure::new(Code::Unavailable, told(error)))?;
-            Source::Web { client, base: from.trim_end_matches('/').to_owned() }
-        } else {
-            Source::Folder(PathBuf::from(from))
-        };
-        Ok(Self { source, hashes: BTreeMap::new() })
+    pub fn open(from: &str) -> Result<Self, Error> {
+        if from.starts_with("http://") || from.starts_with("https://") {
+            return Ok(Self::at(Web::new(None)?, from));
+        }
+        Ok(Self { source: Source::Folder(PathBuf::from(from)), hashes: BTreeMap::new() })
+    }
+
+    /// The log at a URL.
+    #[must_use]
+    pub fn at(web: Web, base: &str) -> Self {
+        Self { source: Source::Web { web, base: base.to_owned() }, hashes: BTreeMap::new() }
     }
 
     /// The root of the first `size` entries; `None` if the log has fewer.
-    pub async fn root(&mut self, size: u64) -> Result<Option<Digest>, Failure> {
+    ///
+    /// # Errors
+    /// If the log can't be read, or a tile is malformed.
+    pub async fn root(&mut self, size: u64) -> Result<Option<Digest>, Error> {
         if size == 0 {
             return Ok(Some(merkle::empty_root()));
         }
         self.compute(size, |part| part(0, size)).await
     }
 
+    /// Whether a checkpoint is of the log.
+    ///
+    /// # Errors
+    /// If the log can't be read, or a tile is malformed.
+    pub async fn has(&mut self, checkpoint: &Checkpoint) -> Result<bool, Error> {
+        Ok(self.root(checkpoint.size).await? == Some(checkpoint.root))
+    }
+
     /// The consistency path from `old` to `size`.
-    pub async fn consistency(&mut self, old: u64, size: u64) -> Result<Option<Vec<Digest>>, Failure> {
+    ///
+    /// # Errors
+    /// If the log can't be read, or a tile is malformed.
+    pub async fn consistency(&mut self, old: u64, size: u64) -> Result<Option<Vec<Digest>>, Error> {
         self.compute(size, |part| merkle::consistency_path_with(size, old, part)).await
     }
 
     /// The inclusion path of an entry at `size`.
-    pub async fn inclusion(&mut self, index: u64, size: u64) -> Result<Option<Vec<Digest>>, Failure> {
+    ///
+    /// # Errors
+    /// If the log can't be read, or a tile is malformed.
+    pub async fn inclusion(&mut self, index: u64, size: u64) -> Result<Option<Vec<Digest>>, Error> {
         self.compute(size, |part| merkle::inclusion_path_with(size, index, part)).await
     }
 
@@ -77,7 +96,7 @@ impl TileLog {
         &mut self,
         size: u64,
         compute: impl Fn(&mut dyn FnMut(u64, u64) -> Result<Digest, TileName>) -> Result<T, TileName>,
-    ) -> Result<Option<T>, Failure> {
+    ) -> Result<Option<T>, Error> {
         loop {
             let hashes = &self.hashes;
             let mut complete = |level, index| subtree(hashes, size, level, index);
@@ -94,7 +113,10 @@ impl TileLog {
     }
 
     /// Genesis, and all headers of the kind `key` among the first `size` entries.
-    pub async fn headers_of_keys(&self, size: u64) -> Result<Vec<Header>, Failure> {
+    ///
+    /// # Errors
+    /// If the log can't be read, or lacks a bundle.
+    pub async fn headers_of_keys(&self, size: u64) -> Result<Vec<Header>, Error> {
         let mut found = Vec::new();
         let mut changes = KEY_CHANGES_MAX;
         for first in (0..size).step_by(WIDTH.into()) {
@@ -119,7 +141,7 @@ impl TileLog {
     }
 
     /// A tile with at least as many hashes or entries as named.
-    async fn tile(&self, name: TileName, most: usize) -> Result<Option<Vec<u8>>, Failure> {
+    async fn tile(&self, name: TileName, most: usize) -> Result<Option<Vec<u8>>, Error> {
         for width in [name.width, WIDTH] {
             if let Some(tile) = self.get(&TileName { width, ..name }.to_string(), most).await? {
                 return Ok(Some(tile));
@@ -140,50 +162,34 @@ impl TileLog {
         names.filter_map(|name| name.parse().ok()).filter(|width| (name.width..WIDTH).contains(width)).min()
     }
 
-    async fn get(&self, path: &str, most: usize) -> Result<Option<Vec<u8>>, Failure> {
+    async fn get(&self, path: &str, most: usize) -> Result<Option<Vec<u8>>, Error> {
         match &self.source {
             Source::Folder(folder) => {
                 let file = folder.join(path);
+                let failed = |error: io::Error| failed(&file, &error);
                 match fs::metadata(&file).map(|about| about.len()) {
-                    Ok(length) if length <= most as u64 => {
-                        fs::read(&file).map(Some).map_err(|error| Failure::file(&file, &error))
-                    }
+                    Ok(length) if length <= most as u64 => fs::read(&file).map(Some).map_err(failed),
                     Ok(_) => Err(self.wrong(path, "is too long")),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-                    Err(error) => Err(Failure::file(&file, &error)),
+                    Err(error) => Err(failed(error)),
                 }
             }
-            Source::Web { client, base } => {
-                let unavailable = |error| Failure::new(Code::Unavailable, format!("{path}: {}", told(error)));
-                let mut response = client.get(format!("{base}/{path}")).send().await.map_err(unavailable)?;
-                match response.status() {
-                    StatusCode::OK => {}
-                    StatusCode::NOT_FOUND => return Ok(None),
-                    status => return Err(Failure::new(Code::Unavailable, format!("{path}: the server says {status}"))),
-                }
-                let mut body = Vec::new();
-                while let Some(chunk) = response.chunk().await.map_err(unavailable)? {
-                    if body.len() + chunk.len() > most {
-                        return Err(self.wrong(path, "is too long"));
-                    }
-                    body.extend_from_slice(&chunk);
-                }
-                Ok(Some(body))
-            }
+            Source::Web { web, base } => web.get(base, path, most).await,
         }
     }
 
-    fn malformed(&self, name: TileName) -> Failure {
+    fn malformed(&self, name: TileName) -> Error {
         self.wrong(&name.to_string(), "is malformed")
     }
 
-    /// A failure because the log has not got this.
-    pub fn lacks(&self, what: &str) -> Failure {
+    /// The error that the log has not got this.
+    #[must_use]
+    pub fn lacks(&self, what: &str) -> Error {
         self.wrong(what, "is missing")
     }
 
-    fn wrong(&self, what: &str, how: &str) -> Failure {
-        Failure::new(Code::NotFound, format!("the log of --from: {} {how}", safe(what)))
+    fn wrong(&self, what: &str, how: &str) -> Error {
+        Error::Refused(format!("the log: {what} {how}"))
     }
 }
 
@@ -202,35 +208,11 @@ fn subtree(hashes: &BTreeMap<TileName, Vec<u8>>, size: u64, level: u32, index: u
     Ok(merkle::mth(&leaves.collect::<Vec<_>>()))
 }
 
-/// The first entries of a bundle; `None` if it has fewer.
-fn entries(mut bundle: &[u8], count: u16) -> Option<Vec<&[u8]>> {
-    let mut found = Vec::with_capacity(count.into());
-    for _ in 0..count {
-        let (length, rest) = bundle.split_first_chunk()?;
-        let (entry, rest) = rest.split_at_checked(u16::from_be_bytes(*length).into())?;
-        found.push(entry);
-        bundle = rest;
-    }
-    Some(found)
-}
-
 /// The header, if it is at its own place.
 fn at(header: Header, sequence: u64) -> Result<Header, ()> {
     if header.sequence.0 == sequence { Ok(header) } else { Err(()) }
 }
 
-/// Whether a checkpoint is of the log.
-pub async fn has(log: &mut TileLog, checkpoint: &Checkpoint) -> Result<bool, Failure> {
-    Ok(log.root(checkpoint.size).await? == Some(checkpoint.root))
-}
-
-/// An error with its causes, and without the address, which may have a password.
-fn told(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let (mut told, mut cause) = (error.to_string(), error.source());
-    while let Some(inner) = cause {
-        told = format!("{told}: {inner}");
-        cause = inner.source();
-    }
-    safe(&told)
+fn failed(path: &Path, error: &io::Error) -> Error {
+    Error::Disk(io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }

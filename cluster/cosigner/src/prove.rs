@@ -1,54 +1,37 @@
-//! `coppice evidence make`: finds what two checkpoints and a log prove together.
+//! Finds what two checkpoints and a log prove together.
 
-use std::{borrow::Cow, path::Path};
+use std::borrow::Cow;
 
-use coppice_types::ClusterId;
+use coppice_types::Digest;
 use coppice_verify::{
-    checkpoint::{self, Checkpoint},
-    evidence::{Evidence, Shown, Verdict},
+    checkpoint::{Checkpoint, cluster_of},
+    evidence::{self, Evidence, Shown, Verdict},
     header::{Body, Header},
     keys::KeyChange,
     note::{self, VerifierKey},
-    proof::ProofFile,
 };
 
-use super::{
-    checked,
-    log::{TileLog, has},
-    show,
-};
-use crate::{
-    args::EvidenceMake,
-    commands::verify::parse_vkey,
-    failure::{Code, Failure},
-    input,
-    output::{self, Output},
-    text::{self, count},
-};
+use crate::{error::Error, tiles::TileLog};
 
-/// A checkpoint of the command line.
-struct Given {
-    note: Vec<u8>,
-    checkpoint: Checkpoint,
-    /// The key changes of the proof file that has it.
-    changes: Vec<Header>,
+/// A checkpoint that somebody has, with the headers of key changes that came with it.
+#[derive(Clone, Debug)]
+pub struct Given {
+    /// The signed note.
+    pub note: Vec<u8>,
+    /// The checkpoint in it.
+    pub checkpoint: Checkpoint,
+    /// The key changes of the proof file that had it, if there was one.
+    pub changes: Vec<Header>,
 }
 
 impl Given {
-    fn read(path: &Path) -> Result<Self, Failure> {
-        let bytes = input::read(path)?;
-        let (note, changes) = match ProofFile::decode(&bytes) {
-            Ok(file) => {
-                let log = file.proof.log();
-                let changes = log.key_changes.iter().filter_map(|part| Header::decode(&part.header).ok());
-                (log.checkpoint.to_vec(), changes.collect())
-            }
-            Err(_) => (bytes, Vec::new()),
-        };
-        let checkpoint = Checkpoint::claimed(&note).map_err(|error| {
-            Failure::usage(format!("{}: neither a proof file nor a checkpoint: {error}", text::path(path)))
-        })?;
-        Ok(Self { note, checkpoint, changes })
+    /// A note by itself.
+    ///
+    /// # Errors
+    /// If it is no checkpoint.
+    pub fn note(note: Vec<u8>) -> Result<Self, note::Error> {
+        let checkpoint = Checkpoint::claimed(&note)?;
+        Ok(Self { note, checkpoint, changes: Vec::new() })
     }
 
     fn is_signed_by(&self, key: &[u8; 32]) -> bool {
@@ -56,47 +39,69 @@ impl Given {
     }
 }
 
-pub async fn make(args: &EvidenceMake, output: Output) -> Result<(), Failure> {
-    let key = args.key.as_deref().map(parse_vkey).transpose()?;
-    let given = [Given::read(&args.a)?, Given::read(&args.b)?];
-    let (file, verdict) = prove(given, args.from.as_deref(), key).await?;
-    match args.out.as_deref() {
-        None => output::raw(&file),
-        Some(path) => {
-            output::file(path, &file)?;
-            show(&verdict, output.beside(Some(path)))
-        }
-    }
+/// The reason why there is no evidence file.
+#[derive(Debug, thiserror::Error)]
+pub enum NoEvidence {
+    /// The checkpoints are of different logs.
+    #[error("the two checkpoints are of different logs")]
+    OtherLog,
+    /// Only the log can tell.
+    #[error("only the log can show whether the {1} entries of one go on from the {0} of the other")]
+    NoLog(u64, u64),
+    /// The ledger's key is not known.
+    #[error("the log begins with no genesis, so the ledger's key is unknown")]
+    NoKey,
+    /// The checkpoints agree.
+    #[error("the checkpoints of {0} and {1} entries agree")]
+    Agree(u64, u64),
+    /// What was found proves nothing.
+    #[error("{0}")]
+    Proves(String),
+    /// The log could not be read.
+    #[error(transparent)]
+    Log(#[from] Error),
 }
 
 /// The evidence file of two checkpoints, and what it proves under the key, or else under the first
 /// key of the log.
-async fn prove(given: [Given; 2], from: Option<&str>, key: Option<VerifierKey>) -> Result<(Vec<u8>, Verdict), Failure> {
+///
+/// # Errors
+/// If there is no evidence, or the log does not show it.
+pub async fn prove(
+    given: [Given; 2],
+    mut log: Option<TileLog>,
+    key: Option<VerifierKey>,
+) -> Result<(Vec<u8>, Verdict), NoEvidence> {
     let [one, other] = given;
     if one.checkpoint.origin != other.checkpoint.origin {
-        return Err(Failure::usage("the two checkpoints are of different logs"));
+        return Err(NoEvidence::OtherLog);
     }
     let [small, large] = if one.checkpoint.size <= other.checkpoint.size { [one, other] } else { [other, one] };
-    let mut log = from.map(TileLog::open).transpose()?;
     let known = Known::gather(&small, &large, log.as_mut()).await?;
     let evidence = match log.as_mut() {
         Some(log) => find(&small, &large, log, &known).await?,
         None => of_one_size(&small, &large),
     };
-    let evidence = evidence.ok_or_else(|| agreement(&small, &large, from.is_some()))?;
-    let nameless = || Failure::usage("the log of --from begins with no genesis: name the ledger's key with --key");
-    let key = key.or(known.first).ok_or_else(nameless)?;
+    let evidence = evidence.ok_or_else(|| agreement(&small, &large, log.is_some()))?;
+    let key = key.or(known.first).ok_or(NoEvidence::NoKey)?;
     let key_changes = known.changes.into_iter().map(|(_, change)| change).collect();
     checked(&Evidence { key_changes, ..evidence }, &key)
 }
 
+/// The bytes of a file that holds under a key, and what it proves.
+///
+/// # Errors
+/// If it proves nothing, or does not fit an evidence file.
+pub fn checked(evidence: &Evidence<'_>, key: &VerifierKey) -> Result<(Vec<u8>, Verdict), NoEvidence> {
+    let file = evidence.encode().map_err(|error| NoEvidence::Proves(error.to_string()))?;
+    let verdict = evidence::verify(&file, key, None).map_err(|failure| NoEvidence::Proves(failure.to_string()))?;
+    Ok((file, verdict))
+}
+
 /// The reason why there is no evidence.
-fn agreement(small: &Given, large: &Given, has_log: bool) -> Failure {
-    let [old, new] = [small, large].map(|given| count(given.checkpoint.size, "entry"));
-    if has_log || small.checkpoint.size == large.checkpoint.size {
-        return Failure::new(Code::NotFound, format!("no evidence: the checkpoints of {old} and {new} agree"));
-    }
-    Failure::usage(format!("--from is missing: only the log can show whether {new} go on from {old}"))
+fn agreement(small: &Given, large: &Given, has_log: bool) -> NoEvidence {
+    let (old, new) = (small.checkpoint.size, large.checkpoint.size);
+    if has_log || old == new { NoEvidence::Agree(old, new) } else { NoEvidence::NoLog(old, new) }
 }
 
 /// The keys of the ledger, as far as the log and the files tell.
@@ -108,18 +113,19 @@ struct Known {
 }
 
 impl Known {
-    async fn gather(small: &Given, large: &Given, log: Option<&mut TileLog>) -> Result<Self, Failure> {
+    async fn gather(small: &Given, large: &Given, log: Option<&mut TileLog>) -> Result<Self, Error> {
         let mut headers: Vec<Header> = small.changes.iter().chain(&large.changes).cloned().collect();
         if let Some(log) = log {
             for given in [large, small] {
-                if has(log, &given.checkpoint).await? {
+                if log.has(&given.checkpoint).await? {
                     headers.extend(log.headers_of_keys(given.checkpoint.size).await?);
                     break;
                 }
             }
         }
         let mut known = Self { first: None, changes: Vec::new() };
-        for header in headers.into_iter().filter(|header| is_of(&large.checkpoint.origin, &header.cluster)) {
+        let cluster = cluster_of(&large.checkpoint.origin);
+        for header in headers.into_iter().filter(|header| Some(header.cluster) == cluster) {
             match &header.body {
                 Body::Genesis(genesis) => {
                     known.first = VerifierKey::new(&large.checkpoint.origin, &genesis.public_key).ok();
@@ -144,11 +150,6 @@ impl Known {
     }
 }
 
-/// Whether an origin is of a cluster.
-fn is_of(origin: &str, cluster: &ClusterId) -> bool {
-    origin.rsplit_once('/').is_some_and(|(prefix, _)| checkpoint::origin(prefix, cluster) == origin)
-}
-
 /// The evidence of two checkpoints of one size.
 fn of_one_size<'a>(a: &'a Given, b: &'a Given) -> Option<Evidence<'a>> {
     let differ = a.checkpoint.size == b.checkpoint.size && a.checkpoint.root != b.checkpoint.root;
@@ -156,7 +157,7 @@ fn of_one_size<'a>(a: &'a Given, b: &'a Given) -> Option<Evidence<'a>> {
     differ.then(|| with(a, b, shown, Vec::new()))
 }
 
-fn with<'a>(a: &'a Given, b: &'a Given, shown: Shown<'a>, path: Vec<coppice_types::Digest>) -> Evidence<'a> {
+fn with<'a>(a: &'a Given, b: &'a Given, shown: Shown<'a>, path: Vec<Digest>) -> Evidence<'a> {
     Evidence { key_changes: Vec::new(), shown, path, a: Cow::Borrowed(&a.note), b: Cow::Borrowed(&b.note) }
 }
 
@@ -166,18 +167,16 @@ async fn find<'a>(
     large: &'a Given,
     log: &mut TileLog,
     known: &Known,
-) -> Result<Option<Evidence<'a>>, Failure> {
+) -> Result<Option<Evidence<'a>>, Error> {
     if let Some(evidence) = of_one_size(small, large) {
         return Ok(Some(evidence));
     }
     let (old, new) = (&small.checkpoint, &large.checkpoint);
-    if !has(log, new).await? {
+    if !log.has(new).await? {
         // The log can still say that the larger checkpoint is signed by a replaced key.
-        return match (has(log, old).await?, known.replaced(large)) {
+        return match (log.has(old).await?, known.replaced(large)) {
             (true, Some(change)) => late(large, small, log, change).await,
-            (true, None) => Err(log
-                .lacks("it is that of the smaller checkpoint; the log of the larger one")
-                .hint("Only the log of the larger checkpoint can show a contradiction.")),
+            (true, None) => Err(log.lacks("it is that of the smaller checkpoint; the log of the larger one")),
             (false, _) => Err(log.lacks("the log of either checkpoint")),
         };
     }
@@ -201,7 +200,7 @@ async fn late<'a>(
     b: &'a Given,
     log: &mut TileLog,
     change: &Header,
-) -> Result<Option<Evidence<'a>>, Failure> {
+) -> Result<Option<Evidence<'a>>, Error> {
     let (index, size) = (change.sequence.0, b.checkpoint.size);
     if index >= size {
         return Ok(None);
