@@ -15,6 +15,8 @@ use coppice_verify::{
     checkpoint::Checkpoint,
     cosignature::{self, WitnessKey, add_lines},
     evidence::{self, Ground},
+    header::Body,
+    keys::KeyChange,
     merkle,
     note::SignerKey,
 };
@@ -282,4 +284,43 @@ fn a_line_of_this_key_that_was_not_given_here_is_a_twins() {
     common::adopt(&mut witness, &good, &twin).expect("it is of the log");
     assert!(witness.asked(0).expect("the disk is well"));
     assert_eq!(ask(&mut witness, &good, 10, 12).expect("the disk is well"), Answer::Conflict(15));
+}
+
+#[test]
+fn nothing_is_cosigned_that_the_mirror_does_not_hold() {
+    let (disk, clock, good) = (SimStorage::new(), clock(), log(1, 30));
+    let mut witness = cosigner(&disk, &clock, &good, 10);
+    assert!(matches!(ask(&mut witness, &good, 0, 10), Ok(Answer::Line(_))));
+    let body = request(&good, 10, 20);
+    assert_eq!(witness.add_checkpoint(&body).expect("well"), Outcome::Behind(note(&good, 20)));
+    assert_eq!(witness.cosigned_size(), 10);
+    grow(&mut witness, &good, 20).expect("an honest log");
+    assert!(matches!(told(&mut witness, &body), Answer::Line(_)));
+}
+
+#[test]
+fn a_key_change_needs_the_signatures_of_both_keys() {
+    for broken in 0..3 {
+        let (disk, clock, mut forged) = (SimStorage::new(), clock(), log(1, 10));
+        let mut witness = cosigner(&disk, &clock, &forged, 10);
+        let mut change = KeyChange::sign(1, &forged.cluster, &ledger_signer(1), &ledger_signer(2));
+        match broken {
+            0 => change.by_old[0] ^= 1,
+            1 => change.by_new[0] ^= 1,
+            _ => {}
+        }
+        let state_root = forged.newest().state_root;
+        let header = forged.next_header(forged.head(), state_root, &[], Body::Key(change));
+        let entry = header.encode();
+        forged.append(header);
+        let mut extension = witness.mirror().extension(10).expect("the mirror is sound");
+        extension.push(&[&entry]).expect("the disk is well");
+        forged.append_unknown(9, Vec::new());
+        extension.push(&[&forged.newest().encode()]).expect("the disk is well");
+        let by_new = forged.checkpoint(12).sign(&ledger_signer(2)).expect("its name").into_bytes();
+        let advanced = witness.advance(&by_new, &extension, 10);
+        assert_eq!(advanced.is_ok(), broken == 2, "{advanced:?}");
+        let answer = witness.add_checkpoint(&cosignature::request(0, &[], &by_new)).expect("well");
+        assert_eq!(matches!(answer, Outcome::Done(Answer::Line(_))), broken == 2, "{answer:?}");
+    }
 }
