@@ -67,8 +67,8 @@ impl Sightings {
         Ok(())
     }
 
-    /// The largest checkpoint with a line of the key with this hash; `None` for a key that is no peer's, and an
-    /// empty one if none was seen.
+    /// The largest checkpoint with a line of the key with this hash; `None` for a key that is no
+    /// peer's, and an empty one if none was seen.
     #[must_use]
     pub fn of(&self, hash: &str) -> Option<Vec<u8>> {
         let known = self.peers.iter().any(|peer| key_hash(peer.key_bytes()) == hash);

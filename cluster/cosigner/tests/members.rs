@@ -12,6 +12,7 @@ use std::{
 use axum::{Router, body::Body, extract::State, http::StatusCode, response::IntoResponse, routing::get};
 use common::{hash, ledger_key, log, note, request};
 use coppice_cosigner::{
+    Error,
     config::{self, Config, KeyChanges, Peer},
     run,
     tiles::TileLog,
@@ -96,7 +97,7 @@ struct Running {
     url: String,
     key: CosignerKey,
     stop: oneshot::Sender<()>,
-    task: JoinHandle<Result<(), coppice_cosigner::Error>>,
+    task: JoinHandle<Result<(), Error>>,
 }
 
 /// The folder of a new cosigner on a free port.
@@ -127,6 +128,22 @@ fn save(dir: &Path, config: &Config) {
 }
 
 async fn start(dir: &Path, key: &CosignerKey) -> Running {
+    let started = async {
+        loop {
+            match try_start(dir, key).await {
+                Ok(running) => return running,
+                // A cosigner that was stopped in this process leaves lock and port a little later.
+                Err(Error::Refused(why)) if why.contains("in use") => {
+                    tokio::time::sleep(Duration::from_millis(20)).await
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    timeout(LIMIT, started).await.expect("it starts in time")
+}
+
+async fn try_start(dir: &Path, key: &CosignerKey) -> Result<Running, Error> {
     let (told, ready) = oneshot::channel();
     let (stop, stopped) = oneshot::channel::<()>();
     let dir = dir.to_owned();
@@ -137,8 +154,10 @@ async fn start(dir: &Path, key: &CosignerKey) -> Running {
         };
         run::run(&dir, stopped, |address, _| told.send(format!("http://{address}")).expect("the test waits")).await
     });
-    let url = timeout(LIMIT, ready).await.expect("in time").expect("it serves");
-    Running { url, key: key.clone(), stop, task }
+    match ready.await {
+        Ok(url) => Ok(Running { url, key: key.clone(), stop, task }),
+        Err(_) => Err(task.await.expect("no panic").expect_err("it did not serve")),
+    }
 }
 
 impl Running {

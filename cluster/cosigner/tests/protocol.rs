@@ -2,7 +2,10 @@
 
 mod common;
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
 
 use common::{ask, clock, cosigned, cosigner, grow, key, ledger_signer, log, note, request, signed_by_line};
 use coppice_cosigner::{
@@ -218,6 +221,9 @@ fn a_proof_of_a_fork_is_refused_and_never_signed() {
     assert!(witness.is_halted(), "the refused checkpoint was kept until the log told");
 }
 
+/// Requests by their old and new size.
+type Bodies = BTreeMap<(u64, u64), Vec<u8>>;
+
 #[test]
 fn sixteen_writers_never_get_two_lines_from_one_size() {
     const WRITERS: u64 = 16;
@@ -225,7 +231,7 @@ fn sixteen_writers_never_get_two_lines_from_one_size() {
     let (disk, clock) = (SimStorage::new(), clock());
     let good = Arc::new(log(1, 400));
     let witness = Arc::new(Mutex::new(cosigner(&disk, &clock, &good, 400)));
-    let bodies: Arc<Mutex<std::collections::BTreeMap<(u64, u64), Vec<u8>>>> = Arc::default();
+    let bodies: Arc<Mutex<Bodies>> = Arc::default();
     let writers = (0..WRITERS).map(|writer| {
         let (witness, good, bodies) = (witness.clone(), good.clone(), bodies.clone());
         std::thread::spawn(move || {
