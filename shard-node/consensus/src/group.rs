@@ -25,7 +25,7 @@ use std::{
 use bytes::Bytes;
 use coppice_env::{Rng, Storage};
 use coppice_types::{ClusterId, GroupId};
-use raft::{ProgressState, RawNode, StateRole};
+use raft::{Progress, ProgressState, RawNode, StateRole};
 
 use self::{offer::Offer, suspicion::Suspicion};
 use crate::{
@@ -237,7 +237,7 @@ impl Group {
             && !self.is_leader()
             && self.raw.raft.election_elapsed + 1 >= self.timeout_ticks;
         self.held_ticks = if held { self.held_ticks + 1 } else { 0 };
-        if self.held_ticks > LAST_RESORT_TIMEOUTS * self.options.election_ticks {
+        if self.held_ticks > LAST_RESORT_TIMEOUTS * self.options.election_ticks && self.raw.raft.promotable() {
             self.held_ticks = 0;
             // If it can't be elected now, it tries again later.
             let _ = self.raw.campaign();
@@ -248,6 +248,7 @@ impl Group {
         self.hasten();
         self.leave_joint();
         self.report_lost_snapshots();
+        self.put_voters_first();
         self.forget_early_requests();
         if self.snapshot_requested && self.offer.is_none() {
             self.ask_for_snapshot();
@@ -318,6 +319,19 @@ impl Group {
             self.snapshotting.iter().filter(|(_, since)| now - **since > max).map(|(id, _)| *id).collect();
         for id in lost {
             self.report_snapshot(id, false);
+        }
+    }
+
+    /// Lets learners wait for another snapshot while a voter is being sent one: only one is pinned
+    /// at a time, and a pin that is replaced ends the voter's transfer. Raft repeats their wish.
+    fn put_voters_first(&mut self) {
+        let raft = &self.raw.raft;
+        let votes = |id: &u64| self.membership.is_voter(RaftId(*id));
+        let sent = |(id, peer): (&u64, &Progress)| votes(id) && peer.state == ProgressState::Snapshot;
+        let mut patient = self.raw.store().patient.borrow_mut();
+        patient.clear();
+        if self.is_leader() && raft.prs().iter().any(sent) {
+            patient.extend(self.membership.learners.iter().copied());
         }
     }
 

@@ -86,6 +86,17 @@ impl Message {
         self.raft.get_msg_type() == MessageType::MsgSnapshot
     }
 
+    /// Whether a replica that never votes may send this to one in this term: it answers, and asks
+    /// for reads. Any other message would elect, depose or replace a leader.
+    #[must_use]
+    pub fn is_from_listener(&self, term: u64) -> bool {
+        let answers = matches!(
+            self.raft.get_msg_type(),
+            MessageType::MsgAppendResponse | MessageType::MsgHeartbeatResponse | MessageType::MsgReadIndex
+        );
+        answers && self.raft.term <= term
+    }
+
     /// The proposals in the message.
     pub fn proposals(&self) -> impl Iterator<Item = &[u8]> {
         self.raft.entries.iter().map(|entry| entry.data.as_ref()).filter(|data| !data.is_empty())

@@ -24,13 +24,22 @@ pub(crate) struct Store {
     pub snapshot: Option<(Position, Membership, Bytes)>,
     /// The lowest index that a missing snapshot must cover for a follower.
     pub snapshot_wanted: Cell<Option<u64>>,
+    /// The learners whose wishes for a snapshot wait, because a voter is being sent another one.
+    pub patient: RefCell<Vec<RaftId>>,
     /// The first read error.
     failure: RefCell<Option<Error>>,
 }
 
 impl Store {
     pub(crate) fn new(log: Log, membership: Membership) -> Self {
-        Self { log, membership, snapshot: None, snapshot_wanted: Cell::new(None), failure: RefCell::new(None) }
+        Self {
+            log,
+            membership,
+            snapshot: None,
+            snapshot_wanted: Cell::new(None),
+            patient: RefCell::default(),
+            failure: RefCell::new(None),
+        }
     }
 
     /// Takes the error that was kept from raft.
@@ -91,8 +100,10 @@ impl Storage for Store {
                 Ok(make_snapshot(*position, membership, manifest.clone()))
             }
             _ => {
-                let wanted = self.snapshot_wanted.get().unwrap_or(0).max(least).max(*added_by);
-                self.snapshot_wanted.set(Some(wanted));
+                if !self.patient.borrow().contains(&RaftId(to)) {
+                    let wanted = self.snapshot_wanted.get().unwrap_or(0).max(least).max(*added_by);
+                    self.snapshot_wanted.set(Some(wanted));
+                }
                 Err(RaftError::Store(StorageError::SnapshotTemporarilyUnavailable))
             }
         }

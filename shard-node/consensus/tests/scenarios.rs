@@ -488,6 +488,51 @@ fn a_learner_is_promoted_once_it_has_caught_up() {
 }
 
 #[test]
+fn a_learner_never_stands_for_election_even_if_it_is_quarantined_and_alone() {
+    let mut world = led_by(A);
+    let new = RaftId::new(4, 1);
+    world.add_empty(new);
+    world.change(&[Change::AddLearner(new)]).expect("proposes");
+    fill(&mut world, 5);
+    world.run_until("it has caught up", |world| world.group(new).status().commit == world.group(A).status().commit);
+    for quarantined in [false, true] {
+        [A, B, C].into_iter().for_each(|id| world.crash(id));
+        if quarantined {
+            world.group(new).quarantine(b"a digest differs").expect("the disk works");
+        }
+        let term = world.group(new).status().term;
+        for _ in 0..500 {
+            world.tick();
+            let status = world.group(new).status();
+            assert_eq!((status.role, status.term), (Role::Follower, term));
+        }
+        [A, B, C].into_iter().for_each(|id| world.restart(id));
+        world.run_until("a voter leads", |world| world.leader().is_some_and(|id| id != new));
+    }
+    world.converge();
+}
+
+#[test]
+fn a_voter_keeps_the_snapshot_that_it_is_being_sent_whatever_a_learner_needs() {
+    let mut world = led_by(A);
+    cut(&world, C);
+    fill(&mut world, 60);
+    world.persist(A);
+    world.held = Some(Vec::new());
+    world.network.heal();
+    world.run_until("C is offered a snapshot", |world| world.held.as_ref().is_some_and(|held| !held.is_empty()));
+    // The learner needs a snapshot that is newer than its membership.
+    let new = RaftId::new(4, 1);
+    world.add_empty(new);
+    world.change(&[Change::AddLearner(new)]).expect("proposes");
+    world.run(60);
+    let held = world.held.take().expect("it was set");
+    assert!(held.iter().all(|message| message.to() == C), "{held:?}");
+    world.run_until("C has it, and then the learner", |world| world.snapshots_installed > 1);
+    world.converge();
+}
+
+#[test]
 fn a_new_leader_ends_a_joint_membership_that_the_old_one_began() {
     let mut ended = 0;
     for delay in 0..6 {

@@ -212,3 +212,19 @@ fn what_no_replica_says_is_refused() {
         assert!(Message::decode(&message(raft).encode()).is_err(), "{why}");
     }
 }
+
+#[test]
+fn a_replica_that_never_votes_may_answer_and_read_and_may_not_elect_or_depose() {
+    let said = |(_, kind): &(u8, MessageType), term| {
+        let mut raft = RaftMessage { term, ..RaftMessage::default() };
+        raft.set_msg_type(*kind);
+        Message { group: GroupId::Root, raft }
+    };
+    let allowed = |term| {
+        let kinds = KINDS.iter().map(|kind| said(kind, term)).filter(|message| message.is_from_listener(5));
+        kinds.map(|message| message.kind()).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(allowed(5), ["append_response", "heartbeat_response", "read_index"].into());
+    assert_eq!(allowed(4), allowed(5));
+    assert!(allowed(6).is_empty(), "a later term would depose the leader");
+}
