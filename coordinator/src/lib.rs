@@ -73,7 +73,7 @@ pub use anchor::{Anchoring, OpenChannel, TimeLedger, Tsa};
 pub use api::forward::Dial;
 pub use error::Error;
 pub use log::witness::{Quorum, WITNESS_LINES_BYTES_MAX, WITNESSES_MAX, Witness};
-pub use options::{Connect, Genesis, Limits, Options, Retention};
+pub use options::{Connect, Genesis, Limits, Options, Retention, Routing};
 pub use post::Post;
 pub use shown::Leadership;
 
@@ -130,11 +130,12 @@ impl Service {
     pub fn new(options: Options) -> Result<(Self, Handle), Error> {
         let genesis = options.genesis_header()?;
         let message_bytes = options.genesis.params.message_bytes_max as usize + MESSAGE_SLACK_BYTES;
-        let Options { name, nodes, connect, metadata, signing_key, next_signing_key, limits, clock, rng, .. } = options;
-        if nodes.is_empty() {
-            return Err(Error::Options("there are no nodes".to_owned()));
+        let Options { name, nodes, routing, connect, metadata, signing_key, next_signing_key, .. } = options;
+        let Options { limits, clock, rng, .. } = options;
+        if nodes.iter().all(|node| routing.readers.contains(node)) {
+            return Err(Error::Options("there are no nodes with voters".to_owned()));
         }
-        let links = Arc::new(Links::new(&nodes, &connect, message_bytes, limits.attempt_timeout));
+        let links = Arc::new(Links::new(&nodes, &routing, &connect, message_bytes, limits.attempt_timeout));
         let keys = Arc::new(KeyRing::new(signing_key, next_signing_key));
         let attested = Arc::new(Attested::new(links.clone(), keys.clone()));
         let (root, views) = Root::new(links.clone(), keys.clone(), attested.clone(), limits.root_timeout);
@@ -146,6 +147,7 @@ impl Service {
         let log = Arc::new(RootLog::new(root, keys, attested, limits.root_timeout));
         let shown = Arc::new(Shown::new(name));
         metrics::show(&shown, &log);
+        metrics::show_reads(&links);
         let stop = Arc::new(watch::Sender::new(false));
         let handle = Handle { shown: shown.clone(), log: log.clone(), stop: stop.clone() };
         let resources = Resources {

@@ -19,7 +19,11 @@ use opentelemetry::{
 use tokio::{sync::Semaphore, time::Instant};
 use tonic::Status;
 
-use crate::{groups::root_log::RootLog, plan::Request, shown::Shown};
+use crate::{
+    groups::{links::Links, root_log::RootLog},
+    plan::Request,
+    shown::Shown,
+};
 
 /// The phases of a commit that are measured separately.
 #[derive(Clone, Copy, Debug)]
@@ -256,6 +260,24 @@ pub fn show(shown: &Arc<Shown>, log: &Arc<RootLog>) {
             shown.asks_witnesses().then(|| cosigned.unwrap_or_default())
         },
     );
+}
+
+/// Shows which replicas answered reads of shards, and how often a preferred one was passed over.
+pub fn show_reads(links: &Arc<Links>) {
+    let meter = global::meter(SCOPE);
+    let calls = meter.u64_observable_counter("coppice.read.calls");
+    let calls = calls.with_description("Reads of shards that were answered, by the kind of the replica");
+    let of = Arc::downgrade(links);
+    let observe = move |observer: &dyn AsyncInstrument<u64>| {
+        let Some(links) = of.upgrade() else { return };
+        for (replica, count) in [("voter", links.reads(false)), ("reader", links.reads(true))] {
+            observer.observe(count, &[KeyValue::new("replica", replica)]);
+        }
+    };
+    calls.with_callback(observe).build();
+    let passed = meter.u64_observable_counter("coppice.read.passed_over");
+    let passed = passed.with_description("Times that a preferred replica failed or lagged, and another was asked");
+    passed.with_callback(self::observe(Arc::downgrade(links), |links| Some(links.passed_over()))).build();
 }
 
 /// Shows how old the newest anchor is, and how long one has been due, while the coordinator leads.

@@ -1,6 +1,11 @@
 //! The options of a coordinator, and their defaults.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
 use coppice_env::{Clock, Rng};
 use coppice_metadata::Metadata;
@@ -28,12 +33,33 @@ pub struct Genesis {
     pub shard_map: ShardMap,
 }
 
+/// What a coordinator knows of the nodes that reads go to. By default, all nodes host voters, and
+/// none is nearer than another.
+#[derive(Clone, Debug, Default)]
+pub struct Routing {
+    /// Names of the nodes that host readers.
+    pub readers: BTreeSet<String>,
+    /// Zones of the nodes, by name.
+    pub zones: BTreeMap<String, String>,
+    /// The coordinator's own zone, whose nodes are preferred for reads.
+    pub zone: Option<String>,
+}
+
+impl Routing {
+    /// Whether a node is as near as any: it is in the coordinator's zone, or that is not known.
+    pub(crate) fn is_near(&self, node: &str) -> bool {
+        self.zone.is_none() || self.zones.get(node) == self.zone.as_ref()
+    }
+}
+
 /// The parts and settings of a coordinator.
 pub struct Options {
     /// The candidate's name, unique among the coordinators of a cluster.
     pub name: String,
     /// Names of the shard-nodes.
     pub nodes: Vec<String>,
+    /// Which of them serve reads only, and where they are.
+    pub routing: Routing,
     pub connect: Connect,
     /// The store that picks the candidate for leadership. The root group decides who leads.
     pub metadata: Arc<dyn Metadata>,
@@ -157,6 +183,7 @@ impl fmt::Debug for Options {
         f.debug_struct("Options")
             .field("name", &self.name)
             .field("nodes", &self.nodes)
+            .field("routing", &self.routing)
             .field("key", &self.signing_key)
             .field("next_key", &self.next_signing_key)
             .field("genesis", &self.genesis)

@@ -153,6 +153,7 @@ impl Prepared {
         let options = Options {
             name: config.name.clone(),
             nodes: config.nodes.keys().cloned().collect(),
+            routing: config.routing(),
             connect,
             metadata: config.metadata.open(&cluster, Arc::clone(&clock))?,
             signing_key,

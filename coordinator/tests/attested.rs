@@ -110,6 +110,7 @@ fn lie(world: &World, liar: Option<String>, forge: Forge, old: v1::RootView) {
         let view = match said {
             Said::Read(answer) => answer.view.as_mut(),
             Said::TakeOver(answer) => answer.view.as_mut(),
+            Said::Shard(_) => return,
             Said::Attest(size, answer) => {
                 if let Some((_, root)) = forged.as_ref().filter(|(forged, _)| *forged == size) {
                     answer.log_root = root.clone();

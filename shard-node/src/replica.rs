@@ -41,6 +41,7 @@ mod input;
 pub mod machine;
 pub mod mailbox;
 pub mod maintain;
+mod readers;
 mod reserve;
 mod rest;
 pub mod runner;

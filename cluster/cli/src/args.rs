@@ -203,6 +203,10 @@ pub struct Dev {
     /// Replicas of each group: 1, 3 or 5 [default: 3].
     #[arg(long, value_name = "N", value_parser = parse_replicas)]
     pub replicas: Option<u32>,
+    /// Nodes with readers: copies of all shards that serve reads and never vote. They may come and
+    /// go with each start.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=16))]
+    pub readers: u32,
     /// Number of records at which a partition is frozen [default: 81920].
     #[arg(long, value_name = "RECORDS", value_parser = clap::value_parser!(u32).range(8..))]
     pub partition_capacity: Option<u32>,

@@ -32,6 +32,7 @@ async fn cluster() -> (Cluster, coppice_verify::note::VerifierKey) {
     let options = Options {
         storage: SimStorage::new().storage(),
         shape: wanted.shape().expect("a shape"),
+        readers: 0,
         key,
         next_key: None,
         listen: Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "--listen").expect("a free port"),

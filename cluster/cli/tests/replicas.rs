@@ -27,6 +27,7 @@ fn options(storage: Arc<dyn Storage>, replicas: u32, seed: u64) -> Options {
     Options {
         storage,
         shape: wanted.shape().expect("a shape"),
+        readers: 0,
         key: new_key(None, &mut SimRng::new(seed)).expect("a key"),
         next_key: None,
         listen: Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "--listen").expect("a free port"),
@@ -207,6 +208,40 @@ fn a_cluster_with_one_replica_for_each_group_works_and_restarts() {
             client.commit(put(&pairs), false).await.expect("a commit");
             state.extend(pairs);
             assert_state(&client, &state, u64::from(round) + 1).await;
+            cluster.stop().await.expect("a clean stop");
+        }
+    });
+}
+
+#[test]
+fn readers_come_and_go_with_each_start_and_voters_stay() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let storage = || -> Arc<dyn Storage> { Arc::new(DiskStorage::new(dir.path())) };
+    runtime().block_on(async {
+        let mut state = BTreeMap::new();
+        for (round, readers) in [2, 0, 1].into_iter().enumerate() {
+            let with_readers = Options { readers, ..options(storage(), 3, 1) };
+            let cluster = Cluster::start(with_readers).await.expect("a cluster");
+            let client = client(&cluster);
+            let pairs = [("a".to_owned(), vec![u8::try_from(round).expect("small")]), (format!("z{round}"), vec![7])];
+            client.commit(put(&pairs), false).await.expect("a commit");
+            state.extend(pairs);
+            let there = async {
+                loop {
+                    let status = client.status().await.expect("a status");
+                    let fine = status.groups.iter().all(|group| {
+                        let learners = group.replicas.iter().filter(|replica| replica.role == "learner").count();
+                        let expected = if group.group == "root" { 0 } else { readers as usize };
+                        learners == expected && group.voters.len() == 3
+                    });
+                    if fine {
+                        return;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            };
+            assert!(timeout(common::LIMIT, there).await.is_ok(), "{readers}: {:?}", client.status().await);
+            assert_state(&client, &state, round as u64 + 1).await;
             cluster.stop().await.expect("a clean stop");
         }
     });

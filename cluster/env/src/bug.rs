@@ -76,6 +76,10 @@ bugs! {
     ErasedWhenStaged = "erased-when-staged";
     /// Now and then, a purge goes without the signature of a member whose journals go.
     AffectedMissed = "affected-member-missed";
+    /// A reader is made a voter, so that it counts for every majority.
+    ReaderPromoted = "reader-counts-for-quorum";
+    /// A reader takes the newest state that it has for the one that a read names.
+    ReaderServesAny = "reader-serves-unnamed";
     /// An anchor keeps the stamps of an older checkpoint for the newest one.
     AnchorNamesNewer = "anchor-names-newer-size";
 }

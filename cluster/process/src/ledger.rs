@@ -1,6 +1,6 @@
 //! The settings that all processes of a cluster share: its nodes, and the founding of its ledger.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use coppice_types::{ClusterId, Digest, Params, codec::Writer};
 use coppice_verify::{hash::sha256, ledgers::RESERVED_END, shard_map::ShardMap};
@@ -15,13 +15,30 @@ const NAME_BYTES_MAX: usize = 253;
 pub type Nodes = BTreeMap<String, Node>;
 
 /// A node of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
     /// The node's number in the cluster, from 1. It is never given to another node.
     pub ordinal: u32,
     /// `HOST:PORT` where other processes reach it.
     pub address: String,
+    /// Whether the node hosts readers: a copy of every shard, which serves reads and never votes.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub reader: bool,
+    /// The zone that the node is in, for coordinators that prefer their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+fn is_false(it: &bool) -> bool {
+    !it
+}
+
+/// The ordinals of the nodes that host readers.
+#[must_use]
+pub fn readers(nodes: &Nodes) -> BTreeSet<u32> {
+    nodes.values().filter(|node| node.reader).map(|node| node.ordinal).collect()
 }
 
 /// Checks the name of a process. `setting` is the key that holds it.
@@ -38,7 +55,7 @@ pub fn check_name(setting: &str, name: &str) -> Result<(), Failure> {
 /// Checks the table of nodes.
 ///
 /// # Errors
-/// If it is empty, or two nodes share an ordinal or an address.
+/// If it is empty or has only readers, or two nodes share an ordinal or an address.
 pub fn check_nodes(nodes: &Nodes) -> Result<(), Failure> {
     let wrong = |message: String| Err(Failure::usage(format!("nodes: {message}")));
     if nodes.is_empty() {
@@ -58,6 +75,10 @@ pub fn check_nodes(nodes: &Nodes) -> Result<(), Failure> {
             return wrong(format!("{other} and {name} have the same address {}", node.address));
         }
         check_address(&node.address).map_err(|error| Failure::usage(format!("nodes: {name}: {error}")))?;
+        node.zone.as_ref().map_or(Ok(()), |zone| check_name("nodes: zone", zone))?;
+    }
+    if nodes.values().all(|node| node.reader) {
+        return wrong("all of them are readers, which never vote".to_owned());
     }
     Ok(())
 }
@@ -184,7 +205,7 @@ mod tests {
     use super::*;
 
     fn node(ordinal: u32, address: &str) -> Node {
-        Node { ordinal, address: address.to_owned() }
+        Node { ordinal, address: address.to_owned(), ..Node::default() }
     }
 
     fn nodes(list: &[(&str, u32, &str)]) -> Nodes {
@@ -205,6 +226,19 @@ mod tests {
         for nodes in wrong {
             assert!(check_nodes(&nodes).is_err(), "{nodes:?}");
         }
+    }
+
+    #[test]
+    fn a_cluster_has_voters_besides_its_readers_and_zones_have_names() {
+        let with = |reader: bool, zone: &str| {
+            let reader = Node { reader, zone: Some(zone.to_owned()), ..node(7, "h:7") };
+            Nodes::from([("a".to_owned(), Node { reader: true, ..node(1, "h:1") }), ("b".to_owned(), reader)])
+        };
+        assert!(check_nodes(&with(false, "here")).is_ok());
+        assert_eq!(readers(&with(false, "here")), [1].into());
+        let message = |nodes: &Nodes| check_nodes(nodes).expect_err("it is wrong").message;
+        assert!(message(&with(true, "here")).contains("readers"));
+        assert!(message(&with(false, "")).contains("zone"));
     }
 
     #[test]

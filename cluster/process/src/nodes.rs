@@ -136,7 +136,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_node_is_at_its_registered_address_or_else_at_the_configured_one() {
-        let node = |ordinal, address: &str| Node { ordinal, address: address.to_owned() };
+        let node = |ordinal, address: &str| Node { ordinal, address: address.to_owned(), ..Node::default() };
         let nodes = [("a", node(1, "a.example:1")), ("b", node(2, "b.example:1"))];
         let nodes = nodes.into_iter().map(|(name, node)| (name.to_owned(), node)).collect();
         let ways = Ways::new(Dialer::new("test", None), &nodes).expect("addresses");
@@ -165,7 +165,8 @@ mod tests {
 
     #[tokio::test]
     async fn after_a_failure_at_one_place_the_other_one_is_tried() {
-        let nodes = [("a".to_owned(), Node { ordinal: 1, address: "a.example:1".to_owned() })].into();
+        let nodes =
+            [("a".to_owned(), Node { ordinal: 1, address: "a.example:1".to_owned(), ..Node::default() })].into();
         let ways = Ways::new(Dialer::new("test", None), &nodes).expect("an address");
         let way = Way { node: "a".to_owned(), places: Arc::clone(&ways.places) };
         way.failed("a.example:1");

@@ -93,12 +93,12 @@ fn erasures(world: &World) -> Result<(), Finding> {
 /// size, must agree on it, and every checkpoint must be of the one log.
 pub fn observe(world: &World) {
     let scribe = &world.site.scribe;
-    for (group, ordinals) in &world.site.shape.groups {
-        for ordinal in ordinals {
-            let replica = world.replica(*ordinal, *group);
+    for group in world.site.shape.groups.keys() {
+        for ordinal in world.site.shape.hosts(*group) {
+            let replica = world.replica(ordinal, *group);
             let status = replica.as_ref().map(Replica::status);
             if let Some(status) = status.filter(|status| status.role.as_str() == "quarantined")
-                && !world.machines[ordinal].rotten.contains(group)
+                && !world.machines[&ordinal].rotten.contains(group)
             {
                 scribe.wrong(format!(
                     "replicas: {group} on node-{ordinal} is quarantined without a bad byte: {}",
@@ -135,10 +135,10 @@ fn observe_log(scribe: &Scribe, root: &Root) {
 
 /// Checks that all replicas of a group are equal, and their disks sound.
 fn replicas(world: &World) -> Result<(), Finding> {
-    for (group, ordinals) in &world.site.shape.groups {
+    for group in world.site.shape.groups.keys() {
         let mut states = Vec::new();
-        for ordinal in ordinals {
-            let state = match world.replica(*ordinal, *group) {
+        for ordinal in world.site.shape.hosts(*group) {
+            let state = match world.replica(ordinal, *group) {
                 Some(Replica::Root(replica)) => replica
                     .read_now(|machine| Ok(format!("{} {}", machine.root().log_size(), machine.root().log_root()))),
                 Some(Replica::Shard(replica)) => replica.read_now(|machine| {

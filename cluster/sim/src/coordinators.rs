@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
-use coppice_coordinator::{Anchoring, Connect, Genesis, Handle, Limits, Options, Service};
+use coppice_coordinator::{Anchoring, Connect, Genesis, Handle, Limits, Options, Routing, Service};
 use coppice_env::{Clock, SimRng};
 use tokio::task::JoinSet;
 
@@ -74,7 +74,8 @@ impl Coordinator {
         let seed = site.shape.seed ^ (u64::from(self.runs) << 20) ^ self.name.len() as u64;
         let options = Options {
             name: self.name.clone(),
-            nodes: (1..=site.shape.nodes).map(node::name).collect(),
+            nodes: (1..=site.shape.nodes + site.shape.readers).map(node::name).collect(),
+            routing: Routing { readers: site.shape.reader_ordinals().map(node::name).collect(), ..Routing::default() },
             connect,
             metadata: store.link(&life),
             signing_key: shape::signing_key(),

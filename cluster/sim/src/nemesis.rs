@@ -66,7 +66,7 @@ impl Nemesis {
             rng: SimRng::new(shape.seed ^ 0xbad),
             faults: shape.faults,
             pause_ms: shape.pause_ms,
-            nodes: shape.nodes,
+            nodes: shape.nodes + shape.readers,
             coordinators: shape.coordinators,
             ends: Vec::new(),
             down: Vec::new(),

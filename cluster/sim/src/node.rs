@@ -112,7 +112,7 @@ impl Machine {
     /// The groups that have a replica here.
     pub fn groups<'a>(&self, shape: &'a Shape) -> impl Iterator<Item = GroupId> + 'a {
         let ordinal = self.ordinal;
-        shape.groups.iter().filter(move |(_, ordinals)| ordinals.contains(&ordinal)).map(|(group, _)| *group)
+        shape.groups.keys().copied().filter(move |group| shape.hosts(*group).any(|host| host == ordinal))
     }
 
     fn options(&self, site: &Site, life: &Life) -> Options {
@@ -121,7 +121,8 @@ impl Machine {
             node: self.name.clone(),
             cluster_id: CLUSTER,
             params: shape.params.clone(),
-            nodes: (1..=shape.nodes).map(|ordinal| (ordinal, name(ordinal))).collect(),
+            nodes: (1..=shape.nodes + shape.readers).map(|ordinal| (ordinal, name(ordinal))).collect(),
+            readers: shape.reader_ordinals().collect(),
             storage: storage_of(&self.disk),
             connector: net.connector(life),
             clock: Arc::new(self.clock.clone()) as Arc<dyn Clock>,
@@ -158,6 +159,10 @@ impl Machine {
     /// directory is removed, and it comes back from the other replicas.
     pub async fn start_replica(&mut self, site: &Site, group: GroupId, formed: bool) {
         let Some((life, handle)) = self.running.clone() else { return };
+        if !formed && site.shape.is_reader(self.ordinal) {
+            // It joins once there is a group.
+            return;
+        }
         let stored = Node::stored_raft_id(&self.disk, group);
         let started = match stored {
             Ok(None) if formed => {

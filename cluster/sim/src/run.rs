@@ -108,6 +108,10 @@ async fn form(world: &mut World) -> bool {
         return false;
     }
     world.formed = true;
+    if world.site.shape.readers > 0 {
+        // They join now.
+        world.mend().await;
+    }
     true
 }
 

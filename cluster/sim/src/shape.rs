@@ -63,8 +63,10 @@ pub struct Shape {
     pub seed: u64,
     /// Ordinals of the nodes of each group.
     pub groups: BTreeMap<GroupId, Vec<u32>>,
-    /// Number of nodes, whose ordinals begin at 1.
+    /// Number of nodes with voters, whose ordinals begin at 1.
     pub nodes: u32,
+    /// Number of nodes with readers, whose ordinals come next.
+    pub readers: u32,
     /// Number of coordinators.
     pub coordinators: u32,
     /// Number of clients.
@@ -115,6 +117,9 @@ impl Shape {
         let shards = 2 + usize::try_from(rng.below(3)).expect("it is below 3");
         let splits: Vec<Vec<u8>> = SPLITS[..shards - 1].iter().map(|split| split.as_bytes().to_vec()).collect();
         let map = ShardMap::from_splits(&splits).expect("the splits ascend");
+        // Seeds without readers draw as if there were none.
+        let mut of_readers = SimRng::new(seed ^ 0x4ead);
+        let readers = if of_readers.chance(300) { 1 + u32::from(of_readers.chance(500)) } else { 0 };
         let nodes = [3, 3, 3, 4, 5][usize::try_from(rng.below(5)).expect("it is below 5")];
         let ids = map.shards().iter().map(|shard| GroupId::Shard(shard.id));
         let groups: BTreeMap<GroupId, Vec<u32>> = std::iter::once(GroupId::Root)
@@ -147,6 +152,7 @@ impl Shape {
             seed,
             groups,
             nodes,
+            readers,
             coordinators: 2 + u32::try_from(rng.below(2)).expect("it is below 2"),
             clients: 3 + rng.below(4),
             keys_per_shard: 6 + rng.below(20),
@@ -180,6 +186,23 @@ impl Shape {
             batch_bytes_max: 64 << 10,
             ..self.params.clone()
         };
+    }
+
+    /// The ordinals of the nodes with readers.
+    pub fn reader_ordinals(&self) -> impl Iterator<Item = u32> + use<> {
+        self.nodes + 1..self.nodes + self.readers + 1
+    }
+
+    #[must_use]
+    pub fn is_reader(&self, ordinal: u32) -> bool {
+        ordinal > self.nodes
+    }
+
+    /// The ordinals of the nodes that have a replica of a group: its voters, and the readers of a
+    /// shard.
+    pub fn hosts(&self, group: GroupId) -> impl Iterator<Item = u32> {
+        let readers = (group != GroupId::Root).then(|| self.reader_ordinals());
+        self.groups.get(&group).into_iter().flatten().copied().chain(readers.into_iter().flatten())
     }
 
     /// Number of shards that hold only reserved keys.

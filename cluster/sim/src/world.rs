@@ -42,7 +42,8 @@ impl World {
         let start = Instant::now();
         let mut rng = SimRng::new(shape.seed ^ 0xc10c);
         let mut clock = || MachineClock::new(start, 999_000 + rng.below(2001));
-        let machines = (1..=shape.nodes).map(|ordinal| (ordinal, Machine::new(ordinal, clock()))).collect();
+        let machines =
+            (1..=shape.nodes + shape.readers).map(|ordinal| (ordinal, Machine::new(ordinal, clock()))).collect();
         let coordinators = (1..=shape.coordinators).map(|number| Coordinator::new(number, clock())).collect();
         let scribe = Scribe::default();
         let net = Net::new(shape.seed ^ 0x7e7, trace.clone(), scribe.clone());
@@ -122,20 +123,22 @@ impl World {
 
     /// Something that is not as it should be when all is well; `None` if all is well.
     pub fn unsettled(&self) -> Option<String> {
-        for (group, ordinals) in &self.site.shape.groups {
+        for group in self.site.shape.groups.keys() {
             let mut applied = BTreeMap::new();
-            for ordinal in ordinals {
-                let Some((_, handle)) = &self.machines[ordinal].running else {
+            for ordinal in self.site.shape.hosts(*group) {
+                let Some((_, handle)) = &self.machines[&ordinal].running else {
                     return Some(format!("node-{ordinal} is down"));
                 };
                 let Some(replica) = handle.hosted().replica(*group) else {
                     return Some(format!("{group} does not run on node-{ordinal}"));
                 };
                 let status = replica.status();
-                if !matches!(status.role.as_str(), "leader" | "follower") {
+                let reads = self.site.shape.is_reader(ordinal);
+                if !matches!((status.role.as_str(), reads), ("leader" | "follower", false) | ("learner", true)) {
                     return Some(format!("{group} on node-{ordinal} is {}: {}", status.role, status.note));
                 }
-                if status.voters.len() != 3 || !status.learners.is_empty() {
+                let readers = if *group == GroupId::Root { 0 } else { self.site.shape.readers as usize };
+                if status.voters.len() != 3 || status.learners.len() != readers {
                     let (voters, learners) = (&status.voters, &status.learners);
                     return Some(format!(
                         "{group} on node-{ordinal} has voters {voters:x?} and learners {learners:x?}"
@@ -149,7 +152,7 @@ impl World {
                         return Some(format!("{group} on node-{ordinal} has {open} erasures to do"));
                     }
                 }
-                applied.insert(*ordinal, status.applied);
+                applied.insert(ordinal, status.applied);
             }
             if applied.values().min() != applied.values().max() {
                 return Some(format!("{group} is applied up to {applied:?}"));

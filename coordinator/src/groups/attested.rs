@@ -151,10 +151,10 @@ fn unconfirmed(size: u64) -> Status {
 }
 
 impl Attested {
-    /// A gate that has signed nothing yet. It believes that all nodes vote.
+    /// A gate that has signed nothing yet. It believes that all nodes vote but the readers.
     pub fn new(links: Arc<Links>, keys: Arc<KeyRing>) -> Self {
         let state = State {
-            voters: Voters::new(links.node_names()),
+            voters: Voters::new(links.voter_names()),
             signed: None,
             notes: BTreeMap::new(),
             own: None,
@@ -336,7 +336,13 @@ mod tests {
     /// A gate whose node is never asked.
     fn gate() -> Attested {
         let connect = Arc::new(|_: &str| Endpoint::from_static("http://127.0.0.1:1").connect_lazy().into());
-        let links = Links::new(&["node-1".to_owned()], &(connect as _), 1 << 20, Duration::from_secs(1));
+        let links = Links::new(
+            &["node-1".to_owned()],
+            &crate::Routing::default(),
+            &(connect as _),
+            1 << 20,
+            Duration::from_secs(1),
+        );
         Attested::new(Arc::new(links), Arc::new(ring()))
     }
 

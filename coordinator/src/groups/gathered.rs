@@ -182,6 +182,7 @@ mod tests {
     use tonic::{Request, Response};
 
     use super::*;
+    use crate::Routing;
 
     const LIMIT: Duration = Duration::from_secs(10);
 
@@ -253,7 +254,7 @@ mod tests {
             let echo = Echo { permits: open.clone(), parts_max, damaged, asked: tell.clone() };
             Channel::new(ShardServer::new(echo))
         };
-        let links = Links::new(&["node-1".to_owned()], &(Arc::new(connect) as _), 1 << 20, LIMIT);
+        let links = Links::new(&["node-1".to_owned()], &Routing::default(), &(Arc::new(connect) as _), 1 << 20, LIMIT);
         Scene { gathered: Arc::new(Gathered::new(Arc::new(links))), permits, asked }
     }
 

@@ -1,9 +1,22 @@
 //! Calls to shard-nodes: to the leader of a group, or to any of its replicas.
 //!
+//! Only voters get commands. A read of a shard names the state that it wants, so any replica may
+//! answer it, and readers do so first: those in the coordinator's zone before all others. A replica
+//! that lags or fails is passed over for a while.
+//!
 //! All requests are idempotent: a prepare has a name, an append has a place in the log. So a call
 //! of unknown outcome is made again until its deadline, to the replica that leads by then.
 
-use std::{collections::BTreeMap, fmt, future::Future, sync::Mutex, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    future::Future,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use coppice_proto::{
     Channel, status,
@@ -17,10 +30,18 @@ use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{Code, Response, Status};
 
-use crate::{lock::held, options::Connect};
+use crate::{
+    lock::held,
+    options::{Connect, Routing},
+};
 
 /// A node that is silent for this long may be dead, so others are asked too.
 const SILENCE_MAX: Duration = Duration::from_millis(300);
+/// A reader that does not answer a single question within this time may lag, so another replica is
+/// asked too.
+const LAG_MAX: Duration = Duration::from_millis(50);
+/// How long a replica that lagged or failed comes after all others.
+const PASSED_OVER: Duration = Duration::from_secs(1);
 /// The deadline of a page leaves time for this many attempts.
 const ATTEMPTS_MIN: u32 = 3;
 /// First and longest pause before a group is asked again.
@@ -46,6 +67,12 @@ struct Node {
     commits: Channel,
     reads: Channel,
     bulk: Channel,
+    /// Whether the node hosts readers.
+    reader: bool,
+    /// Whether no node is nearer.
+    near: bool,
+    /// The groups whose replica here comes after all others, and until when.
+    passed_over: Mutex<BTreeMap<GroupId, Instant>>,
 }
 
 impl Node {
@@ -56,6 +83,10 @@ impl Node {
             Lane::Bulk => &self.bulk,
         }
     }
+
+    fn is_passed_over(&self, group: GroupId, now: Instant) -> bool {
+        held(&self.passed_over).get(&group).is_some_and(|until| now < *until)
+    }
 }
 
 /// Channels to all nodes, and the last known leader of each group.
@@ -63,7 +94,17 @@ impl Node {
 /// **Invariant.** A slow client never blocks a connection to a node: each call has one answer,
 /// which the caller takes from the connection at once.
 pub struct Links {
+    /// The nodes with voters, and then those with readers.
     nodes: Vec<Node>,
+    /// How many nodes have voters.
+    voters: usize,
+    /// Whether some replicas are preferred for reads.
+    prefers: bool,
+    /// The number of reads that readers took turns for.
+    turn: AtomicUsize,
+    /// The reads that voters and readers answered.
+    reads: [AtomicU64; 2],
+    passed_over: AtomicU64,
     /// Node index of the leader by group number. This is only a hint: the nodes' answers correct
     /// it.
     leaders: Mutex<BTreeMap<u32, usize>>,
@@ -80,15 +121,45 @@ impl fmt::Debug for Links {
 
 impl Links {
     /// Channels to these nodes. None is opened yet.
-    pub fn new(nodes: &[String], connect: &Connect, message_bytes: usize, attempt_max: Duration) -> Self {
-        assert!(!nodes.is_empty(), "a cluster has at least one node");
+    pub fn new(
+        nodes: &[String],
+        routing: &Routing,
+        connect: &Connect,
+        message_bytes: usize,
+        attempt_max: Duration,
+    ) -> Self {
         let node = |name: &String| Node {
             name: name.clone(),
             commits: connect(name),
             reads: connect(name),
             bulk: connect(name),
+            reader: routing.readers.contains(name),
+            near: routing.is_near(name),
+            passed_over: Mutex::default(),
         };
-        Self { nodes: nodes.iter().map(node).collect(), leaders: Mutex::default(), message_bytes, attempt_max }
+        let mut nodes: Vec<Node> = nodes.iter().map(node).collect();
+        nodes.sort_by_key(|node| node.reader);
+        let voters = nodes.iter().filter(|node| !node.reader).count();
+        assert!(voters > 0, "a cluster has at least one node with voters");
+        let prefers = voters < nodes.len() || routing.zone.is_some();
+        let leaders = Mutex::default();
+        let (turn, reads, passed_over) = (AtomicUsize::new(0), Default::default(), AtomicU64::new(0));
+        Self { nodes, voters, prefers, turn, reads, passed_over, leaders, message_bytes, attempt_max }
+    }
+
+    /// How many reads of shards were answered by readers, or by voters.
+    pub fn reads(&self, by_readers: bool) -> u64 {
+        self.reads[usize::from(by_readers)].load(Ordering::Relaxed)
+    }
+
+    /// How often a preferred replica lagged or failed.
+    pub fn passed_over(&self) -> u64 {
+        self.passed_over.load(Ordering::Relaxed)
+    }
+
+    /// The names of the nodes with voters.
+    pub fn voter_names(&self) -> impl Iterator<Item = &str> {
+        self.nodes[..self.voters].iter().map(|node| node.name.as_str())
     }
 
     pub fn node_names(&self) -> impl Iterator<Item = &str> {
@@ -109,9 +180,9 @@ impl Links {
             .max_encoding_message_size(self.message_bytes)
     }
 
-    /// The channels to all nodes, with the nodes' names.
-    pub fn channels(&self) -> impl Iterator<Item = (&str, Channel)> {
-        self.nodes.iter().map(|node| (node.name.as_str(), node.commits.clone()))
+    /// The channels to the nodes with voters, with the nodes' names.
+    pub fn voters(&self) -> impl Iterator<Item = (&str, Channel)> {
+        self.nodes[..self.voters].iter().map(|node| (node.name.as_str(), node.commits.clone()))
     }
 
     /// Asks the root group's replica on one node about its log.
@@ -176,8 +247,9 @@ impl Links {
                 return Err(error);
             }
             let named = status::metadata(&error, status::LEADER).and_then(|name| self.index(&name));
+            let named = named.filter(|index| *index < self.voters);
             let told = named.is_some_and(|index| index != at);
-            at = named.filter(|_| told).unwrap_or((at + 1) % self.nodes.len());
+            at = named.filter(|_| told).unwrap_or((at + 1) % self.voters);
             let pause = backoff.next_pause();
             if !told || pause > PAUSE_MIN {
                 if Instant::now() + pause >= deadline {
@@ -188,37 +260,88 @@ impl Links {
         }
     }
 
-    /// Asks the replicas of a group in turn, each once. The last known leader comes first, since it
-    /// never lags. While one replica is silent, the next one is asked.
+    /// Asks the replicas of a group in turn, each once, in the order of [`Self::order`]. While one
+    /// replica is silent, the next one is asked.
     ///
     /// # Errors
     /// The last replica's error, if none answers. An error that every replica would give is
-    /// returned at once.
+    /// returned at once, if a voter gives it.
     pub async fn to_any<T, F, Fut>(&self, lane: Lane, group: GroupId, deadline: Instant, call: F) -> Result<T, Status>
     where
         F: Fn(Channel) -> Fut,
         Fut: Future<Output = Result<Response<T>, Status>>,
     {
-        let count = self.nodes.len();
-        let first = self.hint(group);
-        let mut places = (0..count).map(|offset| (first + offset) % count);
+        let call = &call;
+        let ask =
+            |at: usize| async move { (at, self.attempt((group, lane), at, self.until(lane, deadline), call).await) };
+        let mut places = self.order(lane, group).into_iter();
         let mut asked = FuturesUnordered::new();
         let mut last = None;
         loop {
-            if let Some(at) = places.next() {
-                asked.push(self.attempt((group, lane), at, self.until(lane, deadline), &call));
-            }
+            let next = places.next();
+            asked.extend(next.map(ask));
             let more = places.len() > 0;
+            let lags_soon = lane != Lane::Bulk && next.is_some_and(|at| self.nodes[at].reader);
+            let patience = if lags_soon { LAG_MAX } else { SILENCE_MAX };
             let answer = tokio::select! {
                 biased;
                 answer = asked.next() => answer,
-                () = sleep(self.silence_max()), if more => continue,
+                () = sleep(patience.min(self.attempt_max / 4)), if more => {
+                    if let Some(at) = next {
+                        self.pass_over(at, group);
+                    }
+                    continue;
+                }
             };
             match answer {
-                Some(Err(error)) if !is_final(&error) => last = Some(error),
-                Some(answer) => return answer,
+                Some((at, Err(error))) if self.nodes[at].reader || !is_final(&error) => {
+                    // What a caller asks too much of keeps no reader away from others.
+                    if !is_final(&error) {
+                        self.pass_over(at, group);
+                    }
+                    last = Some(error);
+                }
+                Some((at, answer)) => {
+                    if group != GroupId::Root && answer.is_ok() {
+                        self.reads[usize::from(self.nodes[at].reader)].fetch_add(1, Ordering::Relaxed);
+                    }
+                    return answer;
+                }
                 None => return Err(last.expect("there is at least one node")),
             }
+        }
+    }
+
+    /// The nodes that may answer a read, in the order in which they are asked. Readers have shards
+    /// alone, and take turns. Of voters, the last known leader comes first, since it never lags.
+    /// Commits depend on no reader as long as a voter answers.
+    fn order(&self, lane: Lane, group: GroupId) -> Vec<usize> {
+        let (now, first) = (Instant::now(), self.hint(group));
+        let count = if group == GroupId::Root { self.voters } else { self.nodes.len() };
+        let routed = self.prefers && lane != Lane::Commits && group != GroupId::Root;
+        let rank = |at: usize| {
+            let node = &self.nodes[at];
+            match routed {
+                true => (node.is_passed_over(group, now), !node.near, !node.reader),
+                false => (false, false, node.reader),
+            }
+        };
+        let from_first = |at: usize| if at < self.voters { (at + self.voters - first) % self.voters } else { at };
+        let mut places: Vec<_> = (0..count).map(|at| (rank(at), from_first(at), at)).collect();
+        places.sort_unstable();
+        let best = places[0].0;
+        let equals = places.iter().take_while(|(rank, ..)| *rank == best).count();
+        if self.nodes[places[0].2].reader {
+            places[..equals].rotate_left(self.turn.fetch_add(1, Ordering::Relaxed) % equals);
+        }
+        places.into_iter().map(|(_, _, at)| at).collect()
+    }
+
+    /// Lets a replica that was preferred come after all others for a while.
+    fn pass_over(&self, at: usize, group: GroupId) {
+        if self.prefers && group != GroupId::Root {
+            self.passed_over.fetch_add(1, Ordering::Relaxed);
+            held(&self.nodes[at].passed_over).insert(group, Instant::now() + PASSED_OVER);
         }
     }
 
@@ -258,7 +381,7 @@ impl Links {
     async fn another_leads(&self, group: GroupId, at: usize) -> usize {
         loop {
             sleep(self.silence_max()).await;
-            let asked = (0..self.nodes.len()).map(|node| async move {
+            let asked = (0..self.voters).map(|node| async move {
                 let mut client = NodeClient::new(self.nodes[node].commits.within(self.silence_max()));
                 let answer = client.leads(LeadsRequest { group: group.number() });
                 let answer = timeout_at(Instant::now() + self.silence_max(), answer).await.ok()?.ok()?.into_inner();
@@ -305,7 +428,7 @@ impl Links {
     }
 
     fn hint(&self, group: GroupId) -> usize {
-        let spread = group.number() as usize % self.nodes.len();
+        let spread = group.number() as usize % self.voters;
         held(&self.leaders).get(&group.number()).copied().unwrap_or(spread)
     }
 

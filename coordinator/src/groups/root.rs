@@ -111,10 +111,10 @@ impl Root {
         receive.await.map_err(|_| status::refuse(Reason::Unavailable, "the coordinator stops"))?
     }
 
-    /// Asks every replica at once for a linearizable view. Returns the views that came within the
+    /// Asks every voter at once for a linearizable view. Returns the views that came within the
     /// limit, by node.
     pub async fn ask_all(&self, limit: Duration) -> BTreeMap<String, v1::RootView> {
-        let asked = self.links.channels().map(|(node, channel)| async move {
+        let asked = self.links.voters().map(|(node, channel)| async move {
             let read = Some(v1::read_root_request::Read::View(true));
             let request = v1::ReadRootRequest { stale_ok: false, read };
             let answer = tokio::time::timeout(limit, self.links.root(channel).read_root(request)).await;

@@ -1,7 +1,7 @@
 //! The nodes whose replicas vote in the root group, as far as a coordinator can know them without
 //! trusting any single node.
 //!
-//! At first all nodes of the configuration are believed to vote. Another set replaces the believed
+//! At first all nodes of the configuration but the readers are believed to vote. Another set replaces the believed
 //! one when a majority of the believed nodes agrees to it. A node agrees if it names that set, or
 //! if it says that it does not vote itself. So a node can take away its own vote, but no other's.
 
@@ -19,7 +19,7 @@ pub struct Voters {
 }
 
 impl Voters {
-    /// Believes that all nodes of the configuration vote.
+    /// Believes that these nodes of the configuration vote.
     pub fn new<'a>(nodes: impl Iterator<Item = &'a str>) -> Self {
         Self { believed: nodes.map(str::to_owned).collect(), said: BTreeMap::new() }
     }

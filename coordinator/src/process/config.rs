@@ -89,6 +89,8 @@ pub struct Config {
     pub telemetry: Telemetry,
     /// All nodes by name.
     pub nodes: Nodes,
+    /// The coordinator's zone. Reads go to nodes of this zone first.
+    pub zone: Option<String>,
     /// The founding of the ledger. All processes must have the same one.
     #[serde(default)]
     pub ledger: Ledger,
@@ -316,6 +318,13 @@ impl Settings for Config {
 }
 
 impl Config {
+    /// The nodes that reads go to first.
+    pub(super) fn routing(&self) -> options::Routing {
+        let readers = self.nodes.iter().filter(|(_, node)| node.reader).map(|(name, _)| name.clone()).collect();
+        let zones = self.nodes.iter().filter_map(|(name, node)| Some((name.clone(), node.zone.clone()?)));
+        options::Routing { readers, zones: zones.collect(), zone: self.zone.clone() }
+    }
+
     /// Checks settings against each other. `listen` is the key of the address for clients, which
     /// differs in a process that is a node, too.
     ///
@@ -324,6 +333,7 @@ impl Config {
     pub fn check_as(&self, listen: &str) -> Result<(), Failure> {
         ledger::check_nodes(&self.nodes)?;
         ledger::check_name("name", &self.name)?;
+        self.zone.as_ref().map_or(Ok(()), |zone| ledger::check_name("zone", zone))?;
         self.metadata.check()?;
         self.access.check(listen, self.listen, self.tls.is_some())?;
         if let Some(cluster) = &self.cluster_id {

@@ -4,7 +4,9 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use coppice_coordinator::{Anchoring, Connect, Genesis, Handle, Limits, Options, Post, Quorum, Service, Witness};
+use coppice_coordinator::{
+    Anchoring, Connect, Genesis, Handle, Limits, Options, Post, Quorum, Routing, Service, Witness,
+};
 use coppice_env::{Clock, SimRng, SimStorage, SystemClock};
 use coppice_metadata::{Error, Leader, LeaseId, Member, Metadata, Revision, Snapshot, Watch};
 use coppice_proto::{
@@ -92,6 +94,8 @@ pub struct World {
     pub params: Params,
     pub map: ShardMap,
     pub limits: Limits,
+    /// What coordinators know of readers and zones.
+    pub routing: Routing,
 }
 
 /// A running coordinator and a client of it.
@@ -141,6 +145,7 @@ impl World {
                 cluster_id: CLUSTER,
                 params: params.clone(),
                 nodes: names.clone(),
+                readers: Default::default(),
                 storage: disk.storage(),
                 connector: net.connector(name),
                 clock: Arc::new(SystemClock::new()),
@@ -159,7 +164,36 @@ impl World {
             root_timeout: Duration::from_secs(3),
             ..Limits::default()
         };
-        Self { net, nodes, disks, faults, picked, params, map, limits }
+        Self { net, nodes, disks, faults, picked, params, map, limits, routing: Routing::default() }
+    }
+
+    /// Adds a node that has a reader of each shard, and waits until it has their states.
+    pub async fn add_reader(&mut self) -> coppice_shard_node::Handle {
+        let ordinal = u32::try_from(self.nodes.len() + self.routing.readers.len() + 1).expect("nodes are few");
+        let (name, disk) = (name_of(ordinal), SimStorage::new());
+        let options = coppice_shard_node::Options {
+            node: name.clone(),
+            cluster_id: CLUSTER,
+            params: self.params.clone(),
+            nodes: (1..=ordinal).map(|ordinal| (ordinal, name_of(ordinal))).collect(),
+            readers: [ordinal].into(),
+            storage: disk.storage(),
+            connector: self.net.connector(&name),
+            clock: Arc::new(SystemClock::new()),
+            seed: u64::from(ordinal),
+            replicas: Vec::new(),
+            tuning: Tuning { tick: Duration::from_millis(20), flush_bytes_max: 4 << 20, ..Tuning::default() },
+        };
+        let node = Node::start(options, self.net.listen(&name)).await.expect("the node starts");
+        proxy::start(&self.net, &name, self.faults.clone());
+        for shard in self.map.shards() {
+            node.replace_replica(GroupId::Shard(shard.id)).await.expect("it joins");
+        }
+        while node.readiness().is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.routing.readers.insert(name);
+        node
     }
 
     /// The options for restarting a replica of the first incarnation.
@@ -251,7 +285,10 @@ impl World {
         let connect: Connect = Arc::new(move |node| connector.channel(&proxy::proxy_of(node)));
         Options {
             name: name.to_owned(),
-            nodes: (1..=u32::try_from(self.nodes.len()).expect("nodes are few")).map(name_of).collect(),
+            nodes: (1..=u32::try_from(self.nodes.len() + self.routing.readers.len()).expect("nodes are few"))
+                .map(name_of)
+                .collect(),
+            routing: self.routing.clone(),
             connect,
             metadata,
             signing_key: self.key(),

@@ -49,13 +49,15 @@ type Rule = Box<dyn FnMut(Call) -> Fate + Send>;
 /// Changes a prepare on its way.
 type Tamper = Box<dyn FnMut(&mut v1::PrepareRequest) + Send>;
 
-/// A root replica's message on its way to a coordinator.
+/// A replica's message on its way to a coordinator.
 #[derive(Debug)]
 pub enum Said<'a> {
     /// The number of entries that were asked about, and the attestation.
     Attest(u64, &'a mut v1::AttestResponse),
     Read(&'a mut v1::ReadRootResponse),
     TakeOver(&'a mut v1::TakeOverResponse),
+    /// An answer of a shard's replica.
+    Shard(&'a mut v1::ShardReadResponse),
 }
 
 /// Changes the messages of the replica on a node.
@@ -120,12 +122,12 @@ impl Faults {
         *self.1.lock().expect("no rule panics") = Some(Box::new(tamper));
     }
 
-    /// Changes the messages of root replicas from now on.
+    /// Changes the messages of replicas from now on.
     pub fn lie(&self, lie: impl FnMut(&str, Said<'_>) + Send + 'static) {
         *self.3.lock().expect("no lie panics") = Some(Box::new(lie));
     }
 
-    /// Passes the messages of root replicas unchanged from now on.
+    /// Passes the messages of replicas unchanged from now on.
     pub fn tell_the_truth(&self) {
         *self.3.lock().expect("no lie panics") = None;
     }
@@ -257,7 +259,9 @@ impl Shard for Proxy {
     async fn read(&self, request: Request<v1::ShardReadRequest>) -> Result<Response<v1::ShardReadResponse>, Status> {
         let request = request.into_inner();
         let group = request.group;
-        self.faults.pass("read", group, self.shard().read(request)).await
+        let mut answer = self.faults.pass("read", group, self.shard().read(request)).await?;
+        self.faults.said(&self.node, Said::Shard(answer.get_mut()));
+        Ok(answer)
     }
 
     async fn scan(&self, request: Request<v1::ShardScanRequest>) -> Result<Response<v1::ShardScanResponse>, Status> {

@@ -18,6 +18,8 @@
 //! Why that is safe: a replica that voted or acknowledged anything did so together with another
 //! replica that has begun, and the node asks that one before it pledges again.
 //!
+//! A node that hosts readers forms nothing. It joins as a learner, and stays one.
+//!
 //! A crash before the pledge leaves nothing. A crash after it leaves a promise that holds however
 //! far the others are. After the beginning it leaves an ordinary replica, and during a join a
 //! learner that continues from the members that it finds.
@@ -56,7 +58,8 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 /// A node's part in forming its groups.
 #[derive(Clone, Debug)]
 pub struct Formation {
-    /// The ordinals of the hosts of each group that this node hosts.
+    /// The ordinals of the hosts of the voters of each group that this node hosts. A reader is no
+    /// such host.
     pub groups: BTreeMap<GroupId, BTreeSet<u32>>,
     /// Groups that no node has formed may be formed. Otherwise, a group that is not here is joined.
     pub new: bool,
@@ -173,7 +176,7 @@ impl Handle {
         drop(forming);
         for (&group, &pledged) in pending {
             let Some(hosts) = formation.groups.get(&group).cloned() else { continue };
-            let (handle, new) = (self.clone(), formation.new);
+            let (handle, new) = (self.clone(), formation.new && !self.hosted().hosts_readers());
             tokio::spawn(async move {
                 let mut closing = handle.hosted().closing.subscribe();
                 tokio::select! {
@@ -258,7 +261,8 @@ impl Handle {
                     tracing::info!(%group, "joining the group as a learner: others have formed it, and nothing of it is here");
                     note_started(hosted, group);
                     let id = self.join_group(group).await?;
-                    tracing::info!(%group, raft_id = format!("{:#x}", id.0), "joined the group and votes");
+                    let votes = !hosted.hosts_readers();
+                    tracing::info!(%group, raft_id = format!("{:#x}", id.0), votes, "joined the group");
                     return Ok(());
                 }
             }

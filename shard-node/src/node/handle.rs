@@ -188,6 +188,7 @@ fn site(options: Options, unreachable: Unreachable, runtime: tokio::runtime::Han
         durations: Durations::new(),
         sleepers: Sleepers::default(),
         nodes: options.nodes,
+        readers: options.readers,
         learned: Default::default(),
     }
 }

@@ -1,7 +1,8 @@
 //! Readiness and liveness of a node, for `grpc.health.v1.Health` and for its process's HTTP port.
 //!
-//! A node is ready if each of its replicas has its state, votes, and knows a leader. It is alive if
-//! no replica has stopped for good: then it can become ready without a restart.
+//! A node is ready if each of its replicas has its state, votes, and knows a leader. A reader is
+//! ready without a vote. A node is alive if no replica has stopped for good: then it can become
+//! ready without a restart.
 
 use std::{
     sync::{Arc, PoisonError},
@@ -50,7 +51,8 @@ pub(crate) fn readiness(hosted: &Hosted) -> Result<(), String> {
     if replicas.is_empty() {
         return Err("no replica is here".to_owned());
     }
-    replicas.iter().try_for_each(|(group, replica)| votes(*group, &replica.status(), replica.is_open()))
+    let reads = hosted.hosts_readers();
+    replicas.iter().try_for_each(|(group, replica)| serves(*group, &replica.status(), replica.is_open(), reads))
 }
 
 /// Whether all replicas can become ready without a restart, or which one can't.
@@ -62,12 +64,23 @@ fn goes_on(group: GroupId, status: &Status) -> Result<(), String> {
     if status.broken { Err(format!("the replica of {group} has stopped for good: {}", status.note)) } else { Ok(()) }
 }
 
-fn votes(group: GroupId, status: &Status, is_open: bool) -> Result<(), String> {
+/// Whether a replica has its part in its group: a vote, or none if it is a reader (`reads`).
+fn serves(group: GroupId, status: &Status, is_open: bool, reads: bool) -> Result<(), String> {
     match status.role {
         Role::Candidate => Err(format!("{group} has no leader")),
-        Role::Leader | Role::Follower if !is_open => Err(format!("the replica of {group} waits for a snapshot")),
-        Role::Leader | Role::Follower if status.leader.is_none() => Err(format!("{group} has no leader")),
-        Role::Leader | Role::Follower => Ok(()),
+        Role::Leader | Role::Follower if reads => {
+            Err(format!("the replica of {group} votes: the configuration may not name a voter's node as a reader"))
+        }
+        Role::Leader | Role::Follower | Role::Learner if reads != (status.role == Role::Learner) => {
+            Err(format!("the replica of {group}: {}", status.role))
+        }
+        Role::Leader | Role::Follower | Role::Learner if !is_open => {
+            Err(format!("the replica of {group} waits for a snapshot"))
+        }
+        Role::Leader | Role::Follower | Role::Learner if status.leader.is_none() => {
+            Err(format!("{group} has no leader"))
+        }
+        Role::Leader | Role::Follower | Role::Learner => Ok(()),
         role => Err(format!("the replica of {group}: {role}")),
     }
 }
@@ -94,8 +107,9 @@ mod tests {
     #[test]
     fn a_replica_votes_if_it_has_its_state_and_its_group_a_leader() {
         let known = Some(RaftId(1));
-        let answer =
-            |role, leader, is_open| votes(GroupId::Root, &Status { role, leader, ..Status::default() }, is_open);
+        let answer = |role, leader, is_open| {
+            serves(GroupId::Root, &Status { role, leader, ..Status::default() }, is_open, false)
+        };
         assert_eq!(answer(Role::Leader, known, true), Ok(()));
         assert_eq!(answer(Role::Follower, known, true), Ok(()));
         // The replica may be campaigning right now.
@@ -105,6 +119,20 @@ mod tests {
         for role in [Role::Learner, Role::Quarantined, Role::Stopped] {
             assert_eq!(answer(role, known, true), Err(format!("the replica of root: {role}")));
         }
+    }
+
+    #[test]
+    fn a_reader_serves_without_a_vote_and_may_not_have_one() {
+        let answer =
+            |role, leader, is_open| serves(GroupId::Root, &Status { role, leader, ..Status::default() }, is_open, true);
+        let known = Some(RaftId(1));
+        assert_eq!(answer(Role::Learner, known, true), Ok(()));
+        assert!(answer(Role::Learner, known, false).is_err_and(|why| why.contains("waits for a snapshot")));
+        assert!(answer(Role::Learner, None, true).is_err_and(|why| why.contains("no leader")));
+        for role in [Role::Leader, Role::Follower] {
+            assert!(answer(role, known, true).is_err_and(|why| why.contains("votes")));
+        }
+        assert!(answer(Role::Quarantined, known, true).is_err());
     }
 
     #[tokio::test]

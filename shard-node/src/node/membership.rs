@@ -1,12 +1,14 @@
-//! Bringing back a replica that lost its disk, under a new raft id (protocol.md 1.4).
+//! Bringing back a replica that lost its disk, under a new raft id (protocol.md 1.4), and adding
+//! a reader.
 //!
 //! An empty directory never votes. So the replica joins as a learner, gets its vote when it has
-//! caught up, and then its old ids leave the group. Every step asks the group's leader and can be
+//! caught up, and then its old ids leave the group. A reader never gets a vote. Every step asks the group's leader and can be
 //! repeated. A driver that is cut off is started again and continues from the members that it
 //! finds.
 
 use std::{collections::BTreeSet, time::Duration};
 
+use coppice_env::bug::{Bug, planted};
 use coppice_proto::{
     status,
     v1::{ChangeMemberRequest, NodeStatusRequest, ReplicaReport},
@@ -71,22 +73,24 @@ fn new_id(own: u32, report: &ReplicaReport, wall_ms: u64) -> Option<RaftId> {
     Some(RaftId::new(own, u32::try_from(incarnation).ok()?))
 }
 
-/// The next change of members; `None` if the new replica votes and is this node's only one.
-fn next_step(report: &ReplicaReport, new_id: RaftId) -> Option<(RaftId, &'static str)> {
+/// The next change of members; `None` if the new replica votes, or is a reader, and is this node's
+/// only one. A reader takes no voter's place: that would leave the group with fewer voters.
+fn next_step(report: &ReplicaReport, new_id: RaftId, reads: bool) -> Option<(RaftId, &'static str)> {
     let members: BTreeSet<RaftId> = report.voters.iter().chain(&report.learners).copied().map(RaftId).collect();
     if !members.contains(&new_id) {
         return Some((new_id, "add_learner"));
     }
-    if report.learners.contains(&new_id.0) {
+    if report.learners.contains(&new_id.0) && (!reads || planted(Bug::ReaderPromoted)) {
         return Some((new_id, "promote"));
     }
-    let old = members.into_iter().find(|id| id.ordinal() == new_id.ordinal() && *id != new_id);
+    let leaves = |id: &RaftId| !reads || report.learners.contains(&id.0);
+    let old = members.into_iter().find(|id| id.ordinal() == new_id.ordinal() && *id != new_id && leaves(id));
     old.map(|id| (id, "remove"))
 }
 
 impl Handle {
     /// Replaces this node's replica of the group by one with an empty disk and a new raft id. Waits
-    /// until it votes, and returns the id.
+    /// until it votes, or is a member if the node hosts readers, and returns the id.
     ///
     /// # Errors
     /// If a replica of the group runs or has a directory here, the group has no leader, or the
@@ -103,7 +107,8 @@ impl Handle {
 
     /// Continues a join that was cut off. A join was cut off if the replica is a learner, knows no
     /// members yet, or votes while an older replica of this node is still a member. A replica that
-    /// was removed knows other members, and stays out.
+    /// was removed knows other members, and stays out, unless it is a reader: those come and go with
+    /// the configuration.
     pub fn resume_joining(&self, group: GroupId) {
         let Some(replica) = self.hosted().replica(group) else { return };
         let (status, id) = (replica.status(), replica.raft_id());
@@ -112,7 +117,8 @@ impl Handle {
         let knows_nobody = status.voters.is_empty() && status.learners.is_empty();
         let mut members = status.voters.iter().chain(&status.learners);
         let older = members.any(|member| member.raft_id.ordinal() == id.ordinal() && member.raft_id != id);
-        let cut_off = learns || knows_nobody || (votes && older);
+        let comes_back = self.hosted().hosts_readers() && !votes;
+        let cut_off = learns || knows_nobody || (votes && older) || comes_back;
         if !cut_off {
             return;
         }
@@ -149,7 +155,8 @@ impl Handle {
         Ok(new_id)
     }
 
-    /// Changes the members step by step, until the replica votes and is this node's only one.
+    /// Changes the members step by step, until the replica has its part in the group and is this
+    /// node's only one.
     ///
     /// # Errors
     /// If the leader refuses for good.
@@ -158,13 +165,14 @@ impl Handle {
         let mut backoff = STEP_DELAYS;
         loop {
             if let Some((node, report)) = leader(hosted, group).await {
-                let Some((id, step)) = next_step(&report, new_id) else { return Ok(()) };
+                let Some((id, step)) = next_step(&report, new_id, hosted.hosts_readers()) else { return Ok(()) };
                 match change(hosted, &node, group, id, step).await {
                     Ok(()) => {
                         backoff.reset();
                         continue;
                     }
-                    Err(refused) if may_pass(status::kind(&refused)) => {
+                    // The leader may not have the configuration yet that names a reader.
+                    Err(refused) if may_pass(status::kind(&refused)) || hosted.hosts_readers() => {
                         tracing::debug!(%group, step, %refused, "a change of members is tried again");
                     }
                     Err(refused) => return Err(refused.into()),
@@ -194,10 +202,16 @@ mod tests {
             learners: learners.iter().map(|id| id.0).collect(),
             ..ReplicaReport::default()
         };
-        assert_eq!(next_step(&report(&[old], &[]), new), Some((new, "add_learner")));
-        assert_eq!(next_step(&report(&[old], &[new]), new), Some((new, "promote")));
-        assert_eq!(next_step(&report(&[old, new], &[]), new), Some((old, "remove")));
-        assert_eq!(next_step(&report(&[new], &[]), new), None);
+        assert_eq!(next_step(&report(&[old], &[]), new, false), Some((new, "add_learner")));
+        assert_eq!(next_step(&report(&[old], &[new]), new, false), Some((new, "promote")));
+        assert_eq!(next_step(&report(&[old, new], &[]), new, false), Some((old, "remove")));
+        assert_eq!(next_step(&report(&[new], &[]), new, false), None);
+        // A reader takes the place of a reader, and of no voter.
+        assert_eq!(next_step(&report(&[], &[old]), new, true), Some((new, "add_learner")));
+        assert_eq!(next_step(&report(&[], &[old, new]), new, true), Some((old, "remove")));
+        assert_eq!(next_step(&report(&[], &[new]), new, true), None);
+        assert_eq!(next_step(&report(&[old], &[new]), new, true), None);
+        assert_eq!(next_step(&report(&[new], &[]), new, true), None, "readiness tells that it votes");
     }
 
     #[test]

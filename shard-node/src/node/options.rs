@@ -1,6 +1,9 @@
 //! The options that a node is started with.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use coppice_env::{Clock, Storage};
 use coppice_types::{ClusterId, GroupId, Params, RaftId};
@@ -20,6 +23,8 @@ pub struct Options {
     pub params: Params,
     /// The nodes of the cluster by ordinal, including this one.
     pub nodes: BTreeMap<u32, String>,
+    /// The ordinals of the nodes that host readers, which never vote.
+    pub readers: BTreeSet<u32>,
     /// The node's directory; each replica lives in `group-<number>`.
     pub storage: Arc<dyn Storage>,
     pub connector: Arc<dyn Connector>,

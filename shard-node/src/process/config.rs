@@ -80,13 +80,13 @@ pub struct Config {
     /// Time limit of a stop.
     #[serde(default = "stop_timeout_ms")]
     pub stop_timeout_ms: u64,
-    /// All nodes by name, including this one.
+    /// All nodes by name, including this one and the readers.
     pub nodes: Nodes,
     /// The ledger's founding parameters. All processes must have the same ones.
     #[serde(default)]
     pub ledger: Ledger,
     /// The nodes of each group, by the group's name (`root`, or the number of a shard). Groups that
-    /// are not named are on all nodes.
+    /// are not named are on all nodes but the readers, which have every shard in any case.
     #[serde(default)]
     pub placement: BTreeMap<String, BTreeSet<String>>,
     /// The etcd in which the node registers its address and finds those of the others.
@@ -253,6 +253,7 @@ impl Config {
     /// If a group or node of the placement does not exist.
     pub fn formation(&self) -> Result<Formation, Failure> {
         let wrong = |message: String| Failure::usage(format!("placement: {message}"));
+        let own = self.nodes.get(&self.node).cloned().unwrap_or_default();
         let mut groups = BTreeMap::new();
         let mut named: BTreeSet<&str> = self.placement.keys().map(String::as_str).collect();
         for group in self.groups()? {
@@ -262,11 +263,14 @@ impl Config {
             };
             named.remove(name.as_str());
             let hosts: BTreeSet<u32> = match self.placement.get(&name) {
-                None => self.nodes.values().map(|node| node.ordinal).collect(),
+                None => self.nodes.values().filter(|node| !node.reader).map(|node| node.ordinal).collect(),
                 Some(nodes) => {
-                    let ordinal = |node: &String| {
-                        let known = self.nodes.get(node).map(|node| node.ordinal);
-                        known.ok_or_else(|| wrong(format!("{name} is on {node}, which is not in [nodes]")))
+                    let ordinal = |node: &String| match self.nodes.get(node) {
+                        None => Err(wrong(format!("{name} is on {node}, which is not in [nodes]"))),
+                        Some(known) if known.reader => {
+                            Err(wrong(format!("{name} is on {node}, a reader, which has every shard and never votes")))
+                        }
+                        Some(known) => Ok(known.ordinal),
                     };
                     nodes.iter().map(ordinal).collect::<Result<_, _>>()?
                 }
@@ -274,7 +278,7 @@ impl Config {
             if hosts.is_empty() {
                 return Err(wrong(format!("{name} is on no node")));
             }
-            if hosts.contains(&self.nodes.get(&self.node).map_or(0, |node| node.ordinal)) {
+            if hosts.contains(&own.ordinal) || (own.reader && group != GroupId::Root) {
                 groups.insert(group, hosts);
             }
         }

@@ -46,6 +46,7 @@ use super::{
     input::{Answer, Input},
     machine::StateMachine,
     maintain::{Backlog, Maintain, catch_up, foresee},
+    readers::{Gone, Readers},
     rest::Rest,
     shared::Shared,
     snapshots::Snapshots,
@@ -98,6 +99,7 @@ pub(super) struct Actor<M: StateMachine> {
     cold: Cold,
     copies: copies::Copies,
     rest: Rest,
+    gone: Gone,
     ended: bool,
     next_tick: Duration,
     /// The time from which the durable state is checked again.
@@ -140,6 +142,7 @@ impl<M: StateMachine> Actor<M> {
             cold: Cold::default(),
             copies: copies::Copies::default(),
             rest: Rest::default(),
+            gone: Gone::default(),
             ended: false,
             next_tick: config.site.clock.now(),
             scrub_from: Duration::ZERO,
@@ -318,6 +321,7 @@ impl<M: StateMachine> Actor<M> {
             self.broadcast(&Body::Merge(MergeReport { built }));
         }
         self.waiters.sweep();
+        self.forget_the_gone();
         self.snapshots.care(self.applied, &mut self.group).or_else(|error| self.failed(error))
     }
 
@@ -490,6 +494,7 @@ impl<M: StateMachine> Actor<M> {
         status.log_bytes = raft.log_bytes;
         status.full = self.flushing.short_of() == Some(Shortage::Space);
         status.broken = false;
+        status.readers = Readers::among(&raft, |id| self.config.site.is_reader(id));
         // This runs after each step, and names rarely change.
         let node_of = |id: RaftId| self.config.site.node_of(id).unwrap_or_default();
         if status.leader != raft.leader || status.leader_node.is_empty() {

@@ -1,7 +1,7 @@
 //! The node as its replicas see it: names, storage, clock, tuning, and the queues to other nodes.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, PoisonError, RwLock},
 };
 
@@ -42,6 +42,8 @@ pub struct Site {
     pub sleepers: Sleepers,
     /// The cluster's nodes by ordinal.
     pub(crate) nodes: BTreeMap<u32, String>,
+    /// The ordinals of the nodes that host readers.
+    pub(crate) readers: BTreeSet<u32>,
     /// Nodes of ordinals that are not in `nodes`, by raft id.
     pub(crate) learned: RwLock<BTreeMap<RaftId, String>>,
 }
@@ -68,6 +70,18 @@ impl Site {
     #[must_use]
     pub fn ordinal(&self) -> Option<u32> {
         self.nodes.iter().find(|(_, name)| **name == self.node).map(|(&ordinal, _)| ordinal)
+    }
+
+    /// Whether a replica is a reader: it serves and never votes.
+    #[must_use]
+    pub fn is_reader(&self, raft_id: RaftId) -> bool {
+        self.readers.contains(&raft_id.ordinal())
+    }
+
+    /// Whether this node hosts readers.
+    #[must_use]
+    pub fn hosts_readers(&self) -> bool {
+        self.ordinal().is_some_and(|ordinal| self.readers.contains(&ordinal))
     }
 
     /// The names of all nodes.

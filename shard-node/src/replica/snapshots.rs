@@ -45,6 +45,7 @@ use super::{
     machine::StateMachine,
     mailbox::Lane,
     maintain::Maintain,
+    readers::outstays,
     shared::Shared,
 };
 use crate::Error;
@@ -228,9 +229,12 @@ impl<M: StateMachine> Snapshots<M> {
         } else if receiving.is_empty() && idle.min(now.saturating_sub(repeated)) > PIN_IDLE {
             self.unpin(group);
         }
+        let receiving = status.peers.iter().filter(|peer| peer.snapshotting);
+        let is_reader = |id| self.config.site.is_reader(id);
+        let outstays = outstays(receiving, is_reader, now.saturating_sub(self.pinned_at), status.log_bytes);
         // The transfer begins again, with the bytes that have arrived.
         let waits = self.shared.read_machine().as_ref().is_some_and(Maintain::erasure_wants_unpin);
-        if waits && now.saturating_sub(self.pinned_at) > ERASURE_DELAY_MAX {
+        if outstays || (waits && now.saturating_sub(self.pinned_at) > ERASURE_DELAY_MAX) {
             self.unpin(group);
         }
         self.pin(applied, group)

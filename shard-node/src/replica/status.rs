@@ -4,6 +4,8 @@ use std::fmt;
 
 use coppice_types::RaftId;
 
+use super::readers::Readers;
+
 /// A replica's part in its group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Role {
@@ -79,6 +81,8 @@ pub struct Status {
     pub broken: bool,
     pub voters: Vec<Member>,
     pub learners: Vec<Member>,
+    /// On a leader, its view of the group's readers; `None` without any.
+    pub readers: Option<Readers>,
     /// The reason why the replica does not serve; empty if it does.
     pub note: String,
 }

@@ -90,6 +90,7 @@ pub(crate) fn site(net: &DuplexNet, storage: Arc<dyn Storage>, clock: Arc<dyn Cl
         durations: Durations::new(),
         sleepers: Sleepers::default(),
         nodes: (1..=3).map(|ordinal| (ordinal, format!("node-{ordinal}"))).collect(),
+        readers: Default::default(),
         learned: RwLock::default(),
     }
 }

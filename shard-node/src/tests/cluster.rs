@@ -37,10 +37,12 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
     }
 }
 
-/// Nodes 1 to n, each with a replica of the root group and of one shard.
+/// Nodes 1 to n, each with a replica of the root group and of one shard, and nodes with readers.
 pub struct Cluster {
     pub net: DuplexNet,
     pub size: u32,
+    /// Number of nodes with readers, whose ordinals come next. They are started by the tests.
+    pub readers: u32,
     pub disks: BTreeMap<u32, SimStorage>,
     pub nodes: BTreeMap<u32, Handle>,
     pub tuning: Tuning,
@@ -53,6 +55,11 @@ impl Cluster {
 
     /// Like [`start`](Self::start), with changes to the nodes' tuning.
     pub async fn start_tuned(size: u32, tune: impl FnOnce(&mut Tuning)) -> Self {
+        Self::start_with_readers(size, 0, tune).await
+    }
+
+    /// Like [`start_tuned`](Self::start_tuned), with nodes that know of readers.
+    pub async fn start_with_readers(size: u32, readers: u32, tune: impl FnOnce(&mut Tuning)) -> Self {
         let mut tuning = Tuning {
             tick: Duration::from_millis(15),
             flush_interval: Duration::from_millis(200),
@@ -63,8 +70,8 @@ impl Cluster {
             ..Tuning::default()
         };
         tune(&mut tuning);
-        let disks = (1..=size).map(|ordinal| (ordinal, SimStorage::new())).collect();
-        let mut cluster = Self { net: DuplexNet::new(), size, disks, nodes: BTreeMap::new(), tuning };
+        let disks = (1..=size + readers).map(|ordinal| (ordinal, SimStorage::new())).collect();
+        let mut cluster = Self { net: DuplexNet::new(), size, readers, disks, nodes: BTreeMap::new(), tuning };
         for ordinal in 1..=size {
             let node = cluster.open(ordinal, CLUSTER).await.expect("the node starts");
             cluster.nodes.insert(ordinal, node);
@@ -74,6 +81,8 @@ impl Cluster {
 
     pub fn options(&self, ordinal: u32, cluster_id: ClusterId) -> Options {
         let voters: Vec<RaftId> = (1..=self.size).map(|ordinal| RaftId::new(ordinal, 1)).collect();
+        let reads = ordinal > self.size;
+        let stored = Node::stored_raft_id(self.disks[&ordinal].storage().as_ref(), SHARD).expect("it can be read");
         let replica = |group| ReplicaOptions {
             group,
             raft_id: RaftId::new(ordinal, 1),
@@ -83,12 +92,17 @@ impl Cluster {
             node: name(ordinal),
             cluster_id,
             params: Params { capacity: 64, ..Params::default() },
-            nodes: (1..=self.size).map(|ordinal| (ordinal, name(ordinal))).collect(),
+            nodes: (1..=self.size + self.readers).map(|ordinal| (ordinal, name(ordinal))).collect(),
+            readers: (self.size + 1..=self.size + self.readers).collect(),
             storage: self.disks[&ordinal].storage(),
             connector: self.net.connector(&name(ordinal)),
             clock: Arc::new(SystemClock::new()),
             seed: u64::from(ordinal),
-            replicas: vec![replica(GroupId::Root), replica(SHARD)],
+            replicas: match (reads, stored) {
+                (false, _) => vec![replica(GroupId::Root), replica(SHARD)],
+                (true, None) => Vec::new(),
+                (true, Some(raft_id)) => vec![ReplicaOptions { group: SHARD, raft_id, bootstrap: Bootstrap::Join }],
+            },
             tuning: self.tuning.clone(),
         }
     }
@@ -142,7 +156,8 @@ impl Cluster {
 
     pub fn caller(&self) -> Caller {
         let connector = self.net.connector("caller");
-        let channels = (1..=self.size).map(|ordinal| (ordinal, connector.channel(&name(ordinal)))).collect();
+        let all = 1..=self.size + self.readers;
+        let channels = all.map(|ordinal| (ordinal, connector.channel(&name(ordinal)))).collect();
         Caller { channels, at: 1 }
     }
 

@@ -38,6 +38,8 @@ pub struct Options {
     pub storage: Arc<dyn Storage>,
     /// Shards, replicas, capacity.
     pub shape: Shape,
+    /// Number of nodes with readers, which may differ at each start.
+    pub readers: u32,
     /// The key that signs checkpoints; its name ends in the cluster id.
     pub key: SignerKey,
     /// A key to which the ledger's key can be changed.
@@ -78,8 +80,8 @@ impl Cluster {
     /// # Errors
     /// If a replica can't be started, or if there is no leader in time.
     pub async fn start(options: Options) -> Result<Self, Failure> {
-        let Options { storage, shape, key, next_key, listen, http_listen, witnesses, anchoring, retention, tuning } =
-            options;
+        let Options { storage, shape, readers, key, next_key, listen, http_listen, .. } = options;
+        let Options { witnesses, anchoring, retention, tuning, .. } = options;
         let cluster = cluster_id(key.name())?;
         let map = shape.shard_map()?;
         let (listener, endpoint) = listen.open()?;
@@ -91,6 +93,7 @@ impl Cluster {
         let formation = Formation {
             storage,
             shape: &shape,
+            readers,
             groups: &groups,
             cluster,
             clock: Arc::clone(&clock),
@@ -100,7 +103,10 @@ impl Cluster {
         let formed = formation.is_formed()?;
         let Started { nodes, services, lost } = formation.start_nodes(formed).await?;
         let metadata = formation.open_metadata()?;
-        let (mut service, handle) = new_coordinator(services, &shape, (key, next_key), metadata, clock, retention)?;
+        let routing =
+            coordinator::Routing { readers: formation.readers().map(node_name).collect(), ..Default::default() };
+        let (mut service, handle) =
+            new_coordinator((services, routing), &shape, (key, next_key), metadata, clock, retention)?;
         let (shutdown, stopped) = oneshot::channel();
         let log_url = log_listener.as_ref().map(|(_, address)| format!("http://{address}/"));
         if let Some((listener, _)) = log_listener {
@@ -155,14 +161,14 @@ impl Cluster {
         }
     }
 
-    /// Replaces replicas whose directories were lost, in the background.
+    /// Replaces replicas whose directories were lost, and adds readers, in the background.
     fn bring_back(&self, lost: Vec<(u32, GroupId)>) {
         for (ordinal, group) in lost {
             let node = self.nodes[&ordinal].clone();
             tokio::spawn(async move {
                 match node.replace_replica(group).await {
-                    Ok(id) => tracing::warn!(node = ordinal, %group, "an empty replica came back as {:#x}", id.0),
-                    Err(error) => tracing::error!(node = ordinal, %group, %error, "an empty replica did not come back"),
+                    Ok(id) => tracing::warn!(node = ordinal, %group, "an empty replica joined as {:#x}", id.0),
+                    Err(error) => tracing::error!(node = ordinal, %group, %error, "an empty replica did not join"),
                 }
             });
         }
@@ -186,7 +192,7 @@ impl Cluster {
         &self.groups
     }
 
-    /// The nodes by ordinal, from 1.
+    /// The nodes by ordinal, from 1. Those with readers come last.
     #[must_use]
     pub fn nodes(&self) -> &BTreeMap<u32, Handle> {
         &self.nodes
@@ -236,7 +242,7 @@ impl Cluster {
 }
 
 fn new_coordinator(
-    services: BTreeMap<String, Services>,
+    (services, routing): (BTreeMap<String, Services>, coordinator::Routing),
     shape: &Shape,
     (signing_key, next_signing_key): (SignerKey, Option<SignerKey>),
     metadata: Arc<dyn Metadata>,
@@ -246,6 +252,7 @@ fn new_coordinator(
     coordinator::Service::new(coordinator::Options {
         name: "coordinator-1".to_owned(),
         nodes: services.keys().cloned().collect(),
+        routing,
         connect: Arc::new(move |node| services[node].channel(Peer::default())),
         metadata,
         signing_key,
@@ -271,6 +278,7 @@ struct Started {
 struct Formation<'a> {
     storage: Arc<dyn Storage>,
     shape: &'a Shape,
+    readers: u32,
     groups: &'a [GroupId],
     cluster: ClusterId,
     clock: Arc<dyn Clock>,
@@ -306,7 +314,7 @@ impl Formation<'_> {
     /// Starts all nodes, with all replicas except those whose directories were lost.
     async fn start_nodes(&self, formed: bool) -> Result<Started, Failure> {
         let (mut nodes, mut services, mut lost) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        for ordinal in 1..=self.shape.replicas {
+        for ordinal in (1..=self.shape.replicas).chain(self.readers()) {
             let (options, missing) = self.node(ordinal, formed)?;
             let (name, incoming) = (options.node.clone(), self.network.listen(&options.node));
             let (node, served) = Node::start_guarded(options, incoming, None).await.map_err(failed)?;
@@ -315,7 +323,8 @@ impl Formation<'_> {
             lost.extend(missing.into_iter().map(|group| (ordinal, group)));
         }
         for group in self.groups {
-            let gone = lost.iter().filter(|(_, missing)| missing == group).count();
+            let voted = |ordinal: u32| ordinal <= self.shape.replicas;
+            let gone = lost.iter().filter(|(ordinal, missing)| missing == group && voted(*ordinal)).count();
             if gone * 2 >= self.shape.replicas as usize {
                 let message = format!("{group} has lost {gone} of {} replica directories", self.shape.replicas);
                 return Err(Failure::new(Code::Unavailable, message)
@@ -325,13 +334,22 @@ impl Formation<'_> {
         Ok(Started { nodes, services, lost })
     }
 
+    /// The ordinals of the nodes with readers.
+    fn readers(&self) -> impl Iterator<Item = u32> {
+        (1..=self.readers).map(|number| self.shape.replicas + number)
+    }
+
+    /// The options of a node, and its groups that have no directory though the cluster is formed.
+    /// Readers join such groups; their nodes have no replica of the root group.
     fn node(&self, ordinal: u32, formed: bool) -> Result<(coppice_shard_node::Options, Vec<GroupId>), Failure> {
         let node = node_name(ordinal);
         self.storage.create_dir_all(&node).map_err(|error| unreadable(&error))?;
         let storage = self.storage.subdir(&node).map_err(|error| unreadable(&error))?;
         let voters: Vec<RaftId> = (1..=self.shape.replicas).map(|ordinal| RaftId::new(ordinal, 1)).collect();
         let (mut replicas, mut missing) = (Vec::new(), Vec::new());
-        for &group in self.groups {
+        let reads = ordinal > self.shape.replicas;
+        let formed = formed || reads;
+        for &group in self.groups.iter().filter(|group| !reads || **group != GroupId::Root) {
             let identity = replica_home::stored(storage.as_ref(), group).map_err(failed)?;
             match identity {
                 Some(identity) if formed => {
@@ -350,7 +368,11 @@ impl Formation<'_> {
             node,
             cluster_id: self.cluster,
             params: self.shape.params(),
-            nodes: (1..=self.shape.replicas).map(|ordinal| (ordinal, node_name(ordinal))).collect(),
+            nodes: (1..=self.shape.replicas)
+                .chain(self.readers())
+                .map(|ordinal| (ordinal, node_name(ordinal)))
+                .collect(),
+            readers: self.readers().collect(),
             storage,
             clock: Arc::clone(&self.clock),
             seed: SystemRng.next_u64(),

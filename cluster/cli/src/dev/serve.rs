@@ -58,10 +58,11 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
     let dir = args.data_dir.as_deref().or_else(|| temporary.as_ref().map(tempfile::TempDir::path));
     let home = Home::open(dir.ok_or_else(|| Failure::usage("no data directory"))?, &wanted, &mut SystemRng)?;
     let (key, next_key) = home.keys()?;
-    let disk = Disk::of(&home)?;
+    let disk = Disk::of(&home, args.readers)?;
     let options = Options {
         storage: home.storage(),
         shape: home.shape().clone(),
+        readers: args.readers,
         key,
         next_key,
         listen,
@@ -114,10 +115,10 @@ struct Disk {
 
 impl Disk {
     /// Reserves less if the disk is small, at the price of smaller flushes.
-    fn of(home: &Home) -> Result<Self, Failure> {
+    fn of(home: &Home, readers: u32) -> Result<Self, Failure> {
         let free_bytes = home.storage().free_bytes().map_err(|error| Failure::file(home.dir(), &error))?;
         let shape = home.shape();
-        Ok(Self::fitting(free_bytes, u64::from(shape.replicas), shape.splits.len() as u64 + 2))
+        Ok(Self::fitting(free_bytes, u64::from(shape.replicas + readers), shape.splits.len() as u64 + 2))
     }
 
     fn fitting(free_bytes: u64, nodes: u64, groups: u64) -> Self {
@@ -148,7 +149,8 @@ impl Ready<'_> {
             "data_dir": self.home.dir(),
             "vkey": self.home.vkey(),
             "shards": self.cluster.groups().len() - 1,
-            "replicas": self.cluster.nodes().len(),
+            "replicas": self.home.shape().replicas,
+            "readers": self.readers(),
             "log_url": self.cluster.log_url(),
             "exposed": self.exposed,
             "default_port_taken": self.moved,
@@ -157,14 +159,23 @@ impl Ready<'_> {
         })
     }
 
+    /// The number of nodes with readers.
+    fn readers(&self) -> usize {
+        self.cluster.nodes().len() - self.home.shape().replicas as usize
+    }
+
     fn people(&self) -> String {
-        let (shards, replicas) = (self.cluster.groups().len() - 1, self.cluster.nodes().len());
+        let (shards, replicas) = (self.cluster.groups().len() - 1, self.home.shape().replicas as usize);
         let count =
             |number: usize, one: &str| if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") };
         let (shards, replicas) = (count(shards, "shard"), count(replicas, "replica"));
         let dir = self.home.dir().display();
+        let readers = match self.readers() {
+            0 => String::new(),
+            readers => format!(", and {} of each shard", count(readers, "reader")),
+        };
         let mut lines = vec![
-            format!("{shards} and the root group, {replicas} each, in {dir}"),
+            format!("{shards} and the root group, {replicas} each{readers}, in {dir}"),
             format!("public key {}", self.home.vkey()),
             format!(
                 "disk       {} MiB reserved for when it is full, more under load; {} MiB were free",

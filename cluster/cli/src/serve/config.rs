@@ -166,7 +166,7 @@ impl Config {
     pub fn coordinator(&self) -> coordinator::Config {
         let all = self.clone();
         coordinator::Config {
-            name: all.name.unwrap_or(all.node),
+            name: all.name.unwrap_or_else(|| all.node.clone()),
             cluster_id: Some(all.cluster_id),
             listen: all.api_listen,
             http_listen: all.http_listen,
@@ -177,6 +177,7 @@ impl Config {
             log: all.log,
             log_format: all.log_format,
             telemetry: all.telemetry,
+            zone: all.nodes.get(&all.node).and_then(|node| node.zone.clone()),
             nodes: all.nodes,
             ledger: all.ledger,
             metadata: all.metadata,

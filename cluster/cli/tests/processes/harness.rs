@@ -254,7 +254,7 @@ impl Cluster {
         self.etcd.as_mut().expect("it has an etcd").kill(0);
     }
 
-    /// The port of a node; the fourth is the coordinator's, and nobody uses the fifth.
+    /// The port of a node; the fourth is the coordinator's, and a reader may use the fifth.
     pub fn port_of(&self, ordinal: usize) -> u16 {
         self.ports[ordinal - 1]
     }
@@ -264,9 +264,22 @@ impl Cluster {
         let name = format!("node-{ordinal}");
         let mut command = self.command("coppice-shard-node", &name);
         command.args(["--node", &name, "--listen", &format!("127.0.0.1:{}", self.ports[ordinal - 1])]);
-        command.args(["--health-listen", &format!("127.0.0.1:{}", self.health[ordinal - 1])]);
+        if let Some(health) = self.health.get(ordinal - 1) {
+            command.args(["--health-listen", &format!("127.0.0.1:{health}")]);
+        }
         command.arg("--data-dir").arg(self.path(&name)).args(more);
         command
+    }
+
+    /// Adds a fifth node, with readers, to the settings of processes that are started later.
+    pub fn add_reader(&self) {
+        let path = self.path("cluster.toml");
+        let port = self.ports[4];
+        let node = format!("[nodes.node-5]\nordinal = 5\naddress = \"127.0.0.1:{port}\"\nreader = true\n");
+        fs::write(&path, fs::read_to_string(&path).expect("it was made") + &node).expect("it can be written");
+        if let Some(authority) = &self.authority {
+            authority.certify(self.dir.path(), "node-5");
+        }
     }
 
     /// The command of a process that is node and coordinator, with more flags after the necessary

@@ -7,6 +7,7 @@ mod harness;
 mod http;
 mod members;
 mod peers;
+mod readers;
 mod script;
 mod serve;
 mod telemetry;

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The value of a metric with labels that contain these words.
-fn metric(text: &str, name: &str, words: &str) -> f64 {
+pub fn metric(text: &str, name: &str, words: &str) -> f64 {
     let line = text.lines().find(|line| line.starts_with(name) && line.contains(words));
     let line = line.unwrap_or_else(|| panic!("there is no {name} with {words}: {text}"));
     line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")

@@ -98,13 +98,13 @@ impl Journals {
             return Ok(None);
         }
         let mut lists = Lists::new();
-        for (group, ordinals) in &world.site.shape.groups {
+        for group in world.site.shape.groups.keys() {
             let GroupId::Shard(shard) = *group else { continue };
             let mut first: Option<Lists> = None;
-            for ordinal in ordinals {
-                let read = match read_lists(world, *ordinal, shard) {
+            for ordinal in world.site.shape.hosts(*group) {
+                let read = match read_lists(world, ordinal, shard) {
                     // The bad byte may be in a journal that only this check reads.
-                    Err(_) if world.machines[ordinal].rotten.contains(group) => continue,
+                    Err(_) if world.machines[&ordinal].rotten.contains(group) => continue,
                     read => read?,
                 };
                 if first.get_or_insert_with(|| read.clone()) != &read {

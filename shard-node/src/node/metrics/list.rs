@@ -56,6 +56,16 @@ pub(super) fn raft(it: &Instruments) {
         &[("", |look| Some(look.status.voters.len() as u64))],
     );
     it.gauges(
+        ("coppice.raft.reader.lag", "", ""),
+        "Committed entries that the slowest reader of the group lacks, by its leader",
+        &[("", |look| look.status.readers.map(|readers| readers.lag))],
+    );
+    it.gauges(
+        ("coppice.raft.readers.silent", "", ""),
+        "Readers of the group that its leader does not hear from",
+        &[("", |look| look.status.readers.map(|readers| readers.silent))],
+    );
+    it.gauges(
         ("coppice.raft.index", "", "of"),
         "The last entry of the log, the last that is known to be committed, and the last that is applied",
         &[

@@ -5,7 +5,7 @@ use super::*;
 
 /// The settings of node 2 of three, with two shards.
 pub(in crate::process) fn config() -> Config {
-    let node = |ordinal: u32| Node { ordinal, address: format!("node-{ordinal}.example:7000") };
+    let node = |ordinal: u32| Node { ordinal, address: format!("node-{ordinal}.example:7000"), ..Node::default() };
     Config {
         node: "node-2".to_owned(),
         cluster_id: "00112233445566778899aabbccddeeff".to_owned(),

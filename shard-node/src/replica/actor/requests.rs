@@ -3,8 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use coppice_consensus::{Change as RaftChange, Error as ConsensusError, Message, RaftId};
-use coppice_env::Shortage;
+use coppice_consensus::{Change as RaftChange, Error as ConsensusError, Message, Peer, RaftId};
+use coppice_env::{
+    Shortage,
+    bug::{Bug, planted},
+};
 use coppice_proto::{
     convert,
     v1::{PeerMessage, peer_message::Body},
@@ -38,6 +41,10 @@ impl<M: StateMachine> Actor<M> {
         self.fitness.note_other(from, message.unfit);
         match message.body {
             Some(Body::Raft(bytes)) => match Message::decode(&bytes) {
+                // Raft would give a learner that asks for them its votes, and follow one that leads.
+                Ok(message) if !self.may_send(from, &message) => {
+                    tracing::warn!(from = from.0, node, kind = message.kind(), "a reader sent what only voters send");
+                }
                 Ok(message) if message.from() == from && message.to() == self.config.identity.raft_id => {
                     self.raft_message(message)?;
                 }
@@ -72,6 +79,13 @@ impl<M: StateMachine> Actor<M> {
             None => {}
         }
         Ok(())
+    }
+
+    /// Whether a replica may send a message: it is no reader, or the message is one of a learner. A
+    /// voter whose node is wrongly named a reader keeps its vote.
+    fn may_send(&self, from: RaftId, message: &Message) -> bool {
+        let votes = self.voters.incoming.contains(&from) || self.voters.outgoing.contains(&from);
+        votes || !self.config.site.is_reader(from) || message.is_from_listener(self.group.status().term)
     }
 
     /// Steps raft. If there is no room for entries, they are neither taken nor acknowledged, and
@@ -212,15 +226,36 @@ impl<M: StateMachine> Actor<M> {
         }
     }
 
-    /// Refuses to promote a learner that has no state: it would only raise the majority that is
-    /// needed. Raft itself checks how far the learner is behind.
+    /// Refuses to promote a reader, and a learner that has no state: it would only raise the
+    /// majority that is needed. Raft itself checks how far the learner is behind.
     fn has_state(&self, id: RaftId) -> Result<(), Refusal> {
+        if self.config.site.is_reader(id) && !planted(Bug::ReaderPromoted) {
+            return Err(Refusal::new(
+                Reason::Unavailable,
+                "the configuration names its node a reader, which never votes",
+            ));
+        }
         let status = self.group.status();
         match status.peers.iter().find(|peer| peer.id == id) {
             Some(peer) if peer.learner && (peer.matched == 0 || peer.snapshotting) => {
                 Err(Refusal::new(Reason::Unavailable, "the learner has not taken in a snapshot yet"))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Removes a learner that has been silent for long, if its node is not configured any more.
+    pub(super) fn forget_the_gone(&mut self) {
+        let (raft, site) = (self.group.status(), &self.config.site);
+        let is_silent = |peer: &&Peer| peer.learner && !peer.active && site.node_at(peer.id.ordinal()).is_none();
+        let silent = raft.peers.iter().filter(is_silent).map(|peer| peer.id).collect();
+        let Some(id) = self.gone.note(&silent, self.now()) else { return };
+        match self.group.change_membership(&[RaftChange::Remove(id)]) {
+            Ok(_) => {
+                tracing::info!(group = %self.config.identity.group, %id, "a learner whose node is not configured leaves");
+            }
+            // The next look tries again.
+            Err(error) => tracing::debug!(%id, %error, "a learner that is gone can't leave yet"),
         }
     }
 
