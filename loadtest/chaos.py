@@ -3,11 +3,11 @@
 clients were told.
 
 There are three etcd, three shard-nodes with a replica of the root group and of two shards each, and
-three coordinators. Clients write unconditionally, on conditions and in sessions, and read, through
-all coordinators. Faults follow one after the other by a plan that depends only on the seed. In the
-end, Porcupine and two more checks judge the history, the offline verifier checks every proof, the
-root log is walked, and fsck runs on every node. `report.json` and `report.md` say what happened.
-The exit code is 0 if all verdicts hold.
+three coordinators. A fourth node hosts readers. Clients write unconditionally, on conditions and in
+sessions, and read, through all coordinators. Faults follow one after the other by a plan that
+depends only on the seed. In the end, Porcupine and two more checks judge the history, the offline
+verifier checks every proof, the root log is walked, and fsck runs on every node. `report.json` and
+`report.md` say what happened. The exit code is 0 if all verdicts hold.
 """
 
 import argparse
@@ -83,16 +83,16 @@ class Run:
         self.clocks = Clocks(TOOLS, self.directory / "clocks")
         coordinators = schedule.COORDINATORS[: self.options.coordinators]
         etcds = schedule.ETCDS if len(coordinators) > 1 else ()
-        places = [*etcds, *schedule.NODES, *coordinators, OBSERVER]
+        places = [*etcds, *schedule.NODES, *schedule.READERS, *coordinators, OBSERVER]
         self.network = open_network(places)
         if not self.network.can_cut:
             self.notes.append("no network namespaces: partitions and slow links were not injected")
         self.small_disks = self.mount_small_disks()
         members = Etcd(self.network, etcds, self.directory / "etcd", etcd) if etcds else None
         self.cluster = Cluster(
-            self.network, self.directory / "cluster", self.options.binaries, nodes=schedule.NODES,
-            coordinators=coordinators, etcd=members, clocks=self.clocks, ledger=LEDGER,
-            node_directories=self.small_disks)
+            self.network, self.directory / "cluster", self.options.binaries,
+            nodes=schedule.NODES + schedule.READERS, readers=schedule.READERS, coordinators=coordinators,
+            etcd=members, clocks=self.clocks, ledger=LEDGER, node_directories=self.small_disks)
 
     def mount_small_disks(self):
         """Mounts a small file system for the data of one node; returns its directory by node."""
@@ -161,7 +161,7 @@ class Run:
         try:
             wait_until(lambda: self.is_well(entry["undone"]), HEAL_SECONDS, f"commits and all replicas after `{fault}`")
         except TimeoutError as error:
-            wrong = ills(self.cluster.status(OBSERVER), len(schedule.NODES))
+            wrong = ills(self.cluster.status(OBSERVER), len(schedule.NODES), len(schedule.READERS))
             entry["error"] = f"{error}: {'; '.join(wrong) or 'commits are missing'}"
         entry["well"] = time.monotonic()
         if entry["injected"]:
@@ -184,7 +184,7 @@ class Run:
             time.sleep(0.1)
             return False
         status = self.cluster.status(OBSERVER)
-        if well(status, len(schedule.NODES)):
+        if well(status, len(schedule.NODES), len(schedule.READERS)):
             return True
         time.sleep(0.3)
         return False

@@ -95,11 +95,11 @@ class Cluster:
     coordinators, each node is a coordinator, too, in one process."""
 
     def __init__(self, network, directory, binaries, *, nodes, coordinators, etcd=None, clocks=None, ledger=None,
-                 node_directories=None, settings=None):
+                 node_directories=None, settings=None, readers=()):
         self.network, self.directory = network, pathlib.Path(directory)
         self.binaries = pathlib.Path(binaries)
         self.nodes, self.coordinators, self.etcd = list(nodes), list(coordinators or nodes), etcd
-        self.clocks = clocks
+        self.clocks, self.readers = clocks, frozenset(readers)
         self.ledger = ledger or {}
         self.settings = settings or {}
         self.node_directories = {node: self.directory / node for node in nodes} | (node_directories or {})
@@ -129,7 +129,8 @@ class Cluster:
 
     def _nodes_table(self, own=()):
         addresses = self.first_addresses | {place: self.network.address(place) for place in own}
-        return {f"nodes.{place}": {"ordinal": number, "address": f"{addresses[place]}:{NODE_PORT}"}
+        reads = {place: {"reader": True} for place in self.readers}
+        return {f"nodes.{place}": {"ordinal": number, "address": f"{addresses[place]}:{NODE_PORT}", **reads.get(place, {})}
                 for number, place in enumerate(self.nodes, start=1)}
 
     def _node_settings(self, place):
@@ -242,21 +243,22 @@ class Cluster:
             process.kill()
 
 
-def ills(status, replicas):
+def ills(status, replicas, readers=0):
     """Problems in a status, one line each: a group without this number of voters or without a
-    leader among them, or no leading coordinator."""
+    leader among them, a shard with fewer readers, or no leading coordinator."""
     if not status or not status.get("leader"):
         return ["no leading coordinator reports the state of the groups"]
     wrong = []
     for group in status["groups"]:
         roles = [replica["role"] for replica in group["replicas"]]
-        if roles.count("leader") != 1 or roles.count("follower") != replicas - 1:
+        without = roles.count("learner") < (0 if group["group"] == "root" else readers)
+        if roles.count("leader") != 1 or roles.count("follower") != replicas - 1 or without:
             wrong.append(f"{group['group']}: " + ", ".join(
                 " ".join(filter(None, (replica.get("node"), replica["role"], replica.get("note")))) for replica in group["replicas"]))
     return wrong
 
 
-def well(status, replicas):
-    """Whether every group of a status has this number of voters, one of which leads, and no replica
-    is missing or ill."""
-    return not ills(status, replicas)
+def well(status, replicas, readers=0):
+    """Whether every group of a status has this number of voters, one of which leads, every shard
+    has its readers, and no replica is missing or ill."""
+    return not ills(status, replicas, readers)

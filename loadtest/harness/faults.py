@@ -176,4 +176,5 @@ class Faults:
         return lambda: None
 
     def observer_well(self):
-        return well(self.cluster.status(self.observer), len(self.cluster.nodes))
+        readers = len(self.cluster.readers)
+        return well(self.cluster.status(self.observer), len(self.cluster.nodes) - readers, readers)

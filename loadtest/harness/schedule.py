@@ -4,6 +4,8 @@ import dataclasses
 import random
 
 NODES = ("node-1", "node-2", "node-3")
+# A node that hosts readers alone.
+READERS = ("node-4",)
 COORDINATORS = ("coordinator-1", "coordinator-2", "coordinator-3")
 ETCDS = ("etcd-1", "etcd-2", "etcd-3")
 # Stands for the coordinator that leads when the fault begins.
@@ -11,17 +13,17 @@ LEADER = "leader"
 
 # Kind: (possible targets, shortest and longest time in seconds). A short run takes these first.
 ESSENTIAL = {
-    "kill node": (NODES, (1, 4)),
+    "kill node": (NODES + READERS, (1, 4)),
     "kill coordinator": ((LEADER,), (1, 4)),
     "freeze node": (NODES, (2, 5)),
     "freeze coordinator": ((LEADER,), (4, 8)),
-    "isolate node": (NODES, (2, 6)),
+    "isolate node": (NODES + READERS, (2, 6)),
     "isolate coordinator": ((LEADER,), (3, 6)),
     "node can't send": (NODES, (2, 6)),
     "slow link": (NODES, (3, 6)),
     "full disk": (("node-3",), (3, 6)),
     "clock shift": (NODES + COORDINATORS, (2, 5)),
-    "lost disk": (NODES, (1, 2)),
+    "lost disk": (NODES + READERS, (1, 2)),
     "move node": (NODES, (1, 3)),
     "kill everything": (("all",), (1, 2)),
 }

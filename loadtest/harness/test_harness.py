@@ -103,6 +103,9 @@ class Tools(unittest.TestCase):
         for bad in (("leader", "follower"), ("leader", "follower", "learner"), ("follower",) * 3, ("leader", "leader", "follower")):
             self.assertFalse(well({"leader": "c", "groups": [group(*bad)]}, 3), bad)
         self.assertFalse(well({"leader": "", "groups": []}, 3))
+        shard = {**group("leader", "follower", "follower", "learner"), "group": "shard-0"}
+        self.assertTrue(well({"leader": "c", "groups": [sound["groups"][0], shard]}, 3, 1))
+        self.assertFalse(well({"leader": "c", "groups": [sound["groups"][0], shard]}, 3, 2), "a reader is missing")
         self.assertFalse(well(None, 3))
 
     def test_what_is_wrong_names_the_replica_and_its_note(self):

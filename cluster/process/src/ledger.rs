@@ -30,7 +30,6 @@ pub struct Node {
     pub zone: Option<String>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
 fn is_false(it: &bool) -> bool {
     !it
 }

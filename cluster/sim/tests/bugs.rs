@@ -39,8 +39,8 @@ const FINDERS: &[(Bug, u64)] = &[
     (Bug::ErasedWhenStaged, 9),
     (Bug::AffectedMissed, 13),
     (Bug::AnchorNamesNewer, 4),
-    (Bug::ReaderPromoted, 1),
-    (Bug::ReaderServesAny, 1),
+    (Bug::ReaderPromoted, 4),
+    (Bug::ReaderServesAny, 4),
 ];
 
 /// Number of seeds that are tried: enough to find a bug that no longer shows at its own seed.

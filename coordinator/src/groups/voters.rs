@@ -1,9 +1,10 @@
 //! The nodes whose replicas vote in the root group, as far as a coordinator can know them without
 //! trusting any single node.
 //!
-//! At first all nodes of the configuration but the readers are believed to vote. Another set replaces the believed
-//! one when a majority of the believed nodes agrees to it. A node agrees if it names that set, or
-//! if it says that it does not vote itself. So a node can take away its own vote, but no other's.
+//! At first all nodes of the configuration but the readers are believed to vote. Another set
+//! replaces the believed one when a majority of the believed nodes agrees to it. A node agrees if
+//! it names that set, or if it says that it does not vote itself. So a node can take away its own
+//! vote, but no other's.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -189,9 +189,12 @@ impl World {
         for shard in self.map.shards() {
             node.replace_replica(GroupId::Shard(shard.id)).await.expect("it joins");
         }
-        while node.readiness().is_err() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let ready = async {
+            while node.readiness().is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(LIMIT, ready).await.expect("it is refilled in time");
         self.routing.readers.insert(name);
         node
     }

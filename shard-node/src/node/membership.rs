@@ -2,9 +2,9 @@
 //! a reader.
 //!
 //! An empty directory never votes. So the replica joins as a learner, gets its vote when it has
-//! caught up, and then its old ids leave the group. A reader never gets a vote. Every step asks the group's leader and can be
-//! repeated. A driver that is cut off is started again and continues from the members that it
-//! finds.
+//! caught up, and then its old ids leave the group. A reader never gets a vote. Every step asks the
+//! group's leader and can be repeated. A driver that is cut off is started again and continues from
+//! the members that it finds.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -107,8 +107,8 @@ impl Handle {
 
     /// Continues a join that was cut off. A join was cut off if the replica is a learner, knows no
     /// members yet, or votes while an older replica of this node is still a member. A replica that
-    /// was removed knows other members, and stays out, unless it is a reader: those come and go with
-    /// the configuration.
+    /// was removed knows other members, and stays out, unless it is a reader: those come and go
+    /// with the configuration.
     pub fn resume_joining(&self, group: GroupId) {
         let Some(replica) = self.hosted().replica(group) else { return };
         let (status, id) = (replica.status(), replica.raft_id());

@@ -48,7 +48,7 @@ async fn a_reader_serves_every_version_that_it_has_and_never_votes() {
     leader.commit("a", "2").await;
     leader.finalize().await;
     leader.wait_for(READER, "a", "2").await;
-    let newest = std::mem::replace(&mut leader.context.decided, Some(first));
+    let newest = leader.context.decided.replace(first);
     assert_eq!(leader.get(READER, "a").await.expect("it has the older version"), Some("1".to_owned()));
     leader.context.decided = newest;
     assert_eq!(cluster.role(READER, SHARD), "learner");

@@ -41,7 +41,7 @@ impl<M: StateMachine> Actor<M> {
         self.fitness.note_other(from, message.unfit);
         match message.body {
             Some(Body::Raft(bytes)) => match Message::decode(&bytes) {
-                // Raft would give a learner that asks for them its votes, and follow one that leads.
+                // Raft would give a learner that asks for it its vote, and follow one that leads.
                 Ok(message) if !self.may_send(from, &message) => {
                     tracing::warn!(from = from.0, node, kind = message.kind(), "a reader sent what only voters send");
                 }
