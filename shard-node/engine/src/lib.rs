@@ -65,6 +65,7 @@ pub use files::{superblock::MACHINE_STATE_BYTES_MAX, values::tier::ColdStep};
 pub use read::{
     footprint::Footprint,
     history::{DiffPage, HistoryPage, KeyChange},
+    nodes::{NodePlace, TreePlace, WholeNode},
     three_way::{Conflict, MergePage},
     view::{RangePage, Record, View},
 };

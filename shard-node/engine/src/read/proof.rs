@@ -75,7 +75,7 @@ struct Walk<'s> {
 }
 
 /// Revealed entries by ascending index.
-type Revealed = Vec<(u16, Entry<'static>)>;
+pub(super) type Revealed = Vec<(u16, Entry<'static>)>;
 
 impl Walk<'_> {
     /// The part of a node that answers these keys, which ascend. Absent keys are added to `absent`,
@@ -168,13 +168,13 @@ fn leaf_keys<'k>(leaf: &Node, keys: &[&'k [u8]], absent: &mut Vec<&'k [u8]>) -> 
     (revealed, open)
 }
 
-fn record_entry(leaf: &Node, index: usize) -> (u16, Entry<'static>) {
+pub(super) fn record_entry(leaf: &Node, index: usize) -> (u16, Entry<'static>) {
     let record = leaf.record(index);
     let key = Cow::Owned(record.key.to_vec());
     (index as u16, Entry::Record { key, stamp: record.stamp, body: record.body.record_body() })
 }
 
-fn child_entry(node: &Node, index: usize, child: Subtree<'static>) -> (u16, Entry<'static>) {
+pub(super) fn child_entry(node: &Node, index: usize, child: Subtree<'static>) -> (u16, Entry<'static>) {
     (index as u16, Entry::Child { separator: Cow::Owned(node.key(index).to_vec()), child })
 }
 
