@@ -96,7 +96,7 @@ lint-revm:
 test-state-killed: build
 	python3 loadtest/state_killed.py $(KILLED_FLAGS)
 
-# The package with the one `unsafe` of the product, calls of what is compiled for the processor's instructions for SHA: with
+# The package with the `unsafe` that every server runs, calls of what is compiled for the processor's instructions for SHA: with
 # AddressSanitizer, which stable Rust has behind a switch and for a named target alone; and without the instructions.
 test-sha:
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address $(CARGO) test --locked --package coppice-verify --lib \

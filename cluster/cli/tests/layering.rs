@@ -21,6 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("coppice-process", &["types", "verify", "proto", "env", "metadata"]),
     ("coppice-http", &["types", "verify", "timestamp", "proto"]),
     ("coppice-engine", &["types", "verify", "env"]),
+    ("coppice-pim", &["types", "verify", "env", "engine"]),
     ("coppice-root", &["types", "verify", "env"]),
     ("coppice-consensus", &["types", "env"]),
     ("coppice-shard-node", &["types", "verify", "proto", "env", "engine", "root", "consensus", "metadata", "process"]),
@@ -62,6 +63,7 @@ const SYNCHRONOUS: &[&str] = &[
     "coppice-timestamp",
     "coppice-env",
     "coppice-engine",
+    "coppice-pim",
     "coppice-root",
     "coppice-consensus",
 ];
@@ -72,6 +74,7 @@ const SOLE_USERS: &[(&str, &[&str])] = &[
     ("etcd-client", &["coppice-metadata"]),
     ("ed25519-dalek", &["coppice-verify"]),
     ("sha2", &["coppice-verify"]),
+    ("libloading", &["coppice-pim"]),
     ("clap", &["coppice", "coppice-bench", "coppice-process", "coppice-operator"]),
     ("config", &["coppice-process"]),
     ("rustls", &["coppice-process", "coppice-proto"]),
