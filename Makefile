@@ -20,7 +20,7 @@ help:
 	@echo "make demo     build, run a whole cluster on this repository's own history, show what it does"
 	@echo "make test     all tests"
 	@echo "make wasm     the verifier of proof files as one WebAssembly module for all languages (docs/proof-files.md)"
-	@echo "make test-wasm  that module in Node, Chromium, Python and Go, and that two builds of it have the same bytes"
+	@echo "make test-wasm  that module in Node, Chromium, Python and Go, that two builds of it have the same bytes, and the client for Python"
 	@echo "make chaos    a cluster of real processes under real faults for CHAOS_SECONDS=600; the plan follows from CHAOS_SEED=1"
 	@echo "make test-go  vet, staticcheck and all tests of the SDK for Go, against a real coppice dev"
 	@echo "make test-state  go-ethereum, Hyperledger Fabric and revm on a ledger, by their own suites; ETHEREUM_TESTS=DIR has the fixtures of Ethereum's tests"
@@ -108,7 +108,7 @@ test-sha:
 wasm:
 	@cluster/verify/wasm/build.sh
 
-test-wasm: wasm
+test-wasm: wasm build
 	@cluster/verify/wasm/test.sh
 
 # The judge of recorded histories must be able to refuse: known-bad ones are put before it. Then the plan, the network and

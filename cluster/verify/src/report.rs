@@ -144,6 +144,7 @@ fn put_log(object: &mut Object<'_>, verified: &Verified<'_>) {
     object.number("timestamp_ms", header.timestamp_ms);
     object.text("state_root", header.state_root);
     object.text("cluster_id", verified.cluster);
+    object.object("newest", |object| put_stamp(object, verified.newest.stamp));
     object.object("checkpoint", |object| put_checkpoint(object, &verified.checkpoint));
     object.text("signed_by", verified.keys.in_force(verified.checkpoint.size));
     object.list("key_changes", verified.keys.changes(), |object, (at, key)| {
@@ -178,9 +179,13 @@ fn put_answer(object: &mut Object<'_>, answer: &Answer<'_>) {
         Answer::Range { low, high, records } => {
             object.text("kind", "range");
             object.flag("found", !records.is_empty());
-            object.bytes("low", low);
+            let encoding = object.bytes("low", low);
+            object.text("low_encoding", encoding);
             match high {
-                Some(high) => drop(object.bytes("high", high)),
+                Some(high) => {
+                    let encoding = object.bytes("high", high);
+                    object.text("high_encoding", encoding);
+                }
                 None => object.null("high"),
             }
             object.list("records", records, |object, record| put_key(object, &record.key, Some(record)));
@@ -188,10 +193,12 @@ fn put_answer(object: &mut Object<'_>, answer: &Answer<'_>) {
     }
 }
 
-/// A key with its record, if there is one. The encoding is that of the value, if it is shown.
+/// A key with its record, if there is one. `encoding` is that of the value if it is shown, else
+/// that of the key.
 fn put_key(object: &mut Object<'_>, key: &[u8], record: Option<&Record<'_>>) {
     object.flag("found", record.is_some());
     let mut encoding = object.bytes("key", key);
+    object.text("key_encoding", encoding);
     match record {
         Some(record) => {
             object.text("value_sha256", record.value_hash);
@@ -219,6 +226,7 @@ fn put_receipt(object: &mut Object<'_>, claim: &ReceiptClaim) {
         object.number("shard", shard.0);
         object.text("operations_hash", hash);
     });
+    object.text("shard_map_hash", claim.header.shard_map);
 }
 
 /// The version and its own time follow, as for every kind.

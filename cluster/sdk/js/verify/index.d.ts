@@ -76,6 +76,8 @@ export interface Shown {
   timestamp_ms: Integer;
   state_root: string;
   cluster_id: string;
+  /** The newest version at the checkpoint. */
+  newest: { epoch: Integer; version: Integer };
   checkpoint: Checkpoint;
   /** The public key that signed the checkpoint. */
   signed_by: string;
@@ -88,6 +90,7 @@ export interface Shown {
 export interface Found {
   found: true;
   key: string;
+  key_encoding: Encoding;
   value_sha256: string;
   value_bytes: Integer;
   /** Missing if the file has no values. */
@@ -100,6 +103,7 @@ export interface Found {
 export interface Absent {
   found: false;
   key: string;
+  key_encoding: Encoding;
   value_sha256: null;
   encoding: Encoding;
 }
@@ -123,7 +127,10 @@ export interface Range extends Shown {
   kind: "range";
   found: boolean;
   low: string;
+  low_encoding: Encoding;
   high: string | null;
+  /** Missing without a high. */
+  high_encoding?: Encoding;
   records: Found[];
 }
 
@@ -134,6 +141,8 @@ export interface Receipt extends Shown {
   session: { id: string; number: Integer } | null;
   metadata_hash: string;
   shards: { shard: Integer; operations_hash: string }[];
+  /** Hash of the ledger's map of shards, by which `shards` are numbered. */
+  shard_map_hash: string;
 }
 
 export interface Standing extends Shown {

@@ -9,7 +9,9 @@ it can neither read nor send anything. `docs/proof-files.md` describes the resul
 """
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import wasmtime
 
@@ -21,29 +23,33 @@ FILE, KEY, POLICY, NEWER, EXPECT_KEY, LOW, HIGH, BATCH, VERSION, ENCODING = rang
 # An instance whose memory has grown beyond this is not kept for the next file.
 KEPT_BYTES_MAX = 16 << 20
 
+Data = str | bytes | bytearray
+Few = Data | Iterable[Data]
+
 
 class Verifier:
     """Judges proof files. Threads need one each."""
 
-    def __init__(self, module=None):
+    def __init__(self, module: str | Path | None = None) -> None:
         """`module` is the path of `verify.wasm`; without it, the one beside this file."""
         self._engine = wasmtime.Engine()
-        self._module = wasmtime.Module.from_file(self._engine, str(module or Path(__file__).with_name("verify.wasm")))
+        path = Path(module or Path(__file__).with_name("verify.wasm"))
+        self._module = wasmtime.Module(self._engine, path.read_bytes())
         self._instance = self._start()
 
     def verify(
         self,
-        file,
+        file: Data,
         *,
-        keys=(),
-        policy=None,
-        newer=None,
-        expect_keys=(),
-        expect_range=None,
-        expect_batch=None,
-        expect_version=None,
-        encoding=None,
-    ):
+        keys: Few = (),
+        policy: Data | None = None,
+        newer: Data | None = None,
+        expect_keys: Few = (),
+        expect_range: tuple[Data | None, Data | None] | None = None,
+        expect_batch: str | None = None,
+        expect_version: int | None = None,
+        encoding: str | None = None,
+    ) -> dict[str, Any]:
         """Judges a proof file, and returns what `coppice verify --json` prints.
 
         `keys` are texts of public keys; with several, one must do. `policy` is the text of a
@@ -53,7 +59,7 @@ class Verifier:
 
         Raises ValueError if the call makes no sense, and RuntimeError if memory runs out.
         """
-        fields = [(FILE, file), *((KEY, key) for key in _list(keys)), (POLICY, policy), (NEWER, newer)]
+        fields: list[tuple[int, Data | None]] = [(FILE, file), *((KEY, key) for key in _list(keys)), (POLICY, policy), (NEWER, newer)]
         fields += ((EXPECT_KEY, key) for key in _list(expect_keys))
         if expect_range is not None:
             # A range that is expected is always asked for, even if it has no bounds.
@@ -63,7 +69,7 @@ class Verifier:
         fields.append((ENCODING, encoding))
         return self._judge("verify", fields)
 
-    def evidence(self, file, *, keys=(), policy=None):
+    def evidence(self, file: Data, *, keys: Few = (), policy: Data | None = None) -> dict[str, Any]:
         """Judges an evidence file, and returns what `coppice evidence verify --json` prints.
 
         `keys` are texts of public keys; with several, one must do. `policy` is the text of a policy
@@ -73,21 +79,22 @@ class Verifier:
         """
         return self._judge("evidence", [(FILE, file), *((KEY, key) for key in _list(keys)), (POLICY, policy)])
 
-    def _judge(self, call, fields):
+    def _judge(self, call: str, fields: Sequence[tuple[int, Data | None]]) -> dict[str, Any]:
         request = b"".join(_field(kind, value) for kind, value in fields if value is not None)
-        answer = json.loads(self._call(call, request))
+        answer: dict[str, Any] = json.loads(self._call(call, request))
         if "error" in answer and "valid" not in answer:
             raise ValueError(answer["error"]["message"])
         return answer
 
-    def _start(self):
+    def _start(self) -> Any:
         store = wasmtime.Store(self._engine)
-        exports = wasmtime.Instance(store, self._module, []).exports(store)
+        # Its exports have no types that a checker of Python knows.
+        exports: Any = wasmtime.Instance(store, self._module, []).exports(store)
         if exports["abi"](store) != ABI:
             raise RuntimeError("the module is not the verifier that belongs to this package")
         return store, exports
 
-    def _call(self, call, request):
+    def _call(self, call: str, request: bytes) -> bytes:
         store, exports = self._instance or self._start()
         # After a trap, the instance can't be used again.
         self._instance = None
@@ -109,10 +116,10 @@ class Verifier:
         return text
 
 
-def _list(value):
-    return [value] if isinstance(value, str | bytes | bytearray | memoryview) else list(value)
+def _list(value: Few) -> Sequence[Data]:
+    return [value] if isinstance(value, str | bytes | bytearray) else list(value)
 
 
-def _field(kind, value):
+def _field(kind: int, value: Data) -> bytes:
     data = value.encode() if isinstance(value, str) else bytes(value)
     return bytes([kind]) + len(data).to_bytes(4, "little") + data
