@@ -77,6 +77,17 @@ impl Output {
         Ok(printed.encoding)
     }
 
+    /// Adds a key to an object, and its encoding as `key_encoding`, since `encoding` is that of a
+    /// value if there is one. Returns the encoding.
+    ///
+    /// # Errors
+    /// Like [`Output::bytes`].
+    pub fn key(&self, object: &mut Map<String, Value>, key: &[u8]) -> Result<&'static str, Failure> {
+        let encoding = self.bytes(object, "key", key)?;
+        object.insert("key_encoding".to_owned(), Value::String(encoding.to_owned()));
+        Ok(encoding)
+    }
+
     /// Bytes for people, on one line.
     ///
     /// # Errors

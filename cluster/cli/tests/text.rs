@@ -140,6 +140,45 @@ fn a_value_goes_as_it_is_into_a_pipe_or_a_file_and_escaped_to_a_terminal() {
 }
 
 #[test]
+fn json_tells_the_encoding_of_a_key_from_that_of_its_value() {
+    let work = tempfile::tempdir().expect("a temporary directory");
+    let dev = one_replica(work.path());
+    // A key that is no text has a text as its value. A text that looks like that key has a value
+    // that is none.
+    let (no_text, looks_like_it) = ("0xff00", hex(b"0xff00"));
+    dev.run(&["commit", "--put", "0xff00=plain", "--put", &format!("{looks_like_it}=0x00ff")]).expect(0);
+    let file = work.path().join("proof").display().to_string();
+    let key = format!("@{}", dev.dir.join("ledger.vkey").display());
+    for (key_argument, key_encoding, encoding, value) in
+        [(no_text, "hex", "utf8", "plain"), (&looks_like_it, "utf8", "hex", "0x00ff")]
+    {
+        let judge = |what: &str, shown: &serde_json::Value| {
+            assert_eq!(shown["key"], "0xff00", "{what}: {shown}");
+            assert_eq!(
+                (&shown["key_encoding"], &shown["value"]),
+                (&json!(key_encoding), &json!(value)),
+                "{what}: {shown}"
+            );
+            assert_eq!(shown["encoding"], encoding, "{what}: {shown}");
+        };
+        judge("get", &dev.run(&["get", key_argument, "--proof", &file, "--json"]).expect(0).json());
+        let mut verify = common::coppice();
+        judge("verify", &common::run(verify.args(["verify", &file, "--key", &key, "--json"])).expect(0).json());
+        let range = dev.run(&["range", key_argument, &format!("{key_argument}00"), "--json"]).expect(0).lines();
+        judge("range", &range[0]);
+        judge("history", &dev.run(&["history", key_argument, "--json"]).expect(0).lines()[0]);
+        let watch = ["watch", key_argument, "--from", "0", "--limit", "2", "--values", "--json"];
+        let changes = dev.run(&watch).expect(0).lines();
+        judge("watch", changes.iter().find(|line| line["key"].is_string()).expect("a change"));
+        let difference = dev.run(&["diff", "0", "1", "--json"]).expect(0).lines();
+        let found = difference.iter().find(|line| line["key_encoding"] == key_encoding);
+        assert_eq!(found.expect("a difference")["after"]["value"], value);
+    }
+    let absent = dev.run(&["get", "0xfe", "--json"]).json();
+    assert_eq!((&absent["key_encoding"], &absent["encoding"]), (&json!("hex"), &json!("hex")));
+}
+
+#[test]
 fn a_reader_that_goes_away_is_not_an_error() {
     let work = tempfile::tempdir().expect("a temporary directory");
     let dev = one_replica(work.path());

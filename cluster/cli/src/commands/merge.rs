@@ -214,7 +214,7 @@ impl Run<'_> {
 
     fn object(&self, kind: &str, key: &[u8], sides: &[(&str, &v1::Record)]) -> Result<Value, Failure> {
         let mut object = Map::from_iter([("merge".to_owned(), json!(kind))]);
-        self.output.bytes(&mut object, "key", key)?;
+        self.output.key(&mut object, key)?;
         for (side, record) in sides {
             let mut inner = Map::new();
             if record.found {

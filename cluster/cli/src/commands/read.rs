@@ -33,7 +33,7 @@ pub async fn get(client: &Client, args: &Get, output: Output) -> Result<(), Fail
     let at = response.read_at.ok_or(Error::Malformed("no version"))?;
     save(proof, &response.proof)?;
     let mut object = Map::from_iter([("found".to_owned(), json!(record.found))]);
-    let encoding = output.bytes(&mut object, "key", &key)?;
+    let encoding = output.key(&mut object, &key)?;
     object.insert("encoding".to_owned(), json!(encoding));
     if record.found {
         put_value(&mut object, output, &record)?;
@@ -160,7 +160,7 @@ fn range_end(
 
 fn print_record(record: &v1::Record, keys_only: bool, table: &mut Table, output: Output) -> Result<(), Failure> {
     let mut object = Map::new();
-    let encoding = output.bytes(&mut object, "key", &record.key)?;
+    let encoding = output.key(&mut object, &record.key)?;
     if keys_only {
         object.insert("encoding".to_owned(), json!(encoding));
         return table.row(&Value::Object(object), || Ok([output.text(&record.key)?]));
@@ -206,7 +206,7 @@ pub async fn history(client: &Client, args: &History, output: Output) -> Result<
 fn print_change(key: &[u8], change: &v1::Record, table: &mut Table, output: Output) -> Result<(), Failure> {
     let at = change.last_changed.ok_or(Error::Malformed("a change without a version"))?;
     let mut object = Map::from_iter([("found".to_owned(), json!(change.found))]);
-    output.bytes(&mut object, "key", key)?;
+    output.key(&mut object, key)?;
     if change.found {
         put_value(&mut object, output, change)?;
         object.remove("last_changed");
@@ -255,7 +255,7 @@ fn print_difference(before: &v1::Record, after: &v1::Record, table: &mut Table, 
     };
     let key = if after.key.is_empty() { &before.key } else { &after.key };
     let mut object = Map::from_iter([("change".to_owned(), json!(name))]);
-    output.bytes(&mut object, "key", key)?;
+    output.key(&mut object, key)?;
     for (side, record) in [("before", before), ("after", after)] {
         let mut inner = Map::new();
         if record.found {

@@ -81,7 +81,7 @@ pub async fn watch(client: &Client, args: &Watch, output: Output) -> Result<(), 
 
 fn show(header: &Header, change: &v1::Record, values: bool, table: &mut Table, output: Output) -> Result<(), Failure> {
     let mut object = Map::from_iter([("found".to_owned(), json!(change.found))]);
-    let encoding = output.bytes(&mut object, "key", &change.key)?;
+    let encoding = output.key(&mut object, &change.key)?;
     object.insert("encoding".to_owned(), json!(encoding));
     if values && change.found {
         put_value(&mut object, output, change)?;
