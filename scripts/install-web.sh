@@ -4,7 +4,8 @@
 #
 # From Debian, for which this needs root: a Rust compiler with its library's sources (no target of
 # rustup's is needed), a linker; for tests Chromium. From npm and PyPI into target/tools: wasm-opt;
-# for tests TypeScript, a checker of Python's types, a driver of browsers, wasmtime. Node 20 or newer must be there, with npm.
+# for tests TypeScript, a checker of Python's types, connect-web, a driver of browsers, wasmtime.
+# Node 20 or newer must be there, with npm.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

@@ -184,8 +184,8 @@ impl Service {
         self.tasks.spawn(http::serve(listener, tls, http::routes(log.clone(), publisher)));
     }
 
-    /// Serves the API over HTTP/1.1, too, on connections that a listener for both protocols has
-    /// accepted.
+    /// Serves the API over HTTP, too: gRPC-web and resources, by HTTP/2 as by HTTP/1.1 on
+    /// connections that a listener for both protocols has accepted.
     pub fn serve_http1(&mut self, connections: ReceiverStream<io::Result<Accepted>>) {
         self.http1 = Some(connections);
     }
@@ -289,11 +289,12 @@ impl Service {
         // The sender is dropped only with the service.
         let begun = begun.map(drop).shared();
         let front = Front::new();
+        let problems = Problems { http: http1.is_some() };
         let beside = http1.map(|connections| {
-            let service = Problems.layer(front.behind(routes.clone()));
+            let service = problems.layer(front.behind(routes.clone()));
             serve_http1(connections, service, begun.clone())
         });
-        let server = front.server_behind(Problems).add_routes(routes);
+        let server = front.server_behind(problems).add_routes(routes);
         let server = server.serve_with_incoming_shutdown(incoming, begun);
         let server = async { tokio::join!(server, OptionFuture::from(beside)).0 };
         let stopped = async {

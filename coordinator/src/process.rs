@@ -188,7 +188,8 @@ impl Prepared {
         // The cell is set only here.
         let _ = self.progress.started.set(handle.clone());
         tracing::info!(name = config.name, address = %self.api.address, %cluster, "serving");
-        Ok(Running { service, handle, api: self.api, ways: self.ways })
+        let http_api = config.http_api.unwrap_or(true);
+        Ok(Running { service, handle, api: self.api, http_api, ways: self.ways })
     }
 
     /// The channels to nodes: over the network, except to the node in the same process. That node
@@ -210,6 +211,8 @@ pub struct Running {
     service: Service,
     handle: Handle,
     api: Bound,
+    /// Whether the API is served over HTTP, too.
+    http_api: bool,
     ways: Ways,
 }
 
@@ -219,11 +222,16 @@ impl Running {
     /// # Errors
     /// If the listener is lost.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), Failure> {
-        let Self { mut service, handle, api, ways } = self;
+        let Self { mut service, handle, api, http_api, ways } = self;
         let telling = [tokio::spawn(learn_places(handle.clone(), ways)), tokio::spawn(tell_leadership(handle))];
-        let connections = net::incoming_both(api.listener, api.tls);
-        service.serve_http1(connections.http1);
-        let served = service.run(connections.grpc, stop).await;
+        let connections = if http_api {
+            let connections = net::incoming_both(api.listener, api.tls);
+            service.serve_http1(connections.http1);
+            connections.grpc
+        } else {
+            net::incoming(api.listener, api.tls)
+        };
+        let served = service.run(connections, stop).await;
         telling.iter().for_each(JoinHandle::abort);
         served.map_err(|error| failed(&error))?;
         tracing::info!("stopped in order");

@@ -8,7 +8,8 @@
 //!
 //! - [`certificate`]: what a certificate says; [`status`]: refusals as gRPC statuses; [`timeout`]:
 //!   the time limits of calls; [`live`]: values made from files, renewed when the files change
-//! - [`rest`]: which method a request of the HTTP API stands for
+//! - [`rest`]: which method a request of the HTTP API stands for; [`page`]: which methods a page in
+//!   a browser may call
 //! - [`secure`]: whose answers are accepted; [`telemetry`]: how calls are traced and measured
 //! - `channel`: the path of a call
 
@@ -18,6 +19,7 @@ pub mod certificate;
 mod channel;
 pub mod convert;
 pub mod live;
+pub mod page;
 pub mod rest;
 pub mod secure;
 pub mod status;

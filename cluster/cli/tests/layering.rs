@@ -79,6 +79,7 @@ const SOLE_USERS: &[(&str, &[&str])] = &[
     ("config", &["coppice-process"]),
     ("rustls", &["coppice-process", "coppice-proto"]),
     ("rustls-webpki", &["coppice-timestamp"]),
+    ("tonic-web", &["coppice-http"]),
     ("x509-parser", &["coppice-process", "coppice-proto", "coppice-timestamp"]),
     ("anyhow", &["coppice", "coppice-bench", "coppice-measure"]),
 ];

@@ -3,7 +3,7 @@
 //! [`routes`] turns requests into calls of a [`Ledger`], which may be the service of a coordinator
 //! or anything else that implements it. [`Problems`] is the outermost layer of a server: it turns
 //! refusals into problem documents (RFC 9457), whoever refused: the limits on calls, the guard, or
-//! the ledger.
+//! the ledger. It also translates gRPC-web.
 //!
 //! **Invariants.** A request stands for one method of the gRPC API ([`coppice_proto::rest`]), by
 //! which it is judged and counted before it gets here. Nothing in a request's headers reaches the
@@ -20,6 +20,7 @@ pub mod line;
 mod log;
 mod problem;
 mod reads;
+mod web;
 mod writes;
 
 use std::sync::Arc;

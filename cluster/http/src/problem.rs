@@ -5,7 +5,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version, header};
+use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use bytes::Bytes;
 use coppice_proto::{
     rest::{Resource, is_rest},
@@ -19,7 +19,10 @@ use serde_json::{Value, json};
 use tonic::{Code, Status, body::Body, codegen::Service, metadata::MetadataValue};
 use tower::Layer;
 
-use crate::body::{VERSION, guard, line};
+use crate::{
+    body::{VERSION, guard, line},
+    web::{self, Spoken},
+};
 
 /// How long a caller should wait before it repeats a request, in seconds.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
@@ -108,15 +111,19 @@ pub(crate) fn no_method(resource: Resource<'_>) -> Status {
     with_header(refused, "allow", &methods)
 }
 
-/// The outermost layer of a server for gRPC and HTTP. It leaves calls of gRPC as they are.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Problems;
+/// The outermost layer of a server for gRPC, gRPC-web and HTTP. It leaves calls of gRPC as they
+/// are.
+#[derive(Clone, Copy, Debug)]
+pub struct Problems {
+    /// Whether gRPC-web and HTTP are spoken. If not, there is nothing at their paths.
+    pub http: bool,
+}
 
 impl<S> Layer<S> for Problems {
     type Service = Telling<S>;
 
     fn layer(&self, inner: S) -> Telling<S> {
-        Telling { inner }
+        Telling { inner, http: self.http }
     }
 }
 
@@ -124,13 +131,14 @@ impl<S> Layer<S> for Problems {
 #[derive(Clone, Debug)]
 pub struct Telling<S> {
     inner: S,
+    http: bool,
 }
 
 type Boxed<E> = Pin<Box<dyn Future<Output = Result<Response<Body>, E>> + Send>>;
 
 impl<S> Service<Request<Body>> for Telling<S>
 where
-    S: Service<Request<Body>, Response = Response<Body>>,
+    S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Send + 'static,
 {
@@ -143,13 +151,17 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        if !is_rest(request.uri().path()) {
-            // gRPC is spoken by HTTP/2 alone.
-            let foreign = request.version() < Version::HTTP_2;
-            return if foreign {
-                Either::Right(Either::Right(ready(Ok(answer(&no_resource())))))
-            } else {
-                Either::Left(self.inner.call(request))
+        let is_rest = is_rest(request.uri().path());
+        if !is_rest || !self.http {
+            return match Spoken::of(&request) {
+                Spoken::Grpc if !is_rest => Either::Left(self.inner.call(request)),
+                Spoken::Web if self.http => {
+                    // The clone may not be ready.
+                    let next = self.inner.clone();
+                    let ready = std::mem::replace(&mut self.inner, next);
+                    Either::Right(Either::Left(Box::pin(web::answer(ready, request))))
+                }
+                _ => Either::Right(Either::Right(ready(Ok(answer(&no_resource()))))),
             };
         }
         let answered = self.inner.call(request);

@@ -68,6 +68,8 @@ pub struct Config {
     pub cluster_id: Option<String>,
     /// Where to listen for clients.
     pub listen: SocketAddr,
+    /// Whether the API is also served over HTTP and by gRPC-web [default: yes].
+    pub http_api: Option<bool>,
     /// Where to serve the root log over HTTP.
     pub http_listen: Option<SocketAddr>,
     /// Where to serve health and metrics over plain HTTP.

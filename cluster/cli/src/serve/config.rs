@@ -97,6 +97,7 @@ pub struct Config {
     pub name: Option<String>,
     /// The address for clients: a coordinator's `listen`.
     pub api_listen: SocketAddr,
+    pub http_api: Option<bool>,
     pub http_listen: Option<SocketAddr>,
     pub advertise: Option<String>,
     pub signing_key_file: PathBuf,
@@ -169,6 +170,7 @@ impl Config {
             name: all.name.unwrap_or_else(|| all.node.clone()),
             cluster_id: Some(all.cluster_id),
             listen: all.api_listen,
+            http_api: all.http_api,
             http_listen: all.http_listen,
             health_listen: all.health_listen,
             advertise: all.advertise,

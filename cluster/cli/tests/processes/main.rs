@@ -11,6 +11,7 @@ mod readers;
 mod script;
 mod serve;
 mod telemetry;
+mod web;
 mod who;
 
 use std::{fs, path::Path, time::Duration};

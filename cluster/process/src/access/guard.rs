@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::{
     extract::Request,
-    http::HeaderMap,
+    http::{HeaderMap, Version},
     middleware::{Next, from_fn},
     response::Response,
 };
@@ -52,7 +52,8 @@ impl Guard {
                 match judged {
                     Ok(()) => next.run(request).await,
                     Err(status) => {
-                        if rest::is_rest(request.uri().path()) {
+                        // By HTTP/1.1, all others are calls of gRPC-web.
+                        if rest::is_rest(request.uri().path()) || request.version() < Version::HTTP_2 {
                             drain(request.into_body()).await;
                         }
                         status.into_http::<axum::body::Body>() as Response

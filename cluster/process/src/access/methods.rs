@@ -103,6 +103,7 @@ pub fn allowed(path: &str) -> Option<Roles> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use coppice_proto::page;
     use prost::Message;
     use prost_types::FileDescriptorSet;
 
@@ -144,6 +145,17 @@ mod tests {
                 ["Peer", "Shard", "Root", "Node"].iter().any(|name| path.starts_with(&format!("/coppice.v1.{name}/")));
             assert_eq!(inside, !roles.meets(clients), "{path}");
         }
+    }
+
+    #[test]
+    fn a_page_in_a_browser_may_call_what_only_reads() {
+        for (path, roles) in METHODS {
+            let reads = [ANY, LOG, READ, AUDIT, LEDGERS].contains(&roles);
+            // Reflection is a stream of questions, and the watch of health never ends.
+            let left_out = path.ends_with("/ServerReflectionInfo") || path == "/grpc.health.v1.Health/Watch";
+            assert_eq!(page::may_call(path), reads && !left_out, "{path}");
+        }
+        assert!(!page::may_call("/coppice.v1.Ledger/Nothing"));
     }
 
     #[test]
