@@ -4,7 +4,7 @@
 //! write touches only the slot that holds the older record, so a crash leaves the newer one whole.
 //! A slot that does not check is never taken for the older one: it may have held the newest
 //! record, and a signature may have been given under it. Then both are refused until
-//! [`crate::recover`] has asked others.
+//! [`recover`](crate::witness::recover) has asked others.
 
 use std::sync::Arc;
 

@@ -164,7 +164,8 @@ fn cosignatures_and_policies_are_those_of_the_specification() {
     let policy = Policy::parse((log + &mldsa).as_bytes()).expect("a policy");
     let examine = |note: &[u8]| policy.examine(note).map(|it| (it.quorum, it.cosignatures.len()));
     let line = text(&vectors["mldsa"], "line").trim_end().to_owned();
-    let with = |name: &str| cosignature::add_lines(text(&checkpoints[name], "signed").as_bytes(), &[line.clone()]);
+    let with =
+        |name: &str| cosignature::add_lines(text(&checkpoints[name], "signed").as_bytes(), std::slice::from_ref(&line));
     assert_eq!(examine(&with("size_8").expect("a line")), Ok((true, 1)));
     assert_eq!(examine(text(&checkpoints["size_8"], "signed").as_bytes()), Ok((false, 0)));
     assert_eq!(examine(&with("size_7").expect("a line")), Err(Error::BadSignature), "of another checkpoint");

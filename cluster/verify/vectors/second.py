@@ -874,7 +874,7 @@ def ntt_inverse(w):
 
 
 def sample_uniform(seed):
-    """Algorithm 30: a polynomial from a hash, each coefficient from three bytes that are below Q."""
+    """Algorithm 30: a polynomial from a hash. Three bytes below Q give a coefficient."""
     length = 1024
     while True:
         stream = hashlib.shake_128(seed).digest(length)
@@ -899,7 +899,7 @@ def sample_in_ball(seed):
 
 
 def unpack_hint(data):
-    """Algorithm 21: for each of the four polynomials the set of places with a hint; None if wrong."""
+    """Algorithm 21: the places with a hint in each of four polynomials; None if wrong."""
     hints, index = [], 0
     for end in data[OMEGA:]:
         places = list(data[index:end])

@@ -12,7 +12,7 @@ dir=${WASM_TARGET_DIR:-$root/target/wasm}
 tools=$("$root/scripts/install-web.sh" build)
 
 # A fault traps at once, without words that would make the module larger. Memory is bounded, so a
-# hostile file can't take more of the host's. The compact rounds of SHA-2 spare 4 KB of the download.
+# hostile file can't take more of the host's. Compact rounds of SHA-2 spare 4 KB of the download.
 flags=(
     -Zunstable-options -Cpanic=immediate-abort -Zlocation-detail=none -Zfmt-debug=none
     -Clink-arg=--max-memory=2147483648 "--cfg=sha2_backend_soft=\"compact\""

@@ -50,7 +50,7 @@ struct Inner {
 }
 
 enum Signer {
-    Ed25519(Cosigner),
+    Ed25519(Box<Cosigner>),
     MlDsa44(Box<MlDsaWitness>),
 }
 
@@ -65,7 +65,7 @@ impl Member {
     /// Starts a witness of this log on a free port of the loopback interface.
     pub async fn start(seed: u8, log: VerifierKey, habit: Habit) -> Self {
         let signer = Cosigner::from_seed(&format!("w{seed}.example"), &[seed; 32]).expect("a name");
-        Self::run(Signer::Ed25519(signer), log, habit).await
+        Self::run(Signer::Ed25519(Box::new(signer)), log, habit).await
     }
 
     /// Starts a witness with an ML-DSA-44 key.

@@ -118,6 +118,7 @@ unsafe extern "C" {
     fn emu_kill_after(set: DpuSet, transfers: u64) -> c_int;
     fn emu_fault(set: DpuSet) -> *const c_char;
     fn emu_counts(set: DpuSet, counts: *mut u64);
+    #[cfg(test)]
     static emu_layout: [u32; 12];
 }
 
@@ -165,8 +166,8 @@ impl DpuApi {
 }
 
 /// The sizes that the C side was compiled with, in the order of `emu_layout`.
-#[must_use]
-pub fn compiled_layout() -> [u32; 12] {
+#[cfg(test)]
+pub(crate) fn compiled_layout() -> [u32; 12] {
     // SAFETY: it is a constant of the linked emulator.
     unsafe { emu_layout }
 }

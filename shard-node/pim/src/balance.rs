@@ -144,7 +144,7 @@ impl Balance {
         promoted
     }
 
-    /// The DPUs wait for the host by far: it gives back what does not make a DPU the busiest one, or
+    /// The DPUs wait for the host by far: it gives back what makes no DPU the busiest one, or
     /// busier than an even share of all lookups.
     fn demote(&self, image: &mut Image, load: &mut Load) {
         let share = load.units.values().sum::<u64>() / load.dpus.len().max(1) as u64;

@@ -32,6 +32,7 @@ const INNER_TAIL_BYTES: usize = 8 + 32 + CHECK_BYTES;
 const CHECK_BYTES: usize = 8;
 const PAGE_HEAD_BYTES: usize = 16;
 const RESULT_HEAD_BYTES: usize = 16;
+#[cfg(test)]
 const PART_HEAD_BYTES: usize = 16;
 const ADDRESS_BITS: u32 = 26;
 
@@ -43,7 +44,8 @@ const KIND_TOMBSTONE: u16 = 1;
 const KIND_CHILD: u16 = 2;
 
 /// The sizes in the order of the C side's `emu_layout`; a test compares them.
-pub const LAYOUT: [u32; 12] = [
+#[cfg(test)]
+pub(crate) const LAYOUT: [u32; 12] = [
     KEY_BYTES_MAX as u32,
     ENTRIES_MAX as u32,
     LEVELS_MAX as u32,

@@ -17,7 +17,6 @@ use crate::{Error, Result};
 /// A node with all its entries and hashes.
 #[derive(Debug)]
 pub(crate) struct Node {
-    pub(crate) hash: Digest,
     pub(crate) level: u8,
     pub(crate) entries: Vec<Entry<'static>>,
     /// The hash tree, level by level: entry hashes first, the root last.
@@ -59,7 +58,7 @@ impl Node {
         if hash != *expected || usize::from(part.count) != entries.len() {
             return Err(Error::Mismatch("a node has another hash"));
         }
-        Ok(Arc::new(Self { hash, level, entries, list }))
+        Ok(Arc::new(Self { level, entries, list }))
     }
 
     /// The same leaf with other values and the hashes of before: no sound node.
@@ -71,7 +70,7 @@ impl Node {
                 stamp.epoch.0 += 1;
             }
         }
-        Self { hash: self.hash, level: self.level, entries, list: self.list.clone() }
+        Self { level: self.level, entries, list: self.list.clone() }
     }
 
     /// The hashes of its children; none for a leaf.

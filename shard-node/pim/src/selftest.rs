@@ -1,4 +1,4 @@
-//! What an operator runs before trusting DPUs: times that calibrate the cost model, and conformance.
+//! What an operator runs before trusting DPUs: conformance, and times for the cost model.
 //!
 //! Conformance is that the DPUs and the emulator give the same proofs, which are the engine's own,
 //! and that no answer fails a check. Times of emulated DPUs are modelled.

@@ -1,8 +1,8 @@
 //! HTTP/1.1 beside gRPC: connections of the same listener, whose calls pass the same [`Front`].
 //!
 //! **Invariants.** A connection has one call at a time: further requests wait unread. The head of a
-//! request, and the pause before it, have a time limit. Heads and unsent parts of answers have a
-//! limit of bytes for each connection.
+//! request, and the pause before it, have a time limit, and so has the life of a connection. Heads
+//! and unsent parts of answers have a limit of bytes for each connection.
 
 use std::{convert::Infallible, io, time::Duration};
 
@@ -12,7 +12,11 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use tokio::{sync::watch, task::JoinSet};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 use tokio_stream::{Stream, StreamExt};
 use tonic::{
     body::Body,
@@ -26,6 +30,16 @@ use super::{Accepted, calls::Within, front::Front};
 
 /// Longest time for a client to send the head of a request, including the pause before it.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a connection may live.
+#[derive(Clone, Copy, Debug)]
+struct Ages {
+    /// The age after which it takes no further call.
+    calls: Duration,
+    /// How long the last call may then take, which is a watch in most cases.
+    last_call: Duration,
+}
+
+const AGES: Ages = Ages { calls: Duration::from_secs(3600), last_call: Duration::from_secs(3600) };
 /// Most bytes of the head of a request. The same size bounds what is read of a body, and written of
 /// an answer, ahead of need.
 const BUFFER_BYTES: usize = 32 << 10;
@@ -48,6 +62,18 @@ pub async fn serve_http1<S>(
     S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
 {
+    serve_within(connections, service, stop, AGES).await;
+}
+
+async fn serve_within<S>(
+    connections: impl Stream<Item = io::Result<Accepted>>,
+    service: S,
+    stop: impl Future<Output = ()>,
+    ages: Ages,
+) where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+{
     let (stopping, told) = watch::channel(false);
     let mut open = JoinSet::new();
     tokio::pin!(connections, stop);
@@ -56,7 +82,7 @@ pub async fn serve_http1<S>(
             () = &mut stop => break,
             Some(_) = open.join_next() => {}
             connection = connections.next() => match connection {
-                Some(Ok(connection)) => drop(open.spawn(serve_one(connection, service.clone(), told.clone()))),
+                Some(Ok(connection)) => drop(open.spawn(serve_one(connection, service.clone(), told.clone(), ages))),
                 Some(Err(_)) => {}
                 None => break,
             }
@@ -66,7 +92,7 @@ pub async fn serve_http1<S>(
     while open.join_next().await.is_some() {}
 }
 
-async fn serve_one<S>(io: Accepted, service: S, mut stopping: watch::Receiver<bool>)
+async fn serve_one<S>(io: Accepted, service: S, mut stopping: watch::Receiver<bool>, ages: Ages)
 where
     S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
@@ -86,13 +112,18 @@ where
     // The sender is dropped only after it has told.
     let stopped = async { drop(stopping.wait_for(|stopping| *stopping).await) };
     let ended = tokio::select! {
-        ended = &mut connection => ended,
-        () = stopped => {
+        ended = &mut connection => Ok(ended),
+        () = async { tokio::select! { () = stopped => {}, () = sleep(ages.calls) => {} } } => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            timeout(ages.last_call, connection).await
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "an HTTP connection failed");
+    match ended {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "an HTTP connection failed"),
+        Err(_) => tracing::debug!("an HTTP connection was closed at its age, within a call"),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -98,15 +98,17 @@ fn a_new_version_shares_the_pages_of_the_one_before() {
     reader.publish();
     check(&mut reader);
     let changed: Vec<_> = reader.image().units().iter().filter(|(hash, _)| !before.contains_key(*hash)).collect();
-    let [(hash, unit)] = changed[..] else { panic!("one subtree has changed, not {}", changed.len()) };
-    // It lies where the one lies that it has most pages from.
-    let child = |hash: &coppice_types::Digest| reader.image().children(hash).into_iter().collect::<BTreeSet<_>>();
-    let shared = |old: &&coppice_types::Digest| child(old).intersection(&child(hash)).count();
-    let old = before.keys().max_by_key(shared).expect("there are subtrees");
-    assert!(shared(&old) > 0);
-    assert_eq!(unit.at.map(|(dpu, _)| dpu), before[old].at.map(|(dpu, _)| dpu));
+    // Its neighbour may be packed anew with it.
+    assert!((1..=3).contains(&changed.len()), "{} subtrees have changed", changed.len());
+    // Each lies where pages of it are already.
+    let dpu = |unit: &crate::image::Unit| unit.at.map(|(dpu, _)| dpu);
+    let children = |hash: &coppice_types::Digest| reader.image().children(hash).into_iter().collect::<BTreeSet<_>>();
+    for (hash, unit) in changed {
+        let shares = |old: &coppice_types::Digest| !children(old).is_disjoint(&children(hash));
+        assert!(before.iter().any(|(old, there)| dpu(there) == dpu(unit) && shares(old)));
+    }
     let delta = reader.counts().refreshed_bytes - whole;
-    assert!(delta * 100 < whole, "{delta} of {whole} bytes");
+    assert!(delta * 30 < whole, "{delta} of {whole} bytes");
 }
 
 #[test]
