@@ -1,5 +1,5 @@
-//! Base64 with the standard alphabet and padding (RFC 4648, section 4), and hex. The decoders accept
-//! only the canonical text of some bytes.
+//! Base64 with the standard alphabet and padding (RFC 4648, section 4), and hex. The decoders
+//! accept only the canonical text of some bytes.
 
 use alloc::{string::String, vec::Vec};
 

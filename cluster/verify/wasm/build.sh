@@ -26,7 +26,9 @@ unset RUSTC_WORKSPACE_WRAPPER CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET
 cd "$here"
 cargo build --quiet --release --locked --target $target --target-dir "$dir" \
     -Zbuild-std=core,alloc -Zbuild-std-features=optimize_for_size >&2
-node "$tools/node_modules/binaryen/bin/wasm-opt" -Os --converge --all-features --strip-producers --strip-target-features \
+# No pointer wraps around: the first KiB of memory is the end of the stack, never that deep.
+node "$tools/node_modules/binaryen/bin/wasm-opt" -Os --converge --low-memory-unused --all-features \
+    --strip-producers --strip-target-features \
     "$dir/$target/release/coppice_verify_wasm.wasm" -o "$dir/verify.wasm"
 
 if [ $# -gt 0 ]; then

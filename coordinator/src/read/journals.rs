@@ -7,7 +7,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque, btree_map},
-    pin::pin,
     sync::Arc,
 };
 
@@ -18,11 +17,10 @@ use coppice_verify::{
     header::{Body, Header},
     journal::Entry,
 };
-use futures::{StreamExt, stream};
 use tonic::Status;
 
 use super::{
-    pages::{self, Pages},
+    pages::{self, Pages, SCANS_AHEAD},
     reads::{Located, Reads, Sink, send},
 };
 use crate::{
@@ -151,12 +149,14 @@ impl Reads {
             return Ok(true);
         }
         let located = self.locate_in(view.clone(), None, false).await?;
-        let shards = touched(&entries)?;
-        let scans: Result<_, _> = shards.iter().map(|shard| self.lists(&located, *shard, version, version)).collect();
-        let mut scans = pin!(pages::ahead(scans?).zip(stream::iter(shards)));
-        while let Some((pages, shard)) = scans.next().await {
-            let lists = Lists::new(pages?).of(version).await?;
-            send(sink, part(shard, Vec::new(), lists)).await?;
+        let shards: Vec<ShardId> = touched(&entries)?.into_iter().collect();
+        for shards in shards.chunks(SCANS_AHEAD) {
+            let scans: Result<_, _> =
+                shards.iter().map(|shard| self.lists(&located, *shard, version, version)).collect();
+            for (shard, pages) in shards.iter().zip(pages::begun(scans?).await?) {
+                let lists = Lists::new(pages).of(version).await?;
+                send(sink, part(*shard, Vec::new(), lists)).await?;
+            }
         }
         Ok(false)
     }

@@ -6,19 +6,20 @@
 
 use bytes::Bytes;
 use coppice_proto::v1::{self, shard_scan_request::Scan};
-use futures::{Stream, StreamExt, stream};
+use futures::future::try_join_all;
 use tokio::time::{Instant, sleep};
 use tonic::Status;
 
 use super::reads::{PAUSE, Reads, again};
 use crate::groups::wire;
 
-/// Most scans of which the first page is read before their turn.
-const SCANS_AHEAD: usize = 4;
+/// Most scans of which the first page is read at one time.
+pub const SCANS_AHEAD: usize = 4;
 
-/// The scans in their order, each with its first page. Their shards work at one time.
-pub fn ahead(scans: Vec<Pages>) -> impl Stream<Item = Result<Pages, Status>> {
-    stream::iter(scans).map(Pages::begun).buffered(SCANS_AHEAD)
+/// Reads the first page of each scan. Their shards work at one time. All answers are taken before
+/// this returns: one that waits for a slow client would fill the connection to a node.
+pub async fn begun(scans: Vec<Pages>) -> Result<Vec<Pages>, Status> {
+    try_join_all(scans.into_iter().map(Pages::begun)).await
 }
 
 /// The pages of one scan.

@@ -4,7 +4,7 @@
 //! client takes them. Shards are read page by page ([`Pages`]), so a client that takes nothing
 //! holds no resources of a node.
 
-use std::{borrow::Cow, pin::pin, time::Duration};
+use std::{borrow::Cow, time::Duration};
 
 use bytes::Bytes;
 use coppice_proto::{
@@ -13,12 +13,11 @@ use coppice_proto::{
 };
 use coppice_types::{ErrorKind, Params, Reason, Version};
 use coppice_verify::{header::Body, ledgers::RESERVED_END, proof::Query, shard_map::StateLeaf};
-use futures::TryStreamExt;
 use tokio::time::Instant;
 use tonic::Status;
 
 use super::{
-    pages::{self, Pages},
+    pages::{self, Pages, SCANS_AHEAD},
     proofs::{self, ShardProof},
     reads::{Located, PAUSE, Reads, Sink, check_size, checked_proof, send},
 };
@@ -263,16 +262,19 @@ impl Reads {
             };
             scans.push(self.scan(newer, leaf, Scan::Diff(scan)));
         }
-        let mut scans = pin!(pages::ahead(scans));
-        while let Some(mut pages) = scans.try_next().await? {
-            while let Some(message) = pages.next().await? {
-                if message.before.len() != message.records.len() {
-                    return Err(wire::broken("diff"));
-                }
-                if !message.records.is_empty() {
-                    give(message.before.into_iter().zip(message.records).collect()).await?;
+        while !scans.is_empty() {
+            let later = scans.split_off(scans.len().min(SCANS_AHEAD));
+            for mut pages in pages::begun(scans).await? {
+                while let Some(message) = pages.next().await? {
+                    if message.before.len() != message.records.len() {
+                        return Err(wire::broken("diff"));
+                    }
+                    if !message.records.is_empty() {
+                        give(message.before.into_iter().zip(message.records).collect()).await?;
+                    }
                 }
             }
+            scans = later;
         }
         Ok(())
     }

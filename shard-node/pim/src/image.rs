@@ -5,7 +5,7 @@
 //! above the cut, and small trees, are on the host only. Every lookup passes them, so they are the
 //! hottest ones.
 //!
-//! Invariants, which [`Image::check`] states for tests: a node is held as long as a served version
+//! Invariants, which `Image::check` states for tests: a node is held as long as a served version
 //! reaches it, and counts the references to it. A page lies on a DPU once, counts the parents there
 //! that name it, and is never changed. Pages do not overlap. What waits to be written is a page
 //! that is placed.

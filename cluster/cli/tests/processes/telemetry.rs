@@ -135,12 +135,15 @@ fn authority() -> String {
 #[test]
 fn every_metric_is_listed_and_everything_listed_is_there() {
     let cluster = Cluster::plain();
-    let _nodes = cluster.nodes();
+    cluster.add_reader();
+    let (_nodes, _reader) = (cluster.nodes(), cluster.node(5));
     let settings = strangers(&cluster);
     let _coordinator = cluster.coordinator_with(&["--config", &settings.display().to_string()], &[]);
     cluster.until_it_commits("key=value");
     cluster.until_whole();
     cluster.run(&["get", "key"]).expect(0);
+    let led = |ordinal| cluster.metrics(ordinal).contains("coppice_raft_reader_lag");
+    until("a leader knows the reader", || (1..=3).any(led).then_some(()));
     until("anchors were looked for", || cluster.metrics(4).contains("coppice_anchor_age").then_some(()));
 
     let mut metrics = BTreeMap::new();

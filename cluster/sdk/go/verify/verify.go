@@ -76,8 +76,8 @@ func Verify(file []byte, key VKey, options *Options) (*Verified, error) {
 	return verified, err
 }
 
-// underPolicy names the step at which a policy refuses the newest checkpoint: that of the checkpoint
-// if a line of a known key is wrong, and a step of its own if too few witnesses count.
+// underPolicy names the step at which a policy refuses the newest checkpoint: that of the
+// checkpoint if a line of a known key is wrong, and its own if too few witnesses count.
 func underPolicy(err error, options *Options) error {
 	switch {
 	case !errors.Is(err, errBadSignature):

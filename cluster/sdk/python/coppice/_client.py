@@ -231,8 +231,9 @@ class Session(Generic[Done]):
 
 class Client(_Base[Verified[Committed]]):
     """A client that believes a commit by the receipt of exactly that batch, and a read by a proof
-    of exactly what was asked: at the newest version or the one that was asked for, under a checkpoint
-    no older than what it has seen. From time to time the ledger must prove that its log only grew.
+    of exactly what was asked. The proof is of the newest version or the one that was asked for,
+    under a checkpoint no older than what the client has seen. From time to time the ledger must
+    prove that its log only grew.
 
     `trust` is the ledger's public key, the line of `ledger.vkey`. `memory` is what `memory()` of an
     earlier client gave. Histories, entries of the log and watches are a coordinator's word, and are

@@ -72,8 +72,8 @@ impl WitnessKey {
         DASH.len() + self.name().len() + 1 + (4 + 8 + signature).div_ceil(3) * 4 + 1
     }
 
-    /// This key's signature line in a witness's answer to [`request`], verified. `note` is the
-    /// checkpoint that was sent. Lines of other keys are skipped.
+    /// This key's signature line in a witness's answer to [`super::request`], verified. `note` is
+    /// the checkpoint that was sent. Lines of other keys are skipped.
     ///
     /// # Errors
     /// [`Error::Unsigned`] if no line is of this key, [`Error::BadSignature`] if its line does not
