@@ -1,7 +1,8 @@
 //! Posts over HTTP, to witnesses and to authorities that stamp time.
 
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
+use coppice_types::chain;
 use futures::future::BoxFuture;
 use reqwest::{Client, StatusCode, header::CONTENT_TYPE, redirect};
 
@@ -39,11 +40,5 @@ pub fn over_http(media_type: Option<&'static str>, answer_bytes_max: usize) -> R
 
 /// An error with its causes, and without the address, parts of which may be secret.
 fn told(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let (mut told, mut cause) = (error.to_string(), error.source());
-    while let Some(inner) = cause {
-        told = format!("{told}: {inner}");
-        cause = inner.source();
-    }
-    told
+    chain(&error.without_url())
 }

@@ -31,7 +31,7 @@ const NAME_BYTES_MAX: usize = 400;
 /// Most servers of each kind.
 const SERVERS_MAX: usize = 32;
 
-/// What happens when the ledger changes its key.
+/// The behaviour when the ledger changes its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KeyChanges {
@@ -61,7 +61,7 @@ pub struct Config {
     pub logs: Vec<String>,
     /// The address on which this cosigner serves.
     pub listen: SocketAddr,
-    /// What happens when the ledger changes its key.
+    /// The behaviour when the ledger changes its key.
     #[serde(default = "follow")]
     pub key_changes: KeyChanges,
     /// How many peers must have said what they saw of this cosigner before its first signature

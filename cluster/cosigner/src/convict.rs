@@ -1,4 +1,4 @@
-//! What a note and the mirrored log prove together.
+//! Judgement of a note beside the mirrored log.
 
 use std::borrow::Cow;
 
@@ -29,7 +29,7 @@ pub struct Known<'a> {
     pub notes: &'a [Vec<u8>],
 }
 
-/// What a foreign note is beside the verified log.
+/// The verdict on a foreign note beside the verified log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Judged {
     /// The log has it.
@@ -42,13 +42,19 @@ pub enum Judged {
     Evidence(Vec<u8>),
 }
 
+/// The known keys of the ledger that signed a note, the oldest first.
+pub fn signers<'k>(note: &[u8], keys: &'k Keys) -> impl Iterator<Item = &'k VerifierKey> {
+    let changed = keys.changes().map(|(_, key)| key);
+    std::iter::once(keys.first()).chain(changed).filter(move |key| Checkpoint::open(note, key).is_ok())
+}
+
 impl Known<'_> {
     /// Judges a note.
     ///
     /// # Errors
     /// If the disk refuses, or the mirror is damaged.
     pub fn judge(&self, note: &[u8]) -> Result<Judged, Error> {
-        let signers = self.signers(note);
+        let signers: Vec<_> = signers(note, self.keys).collect();
         let (Some(_), Ok(checkpoint)) = (signers.first(), Checkpoint::claimed(note)) else {
             return Ok(Judged::Unsigned);
         };
@@ -71,13 +77,6 @@ impl Known<'_> {
             true if signers.contains(&self.keys.in_force(size)) => Judged::Fine,
             true => Judged::Unsigned,
         })
-    }
-
-    /// The known keys of the ledger that signed a note.
-    fn signers(&self, note: &[u8]) -> Vec<&VerifierKey> {
-        let changed = self.keys.changes().map(|(_, key)| key);
-        let all = std::iter::once(self.keys.first()).chain(changed);
-        all.filter(|key| Checkpoint::open(note, key).is_ok()).collect()
     }
 
     /// The entry that replaces the newest of these keys, if it is below this size.

@@ -1,7 +1,8 @@
 //! GET over HTTP, with bounds.
 
-use std::{error::Error as _, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
+use coppice_types::chain;
 use reqwest::{Client, StatusCode, redirect};
 
 use crate::error::Error;
@@ -64,11 +65,5 @@ impl Web {
 
 /// An error with its causes, and without the address, which may have a password.
 fn told(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let (mut told, mut cause) = (error.to_string(), error.source());
-    while let Some(inner) = cause {
-        told = format!("{told}: {inner}");
-        cause = inner.source();
-    }
-    told
+    chain(&error.without_url())
 }

@@ -208,7 +208,7 @@ impl Shared {
         }
     }
 
-    fn is_founded(&self) -> bool {
+    fn has_floor(&self) -> bool {
         self.witness.lock().expect("no holder panics").has_floor()
     }
 

@@ -6,7 +6,7 @@
 //!
 //! Layers, each using only those above it:
 //!
-//! - `error`, [`lines`]: errors, single signature lines
+//! - `error`, `files`, [`lines`]: errors, small files, single signature lines
 //! - [`record`], [`mirror`], `fetch`: what is on disk, what comes over HTTP
 //! - [`tiles`], [`prove`], [`convict`]: a log in tiles, evidence of two checkpoints and a log
 //! - [`config`], [`sightings`]: the folder, what was seen of others
@@ -17,6 +17,7 @@ pub mod config;
 pub mod convict;
 mod error;
 mod fetch;
+mod files;
 pub mod follow;
 pub mod lines;
 pub mod mirror;

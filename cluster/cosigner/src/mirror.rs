@@ -26,8 +26,6 @@ use crate::error::{Error, damaged, disk};
 pub const BUNDLE_BYTES_MAX: usize = WIDTH as usize * (HEADER_BYTES_MAX + 2);
 const HASH_BYTES: usize = 32;
 const TILE: u64 = WIDTH as u64;
-/// The second byte of a header that changes the ledger's key (`docs/verification.md` section 9).
-const KIND_KEY: u8 = 6;
 
 /// The log of a folder.
 #[derive(Clone, Debug)]
@@ -271,10 +269,17 @@ pub fn entries(mut bundle: &[u8], count: u16) -> Option<Vec<&[u8]>> {
     Some(found)
 }
 
+/// Whether an entry says that it changes the ledger's key: the second byte of a header is its kind
+/// (`docs/verification.md` section 9).
+#[must_use]
+pub fn is_key_change(entry: &[u8]) -> bool {
+    entry.get(1) == Some(&6)
+}
+
 /// The key change that an entry is, if it is one at its own place.
 #[must_use]
 pub fn key_change(index: u64, entry: &[u8]) -> Option<KeyChange> {
-    match Header::decode(entry).ok().filter(|_| entry.get(1) == Some(&KIND_KEY))? {
+    match Header::decode(entry).ok().filter(|_| is_key_change(entry))? {
         Header { body: Body::Key(change), sequence: Sequence(at), .. } if at == index => Some(change),
         _ => None,
     }

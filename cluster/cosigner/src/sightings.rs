@@ -4,13 +4,13 @@
 
 use std::{collections::BTreeMap, io::ErrorKind, sync::Arc};
 
-use coppice_env::{OpenMode, Storage};
+use coppice_env::Storage;
 use coppice_verify::{checkpoint::Checkpoint, cosignature::WitnessKey, note::NOTE_BYTES_MAX};
 
 use crate::{
     config::key_hash,
     error::{Error, disk},
-    lines,
+    files, lines,
 };
 
 /// Folder of the notes.
@@ -35,13 +35,10 @@ impl Sightings {
         for key in sightings.peers.clone() {
             let hash = key_hash(key.key_bytes());
             let path = path(&hash);
-            let file = match sightings.storage.open(&path, OpenMode::Existing) {
+            let note = match files::get(&*sightings.storage, &path, NOTE_BYTES_MAX) {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                file => file.map_err(disk(&path))?,
+                note => note.map_err(disk(&path))?,
             };
-            let length = usize::try_from(file.len().map_err(disk(&path))?).unwrap_or(usize::MAX);
-            let mut note = vec![0; length.min(NOTE_BYTES_MAX)];
-            file.read_exact_at(&mut note, 0).map_err(disk(&path))?;
             // A file that a crash tore has no sound line.
             if let Some(size) = size_under(&note, &key) {
                 sightings.seen.insert(hash, (size, note));
@@ -60,7 +57,7 @@ impl Sightings {
             let hash = key_hash(key.key_bytes());
             if self.seen.get(&hash).is_none_or(|(seen, _)| size > *seen) {
                 let path = path(&hash);
-                self.write(&path, note).map_err(disk(&path))?;
+                files::put(&*self.storage, PEERS, &path, note).map_err(disk(&path))?;
                 self.seen.insert(hash, (size, note.to_vec()));
             }
         }
@@ -73,17 +70,6 @@ impl Sightings {
     pub fn of(&self, hash: &str) -> Option<Vec<u8>> {
         let known = self.peers.iter().any(|peer| key_hash(peer.key_bytes()) == hash);
         known.then(|| self.seen.get(hash).map(|(_, note)| note.clone()).unwrap_or_default())
-    }
-
-    fn write(&self, path: &str, note: &[u8]) -> std::io::Result<()> {
-        self.storage.create_dir_all(PEERS)?;
-        let aside = format!("{path}.new");
-        let file = self.storage.open(&aside, OpenMode::OpenOrCreate)?;
-        file.set_len(0)?;
-        file.write_all_at(note, 0)?;
-        file.sync_data()?;
-        self.storage.rename(&aside, path)?;
-        self.storage.sync_dir(PEERS)
     }
 }
 

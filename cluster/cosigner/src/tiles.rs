@@ -21,7 +21,7 @@ use coppice_verify::{
 use crate::{
     error::Error,
     fetch::Web,
-    mirror::{BUNDLE_BYTES_MAX, entries},
+    mirror::{BUNDLE_BYTES_MAX, entries, is_key_change},
 };
 
 const HASH_BYTES: usize = 32;
@@ -126,8 +126,7 @@ impl TileLog {
             let bundle = bundle.ok_or_else(|| self.lacks(&name.to_string()))?;
             let entries = entries(&bundle, width).ok_or_else(|| self.malformed(name))?;
             for (sequence, entry) in (first..).zip(entries) {
-                // The kind is the second byte of a header (`docs/verification.md` section 9).
-                let is_key = entry.get(1) == Some(&6);
+                let is_key = is_key_change(entry);
                 if sequence > 0 && (!is_key || changes == 0) {
                     continue;
                 }
@@ -141,8 +140,9 @@ impl TileLog {
     }
 
     /// A tile with at least as many hashes or entries as named.
-    async fn tile(&self, name: TileName, most: usize) -> Result<Option<Vec<u8>>, Error> {
-        for width in [name.width, WIDTH] {
+    pub(crate) async fn tile(&self, name: TileName, most: usize) -> Result<Option<Vec<u8>>, Error> {
+        let full = Some(WIDTH).filter(|full| *full != name.width);
+        for width in [name.width].into_iter().chain(full) {
             if let Some(tile) = self.get(&TileName { width, ..name }.to_string(), most).await? {
                 return Ok(Some(tile));
             }

@@ -12,6 +12,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::{Shared, printable};
 use crate::{
+    convict::signers,
     error::Error,
     mirror::{BUNDLE_BYTES_MAX, Extension, Mirror, entries, key_change},
     prove::{self, Given},
@@ -132,13 +133,9 @@ impl Shared {
         }
         let number = index / TILE;
         let width = u16::try_from((size - number * TILE).min(TILE)).expect("at most 256");
-        for width in [width, WIDTH] {
-            let name = TileName { content: Content::Entries, number, width };
-            if let Some(bundle) = self.web.get(url, &name.to_string(), BUNDLE_BYTES_MAX).await? {
-                return Ok(bundle);
-            }
-        }
-        Err(Error::Unavailable(format!("{} does not have entry {index}", printable(url))))
+        let name = TileName { content: Content::Entries, number, width };
+        let bundle = TileLog::at(self.web.clone(), url).tile(name, BUNDLE_BYTES_MAX).await?;
+        bundle.ok_or_else(|| Error::Unavailable(format!("{} does not have entry {index}", printable(url))))
     }
 
     /// Compares a server's log with the mirror, since its entries do not lead to the note. If two
@@ -171,6 +168,5 @@ fn split(bundle: &[u8], at: u64, size: u64) -> Option<Vec<&[u8]>> {
 
 /// Whether one of the known keys of the ledger signed a note.
 fn is_signed(note: &[u8], keys: &Keys) -> bool {
-    let changed = keys.changes().map(|(_, key)| key);
-    std::iter::once(keys.first()).chain(changed).any(|key| Checkpoint::open(note, key).is_ok())
+    signers(note, keys).next().is_some()
 }

@@ -15,7 +15,7 @@ const FILES_MAX: usize = 16;
 impl Shared {
     /// Asks peers which lines of this cosigner they saw, until enough have answered.
     pub(super) async fn ask_for_floor(self: &Arc<Self>) {
-        if self.is_founded() {
+        if self.has_floor() {
             return;
         }
         let key = self.witness.lock().unwrap_or_else(PoisonError::into_inner).key().public_key();

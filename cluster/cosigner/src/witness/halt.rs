@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeSet, io::ErrorKind};
 
-use coppice_env::OpenMode;
 use coppice_verify::{
     checkpoint::Checkpoint,
     evidence::{self, Evidence},
@@ -15,6 +14,7 @@ use crate::{
     config::hex,
     convict::Judged,
     error::{Error, disk},
+    files,
     record::SEEN_MAX,
 };
 
@@ -188,27 +188,11 @@ impl Witness {
     }
 
     fn put(&self, dir: &str, path: &str, bytes: &[u8]) -> Result<(), Error> {
-        let write = || {
-            self.storage.create_dir_all(dir)?;
-            let aside = format!("{path}.new");
-            let file = self.storage.open(&aside, OpenMode::OpenOrCreate)?;
-            file.set_len(0)?;
-            file.write_all_at(bytes, 0)?;
-            file.sync_data()?;
-            self.storage.rename(&aside, path)?;
-            self.storage.sync_dir(dir)
-        };
-        write().map_err(disk(path))
+        files::put(&*self.storage, dir, path, bytes).map_err(disk(path))
     }
 
     fn get(&self, path: &str, most: usize) -> Result<Vec<u8>, Error> {
-        let read = || {
-            let file = self.storage.open(path, OpenMode::Existing)?;
-            let mut bytes = vec![0; usize::try_from(file.len()?).unwrap_or(usize::MAX).min(most)];
-            file.read_exact_at(&mut bytes, 0)?;
-            Ok(bytes)
-        };
-        read().map_err(disk(path))
+        files::get(&*self.storage, path, most).map_err(disk(path))
     }
 }
 
