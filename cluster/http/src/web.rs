@@ -64,7 +64,7 @@ fn media_type(headers: &HeaderMap) -> &str {
 }
 
 /// The answer to a call of gRPC-web by a service for gRPC, which is ready.
-pub(crate) async fn answer<S>(service: S, request: Request<Body>) -> Result<Response<Body>, S::Error>
+pub(crate) async fn answer<S>(service: S, mut request: Request<Body>) -> Result<Response<Body>, S::Error>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
 {
@@ -76,6 +76,7 @@ where
         refused.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(WEB[1]));
         refused
     } else {
+        request.extensions_mut().insert(page::ByWeb);
         GrpcWebLayer::new().layer(service).call(request).await?
     };
     guard(answer.headers_mut());

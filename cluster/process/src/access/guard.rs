@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use axum::{
     extract::Request,
-    http::{HeaderMap, Version},
+    http::HeaderMap,
     middleware::{Next, from_fn},
     response::Response,
 };
-use coppice_proto::{rest, status};
+use coppice_proto::{page, rest, status};
 use coppice_types::Reason;
 use http_body_util::{BodyExt, Limited};
 use tokio::time::timeout;
@@ -52,8 +52,8 @@ impl Guard {
                 match judged {
                     Ok(()) => next.run(request).await,
                     Err(status) => {
-                        // By HTTP/1.1, all others are calls of gRPC-web.
-                        if rest::is_rest(request.uri().path()) || request.version() < Version::HTTP_2 {
+                        let by_web = request.extensions().get::<page::ByWeb>().is_some();
+                        if by_web || rest::is_rest(request.uri().path()) {
                             drain(request.into_body()).await;
                         }
                         status.into_http::<axum::body::Body>() as Response
