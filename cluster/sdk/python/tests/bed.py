@@ -11,9 +11,12 @@ import subprocess
 import tempfile
 import threading
 import time
+import unittest
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from coppice import UnverifiedClient
 
 ROOT = Path(__file__).parents[4]
 BIN = Path(os.environ.get("COPPICE_BIN", ROOT / "target/debug/coppice")).absolute()
@@ -199,3 +202,26 @@ def folder() -> Path:
 def within(seconds: float, began: float) -> None:
     took = time.monotonic() - began
     assert took <= seconds, f"it took {took:.1f} s"
+
+
+class Closing(unittest.TestCase):
+    """Tests whose clients are closed at their end."""
+
+    def believing(self, endpoint: str, **options: Any) -> UnverifiedClient:
+        client = UnverifiedClient(endpoint, **options)
+        self.addCleanup(client.close)
+        return client
+
+
+class OnLedger(Closing):
+    """Tests that share a ledger."""
+
+    folder: Path
+    dev: Dev
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.folder = folder()
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.dev = Dev(cls.folder / "ledger")
+        cls.addClassCleanup(cls.dev.stop)

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import socket
 import ssl
 import subprocess
@@ -13,27 +12,18 @@ import unittest
 from pathlib import Path
 
 import coppice
-from bed import LIMIT_S, Answered, Dev, Drop, Relay, certificates, folder, refusal, within
-from coppice import Batch, Client, Stamp, UnverifiedClient
+from bed import LIMIT_S, Answered, Dev, Drop, OnLedger, Relay, certificates, folder, refusal, within
+from coppice import Batch, Client, Stamp
 
 
-class WithLedger(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = folder()
-        cls.addClassCleanup(shutil.rmtree, cls.folder)
-        cls.dev = Dev(cls.folder / "ledger")
-        cls.addClassCleanup(cls.dev.stop)
-
+class WithLedger(OnLedger):
     def client(self, endpoint=None, **options):
         client = Client(endpoint or self.dev.endpoint, trust=self.dev.vkey, **options)
         self.addCleanup(client.close)
         return client
 
     def believing(self, endpoint=None, **options):
-        client = UnverifiedClient(endpoint or self.dev.endpoint, **options)
-        self.addCleanup(client.close)
-        return client
+        return super().believing(endpoint or self.dev.endpoint, **options)
 
     def relay(self, **options):
         relay = Relay(self.dev, **options)

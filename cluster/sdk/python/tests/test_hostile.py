@@ -8,27 +8,13 @@ import unittest
 from unittest import mock
 
 import coppice
-from bed import Dev, Relay, Wire, certificates, folder, refusal, within
+from bed import Closing, Dev, OnLedger, Relay, Wire, certificates, folder, refusal, within
 from coppice import Batch, Client, UnverifiedClient, _http, _trust
 
 PROOF = {"Accept": "application/vnd.coppice.proof"}
 
 
-class Closing(unittest.TestCase):
-    def believing(self, endpoint, **options):
-        client = UnverifiedClient(endpoint, **options)
-        self.addCleanup(client.close)
-        return client
-
-
-class Hostile(Closing):
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = folder()
-        cls.addClassCleanup(shutil.rmtree, cls.folder)
-        cls.dev = Dev(cls.folder / "ledger")
-        cls.addClassCleanup(cls.dev.stop)
-
+class Hostile(OnLedger):
     def setUp(self):
         self.relay = Relay(self.dev)
         self.addCleanup(self.relay.close)
