@@ -8,7 +8,7 @@ use std::{
 
 use super::{LIMIT, Running};
 
-/// What stands on pages for text that differs.
+/// The text on pages that stands for any other text.
 const ANY: &str = "...";
 /// Ends the output of a command. No command prints it.
 const END: &str = "=== the command has ended ===";
@@ -68,7 +68,7 @@ pub fn is_output(printed: &[String], lines: &[&str]) -> bool {
 /// text of each pair stands for the second one.
 pub fn run_all(commands: &[Printed], work: &Path, endpoint: &str, pairs: &[(String, String)]) {
     let replaced = |text: &str| pairs.iter().fold(text.to_owned(), |text, (printed, real)| text.replace(printed, real));
-    // What still runs in the background ends with the shell.
+    // Processes in the background end with the shell.
     let mut script = "trap 'kill $(jobs -p) 2>/dev/null' EXIT\n".to_owned();
     for printed in commands {
         script += &format!("{}\necho\necho '{END}'\n", replaced(&printed.command));

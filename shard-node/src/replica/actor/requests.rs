@@ -210,7 +210,7 @@ impl<M: StateMachine> Actor<M> {
                 self.config.site.learn_node(raft_id, &node);
                 RaftChange::AddLearner(raft_id)
             }
-            Change::Promote(id) => match self.has_state(id) {
+            Change::Promote(id) => match self.may_get_vote(id) {
                 Ok(()) => RaftChange::Promote(id),
                 Err(refusal) => return drop(answer.send(Err(refusal))),
             },
@@ -228,7 +228,7 @@ impl<M: StateMachine> Actor<M> {
 
     /// Refuses to promote a reader, and a learner that has no state: it would only raise the
     /// majority that is needed. Raft itself checks how far the learner is behind.
-    fn has_state(&self, id: RaftId) -> Result<(), Refusal> {
+    fn may_get_vote(&self, id: RaftId) -> Result<(), Refusal> {
         if self.config.site.is_reader(id) && !planted(Bug::ReaderPromoted) {
             return Err(Refusal::new(
                 Reason::Unavailable,
