@@ -137,6 +137,17 @@ func (c *Client) RotateKey(ctx context.Context, key verify.VKey, order Order) (*
 	return ordered(invoke(ctx, c, "RotateKey", unsafe, request, v1.LedgerClient.RotateKey))
 }
 
+// Anchor has the newest checkpoint stamped by the time stamping authorities of the leading
+// coordinator, and gives the header of the root log that keeps their tokens. If the answer is lost,
+// the root log shows whether there is a new anchor.
+func (c *Client) Anchor(ctx context.Context) ([]byte, error) {
+	answer, err := invoke(ctx, c, "Anchor", unsafe, &v1.AnchorRequest{}, v1.LedgerClient.Anchor)
+	if err != nil {
+		return nil, err
+	}
+	return answer.Header, nil
+}
+
 // TransferLeader hands a group's leadership to the replica on a node, and waits until that replica
 // leads. A group is `root` or `shard-N`.
 func (c *Client) TransferLeader(ctx context.Context, group, node string) error {

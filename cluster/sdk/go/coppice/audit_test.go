@@ -78,7 +78,7 @@ func TestAClientAuditsTheLogAsTheCommandDoes(t *testing.T) {
 		return nil
 	}
 	last := uint64(0)
-	report := must(client.Audit(ctx, func(version, to uint64) {
+	report := must(client.Audit(ctx, Audited{}, func(version, to uint64) {
 		if version != last+1 || to != 8 {
 			t.Errorf("version %d of %d behind %d", version, to, last)
 		}
@@ -110,13 +110,13 @@ func TestAClientAuditsTheLogAsTheCommandDoes(t *testing.T) {
 		"a list of no shard": {10, func(m *v1.JournalResponse) { m.Shard += 40 }},
 	} {
 		r.onJournal = func(m *v1.JournalResponse) error { c.lie(m); return nil }
-		report := must(client.Audit(ctx, nil))(t)
+		report := must(client.Audit(ctx, Audited{}, nil))(t)
 		if (c.rule == 0) != report.Sound() || c.rule != 0 && (report.Broken.Rule != c.rule || report.To != 0) {
 			t.Errorf("%s: %+v", what, report.Broken)
 		}
 	}
 	r.onJournal = func(m *v1.JournalResponse) error { flip(m.Header); return nil }
-	report, err := client.Audit(ctx, nil)
+	report, err := client.Audit(ctx, Audited{}, nil)
 	isLie(t, "another version", report, err)
 }
 

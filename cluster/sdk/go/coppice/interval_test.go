@@ -36,6 +36,10 @@ func TestAnEntryLiesBetweenAnchors(t *testing.T) {
 	ctx, r := limited(t), startRelay(t, l, insecure.NewCredentials())
 	client := r.client(t, l)
 	must(client.Commit(ctx, put("stamped", "1")))(t)
+	anchor := must(verify.DecodeHeader(must(l.client(t).Anchor(ctx))(t)))(t)
+	if anchor.Kind != verify.KindAnchor || anchor.Anchor.Stamps == nil {
+		t.Errorf("not an anchor: %+v", anchor)
+	}
 	awaited(t, client, 1, 0, 1)
 	encoded := must(client.Commit(ctx, put("stamped", "2")))(t).Header
 	header := must(verify.DecodeHeader(encoded))(t)

@@ -440,13 +440,18 @@ func (c *versionCheck) checkTrees() (*uint32, error) {
 	return nil, nil
 }
 
-func (c *versionCheck) checkState() (*uint32, error) {
-	leaves := make([]Digest, len(c.replay.forests))
-	for i, forest := range c.replay.forests {
-		shard := &c.replay.shards[i]
+// stateRoot is the state root of all shards.
+func (r *Replay) stateRoot() Digest {
+	leaves := make([]Digest, len(r.forests))
+	for i, forest := range r.forests {
+		shard := &r.shards[i]
 		leaves[i] = stateLeafHash(shard.ID, shard.Low, shard.High, forest.version, forest.digest())
 	}
-	if MerkleRoot(leaves) != c.header.StateRoot {
+	return MerkleRoot(leaves)
+}
+
+func (c *versionCheck) checkState() (*uint32, error) {
+	if c.replay.stateRoot() != c.header.StateRoot {
 		return nil, errors.New("the state root does not follow from the journal")
 	}
 	return nil, nil
