@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use coppice_proto::{convert, v1};
 use coppice_types::{Reason, ShardId, Version};
 use coppice_verify::{
-    check,
+    check::{self, Answer, Claim, QueryClaim},
     keys::Keys,
     proof::{Proof, ProofFile, QueryProof},
     replay::Gathered,
@@ -84,12 +84,15 @@ impl StateReader<'_> {
         let request =
             v1::RangeRequest { low: low.to_vec().into(), limit, read, without_values: true, ..Default::default() };
         let mut stream = self.client.range(request).await?;
-        let mut last_key = None;
+        let mut shown = 0;
         let end = loop {
             let message = stream.next().await?.ok_or(Error::Malformed("the range breaks off"))?;
-            last_key = message.records.last().map(|record| record.key.to_vec()).or(last_key);
+            shown += message.records.len();
             if let Some(end) = message.end {
                 break end;
+            }
+            if message.records.is_empty() || shown > limit as usize {
+                return Err(Error::Malformed("a range without an end"));
             }
         };
         let file = ProofFile::decode(&end.proof).map_err(|_| Error::Malformed("proof"))?;
@@ -97,16 +100,28 @@ impl StateReader<'_> {
         if verified.header().is_none_or(|header| header.hash() != line.hash) {
             return Err(Error::Untrusted("versions were rolled back since the audit began: audit again"));
         }
+        let next = next_low(&verified.claim, low, end.more)?;
         let Proof::Query(QueryProof { shards, .. }) = file.proof else { return Err(Error::Malformed("proof")) };
         for shard in &shards {
             let (_, gathered) = self.parts.entry(shard.shard).or_insert_with(|| (shard.version, Gathered::default()));
             gathered.take(&shard.trees).map_err(|_| Error::Malformed("proofs of one state that do not fit"))?;
         }
-        match last_key {
-            // The smallest key above the last one.
-            Some(last) if end.more => Ok(Some([&last[..], &[0]].concat())),
-            None if end.more => Err(Error::Malformed("a range without records that goes on")),
-            _ => Ok(None),
-        }
+        Ok(next)
+    }
+}
+
+/// The smallest key above the last record of a proven range; `None` at the end. Only records that
+/// are proven take the audit further, so it ends.
+fn next_low(claim: &Claim<'_>, low: &[u8], more: bool) -> Result<Option<Vec<u8>>, Error> {
+    let Claim::Query(QueryClaim { answer: Answer::Range { low: proven, records, .. }, .. }) = claim else {
+        return Err(Error::Untrusted("the proof is of another kind"));
+    };
+    if proven.as_ref() != low {
+        return Err(Error::Untrusted("the proof is of another range"));
+    }
+    match records.last() {
+        Some(last) if more => Ok(Some([&last.key[..], &[0]].concat())),
+        None if more => Err(Error::Malformed("a range without records that goes on")),
+        _ => Ok(None),
     }
 }
