@@ -1,8 +1,4 @@
-//! Calls by gRPC-web, and the methods that a page in a browser may call.
-
-/// Marks a request as a call by gRPC-web, among its extensions.
-#[derive(Clone, Copy, Debug)]
-pub struct ByWeb;
+//! The methods that a page in a browser may call.
 
 /// Whether a method changes nothing, so that a page in a browser may call it by gRPC-web.
 #[must_use]

@@ -20,6 +20,7 @@ pub mod line;
 mod log;
 mod problem;
 mod reads;
+mod unread;
 mod web;
 mod writes;
 

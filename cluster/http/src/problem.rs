@@ -13,7 +13,7 @@ use coppice_proto::{
     telemetry::name_of,
 };
 use coppice_types::{ErrorKind, Reason};
-use futures::future::{Either, Ready, ready};
+use futures::future::Either;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use serde_json::{Value, json};
 use tonic::{Code, Status, body::Body, codegen::Service, metadata::MetadataValue};
@@ -21,6 +21,7 @@ use tower::Layer;
 
 use crate::{
     body::{VERSION, guard, line},
+    unread::{self, Unread},
     web::{self, Spoken},
 };
 
@@ -144,7 +145,7 @@ where
 {
     type Response = Response<Body>;
     type Error = S::Error;
-    type Future = Either<S::Future, Either<Boxed<S::Error>, Ready<Result<Response<Body>, S::Error>>>>;
+    type Future = Either<S::Future, Boxed<S::Error>>;
 
     fn poll_ready(&mut self, task: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(task)
@@ -152,26 +153,33 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let is_rest = is_rest(request.uri().path());
-        if !is_rest || !self.http {
-            return match Spoken::of(&request) {
-                Spoken::Grpc if !is_rest => Either::Left(self.inner.call(request)),
-                Spoken::Web if self.http => {
-                    // The clone may not be ready.
-                    let next = self.inner.clone();
-                    let ready = std::mem::replace(&mut self.inner, next);
-                    Either::Right(Either::Left(Box::pin(web::answer(ready, request))))
-                }
-                _ => Either::Right(Either::Right(ready(Ok(answer(&no_resource()))))),
-            };
+        let spoken = Spoken::of(&request);
+        if spoken == Spoken::Grpc && !is_rest {
+            return Either::Left(self.inner.call(request));
         }
-        let answered = self.inner.call(request);
-        Either::Right(Either::Left(Box::pin(async move {
-            let answered = answered.await?;
-            Ok(match refusal(answered.headers()) {
-                Some(status) => answer(&status),
-                None => answered.map(|body| Body::new(Unbroken { body })),
-            })
-        })))
+        if !self.http || !(is_rest || spoken == Spoken::Web) {
+            return Either::Right(Box::pin(async {
+                unread::drain(request.into_body()).await;
+                Ok(answer(&no_resource()))
+            }));
+        }
+        let (request, unread) = Unread::of(request);
+        // The clone may not be ready.
+        let next = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, next);
+        Either::Right(Box::pin(async move {
+            let answered = if is_rest {
+                let answered = inner.call(request).await?;
+                match refusal(answered.headers()) {
+                    Some(status) => answer(&status),
+                    None => answered.map(|body| Body::new(Unbroken { body })),
+                }
+            } else {
+                web::answer(inner, request).await?
+            };
+            unread.drain().await;
+            Ok(answered)
+        }))
     }
 }
 

@@ -5,27 +5,18 @@
 //! nothing. No page of another origin calls at all: what tells gRPC from other requests is a
 //! media type for which a browser asks first, and nobody answers it.
 
-use std::time::Duration;
-
-use axum::{
-    body::to_bytes,
-    http::{
-        HeaderMap, HeaderValue, Method, Request, Response, Version,
-        header::{CONTENT_TYPE, ORIGIN},
-    },
+use axum::http::{
+    HeaderMap, HeaderValue, Method, Request, Response, Version,
+    header::{CONTENT_TYPE, ORIGIN},
 };
 use coppice_proto::{page, status};
 use coppice_types::Reason;
-use tokio::time::timeout;
 use tonic::{body::Body, codegen::Service};
 use tonic_web::GrpcWebLayer;
 use tower::Layer;
 
 use crate::body::guard;
 
-/// Most bytes of a page's refused request that are read, and the longest time for it.
-const DRAIN_BYTES: usize = 64 << 10;
-const DRAIN_TIME: Duration = Duration::from_secs(1);
 /// The media types of gRPC-web.
 const WEB: [&str; 4] = [
     "application/grpc-web",
@@ -64,19 +55,16 @@ fn media_type(headers: &HeaderMap) -> &str {
 }
 
 /// The answer to a call of gRPC-web by a service for gRPC, which is ready.
-pub(crate) async fn answer<S>(service: S, mut request: Request<Body>) -> Result<Response<Body>, S::Error>
+pub(crate) async fn answer<S>(service: S, request: Request<Body>) -> Result<Response<Body>, S::Error>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
 {
     let mut answer = if request.headers().contains_key(ORIGIN) && !page::may_call(request.uri().path()) {
         let why = "denied: a page in a browser, which states its Origin, may call only what changes nothing";
-        // Some clients that are still sending take an early answer for a broken stream.
-        let _ = timeout(DRAIN_TIME, to_bytes(axum::body::Body::new(request.into_body()), DRAIN_BYTES)).await;
         let mut refused = status::refuse(Reason::Denied, why).into_http::<Body>();
         refused.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(WEB[1]));
         refused
     } else {
-        request.extensions_mut().insert(page::ByWeb);
         GrpcWebLayer::new().layer(service).call(request).await?
     };
     guard(answer.headers_mut());

@@ -81,15 +81,21 @@ fn each_role_may_do_by_grpc_web_what_it_may_by_grpc() {
         (count > denied).then_some(count)
     });
     assert_eq!(recorded, denied + 1);
-    // What a page of another origin may send unasked is no call, by HTTP/2 neither.
+    // What a page of another origin may send unasked is no call, by HTTP/2 neither. An answer that
+    // needs nothing of the request reaches a client that is still sending it.
+    fs::write(cluster.path("web-call"), [COMMIT, &[0; 60 << 10]].concat()).expect("a file can be written");
     let sent = format!("@{}", cluster.path("web-call").display());
     let version = cluster.version();
-    for more in
-        [["--http2", "Content-Type: text/plain"], ["--http2", "Content-Type: application/x-www-form-urlencoded"]]
-    {
-        let url = format!("https://127.0.0.1:{}/coppice.v1.Ledger/Commit", cluster.port_of(4));
-        let done = curl(&cluster, "writer", &url, &[more[0], "-H", more[1], "--data-binary", &sent]);
-        assert_eq!(code(&done), "404", "{more:?}: {done:?}");
+    for (kind, path, expected) in [
+        ("text/plain", "coppice.v1.Ledger/Commit", "404"),
+        ("application/x-www-form-urlencoded", "coppice.v1.Ledger/Commit", "404"),
+        ("application/json", "v1/nothing", "404"),
+        ("application/json", "v1/status", "405"),
+    ] {
+        let url = format!("https://127.0.0.1:{}/{path}", cluster.port_of(4));
+        let kind = format!("Content-Type: {kind}");
+        let done = curl(&cluster, "writer", &url, &["--http2", "-H", &kind, "--data-binary", &sent]);
+        assert_eq!(code(&done), expected, "{kind} {path}: {done:?}");
     }
     assert_eq!(cluster.version(), version, "nothing was written");
 }

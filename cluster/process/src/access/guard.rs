@@ -1,17 +1,13 @@
 //! The guard before the services: it checks the roles of each call's caller.
 
-use std::time::Duration;
-
 use axum::{
     extract::Request,
     http::HeaderMap,
     middleware::{Next, from_fn},
     response::Response,
 };
-use coppice_proto::{page, rest, status};
+use coppice_proto::{rest, status};
 use coppice_types::Reason;
-use http_body_util::{BodyExt, Limited};
-use tokio::time::timeout;
 use tonic::{Status, service::Routes};
 
 use super::{
@@ -23,10 +19,6 @@ use crate::{
     identity::{Role, Roles},
     peer::Peer,
 };
-
-/// Most bytes of a denied request that are read, and the longest time for it.
-const DRAIN_BYTES: usize = 64 << 10;
-const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// Checks roles, and hands the access log to the services. Clones share the log.
 #[derive(Clone, Debug)]
@@ -51,13 +43,7 @@ impl Guard {
             async move {
                 match judged {
                     Ok(()) => next.run(request).await,
-                    Err(status) => {
-                        let by_web = request.extensions().get::<page::ByWeb>().is_some();
-                        if by_web || rest::is_rest(request.uri().path()) {
-                            drain(request.into_body()).await;
-                        }
-                        status.into_http::<axum::body::Body>() as Response
-                    }
+                    Err(status) => status.into_http::<axum::body::Body>() as Response,
                 }
             }
         };
@@ -97,15 +83,6 @@ impl Guard {
         let takes = allowed.map_or_else(String::new, |allowed| format!("; the roles that may: {allowed}"));
         Err(Box::new(status::refuse(Reason::Denied, format!("denied: {why}{takes}"))))
     }
-}
-
-/// Reads the rest of a small request. Some clients that are still sending it take an early answer
-/// for a broken stream, and do not show why they were denied.
-async fn drain(body: axum::body::Body) {
-    let mut body = Limited::new(body, DRAIN_BYTES);
-    let ended = async { while let Some(Ok(_)) = body.frame().await {} };
-    // A slow client gets its answer early.
-    let _ = timeout(DRAIN_TIME, ended).await;
 }
 
 /// A certificate's statement about its holder as a member of ledgers.
