@@ -146,7 +146,7 @@ impl<L: Ledger> Api<L> {
         let request = v1::HistoryRequest { key: key.into(), limit, read: Some(query.read_options()?) };
         let messages = self.ledger.history(ask.call(request)).await?.into_inner();
         let (mut changes, mut truncated) = (0_u64, false);
-        Ok(lines_of(messages, move |message: Option<v1::HistoryResponse>, lines| {
+        lines_of(messages, move |message: Option<v1::HistoryResponse>, lines| {
             let Some(message) = message else {
                 return lines.put(body::line(&json!({ "changes": changes, "truncated": truncated })));
             };
@@ -155,7 +155,8 @@ impl<L: Ledger> Api<L> {
                 changes += 1;
                 lines.put(body::line(&change_json(&change)));
             }
-        }))
+        })
+        .await
     }
 
     /// The keys whose records differ between two versions.
@@ -171,11 +172,12 @@ impl<L: Ledger> Api<L> {
         let request = v1::DiffRequest { from: Some(from), to: Some(to), any_epoch, low, high };
         let messages = self.ledger.diff(ask.call(request)).await?.into_inner();
         let mut keys = 0_u64;
-        Ok(lines_of(messages, move |message: Option<v1::DiffResponse>, lines| {
+        lines_of(messages, move |message: Option<v1::DiffResponse>, lines| {
             let Some(message) = message else { return lines.put(body::line(&json!({ "keys": keys }))) };
             keys += message.differences.len() as u64;
             message.differences.iter().for_each(|difference| lines.put(body::line(&difference_json(difference))));
-        }))
+        })
+        .await
     }
 }
 
@@ -187,12 +189,15 @@ pub(crate) fn limit(query: &Query) -> Result<u64, Status> {
     }
 }
 
-/// The lines of a stream. `write` gets each message, and `None` after the last one.
-fn lines_of<T: Send + 'static>(
+/// The lines of a stream. `write` gets each message, and `None` after the last one. A stream that
+/// fails before its first message is a refusal with a status code.
+async fn lines_of<T: Send + 'static>(
     messages: impl tokio_stream::Stream<Item = Result<T, Status>> + Send + 'static,
     write: impl FnMut(Option<T>, &mut BytesMut) + Send + 'static,
-) -> axum::response::Response {
-    let messages = Box::pin(messages);
+) -> Answer {
+    let mut messages = Box::pin(messages);
+    let first = messages.next().await.transpose()?;
+    let messages = Box::pin(stream::iter(first.map(Ok)).chain(messages));
     let lines = stream::unfold(Some((messages, write)), |state| async move {
         let (mut messages, mut write) = state?;
         let mut lines = BytesMut::new();
@@ -209,7 +214,8 @@ fn lines_of<T: Send + 'static>(
         }
     });
     // An empty part would end the answer for some transports.
-    body::streamed(LINES, StreamExt::filter(lines, |part| part.as_ref().map_or(true, |part: &Bytes| !part.is_empty())))
+    let parts = StreamExt::filter(lines, |part| part.as_ref().map_or(true, |part: &Bytes| !part.is_empty()));
+    Ok(body::streamed(LINES, parts))
 }
 
 fn change_json(change: &v1::Record) -> Value {
