@@ -11,11 +11,11 @@
 from ._client import Batch, Client, Session, UnverifiedClient
 from ._http import TLS
 from ._types import (
-    Change, Checkpoint, Committed, Entry, Error, Forked, History, Record, Refused, Stamp, Unverified, Untrusted,
-    Verified,
+    Change, Checkpoint, Committed, Difference, Entry, Error, Forked, History, Record, Refused, Stamp, Unverified,
+    Untrusted, Verified,
 )
 
 __all__ = [
-    "TLS", "Batch", "Change", "Checkpoint", "Client", "Committed", "Entry", "Error", "Forked", "History", "Record",
-    "Refused", "Session", "Stamp", "Unverified", "UnverifiedClient", "Untrusted", "Verified",
+    "TLS", "Batch", "Change", "Checkpoint", "Client", "Committed", "Difference", "Entry", "Error", "Forked", "History",
+    "Record", "Refused", "Session", "Stamp", "Unverified", "UnverifiedClient", "Untrusted", "Verified",
 ]

@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 from ._http import PAUSE_MAX_S, PAUSE_S, PROOF, TLS, Answer, Failed, Malformed, Transport, parsed
 from ._trust import Shards, Trust, checkpoint_of, stamp_of
 from ._types import (
-    Change, Committed, Entry, Error, History, Record, Refused, Stamp, Unverified, Untrusted, Verified, after_prefix,
+    Change, Committed, Difference, Entry, Error, History, Record, Refused, Stamp, Unverified, Untrusted, Verified, after_prefix,
     as_bytes, as_key, in_url,
 )
 
@@ -143,6 +143,24 @@ class _Base(Generic[Done]):
 
         return Unverified(_read(read))
 
+    def diff(
+        self, start: int, stop: int, low: Bytes = b"", high: Bytes | None = None, *, prefix: Bytes | None = None
+    ) -> Unverified[tuple[Difference, ...]]:
+        """The keys whose records differ between two versions, in order."""
+        at, end = _bounds(low, high, prefix)
+        if min(start, stop) < 0:
+            raise ValueError("a version is a number from 0 on")
+        bounds = f"low={in_url(at)}" + ("" if end is None else f"&high={in_url(end)}")
+        answer = self._call("GET", f"/v1/diff?from={start}&to={stop}&{bounds}")
+
+        def read() -> tuple[Difference, ...]:
+            *lines, last = answer.lines()
+            if last["keys"] != len(lines):
+                raise Malformed("a difference without its end")
+            return tuple(_difference(line) for line in lines)
+
+        return Unverified(_read(read))
+
     def log(self, start: int = 0, stop: int | None = None) -> Iterator[Unverified[Entry]]:
         """The entries of the root log from a number on, up to its end or before `stop`."""
         while stop is None or start < stop:
@@ -236,8 +254,8 @@ class Client(_Base[Verified[Committed]]):
     prove that its log only grew.
 
     `trust` is the ledger's public key, the line of `ledger.vkey`. `memory` is what `memory()` of an
-    earlier client gave. Histories, entries of the log and watches are a coordinator's word, and are
-    `Unverified`. A client is for one thread at a time.
+    earlier client gave. Histories, differences, entries of the log and watches are a coordinator's
+    word, and are `Unverified`. A client is for one thread at a time.
     """
 
     def __init__(
@@ -259,10 +277,11 @@ class Client(_Base[Verified[Committed]]):
         end = self._trust.growth_since(self._trust.proven, self._growth)
         return Verified(end.newest, end.newest, end.checkpoint, end.proof)
 
-    def get(self, key: Bytes, *, version: int | None = None) -> Verified[Record | None]:
-        """The record of a key, or None if it is proven to have none."""
+    def get(self, key: Bytes, *, version: int | None = None, stale: bool = False) -> Verified[Record | None]:
+        """The record of a key, or None if it is proven to have none. A stale read may be answered
+        under a checkpoint that is older than what the client has seen."""
         key = as_key(key)
-        seen, path = self._trust.seen, f"/v1/records/{in_url(key)}?{_at(version)}"
+        seen, path = 0 if stale else self._trust.seen, f"/v1/records/{in_url(key)}?{_at(version)}{_stale(stale)}"
         proof = self._call("GET", path, {"Accept": PROOF}).body
         report = self._trust.judge(
             proof, seen, of_head=version is None, expect_keys=[key], expect_version=version
@@ -356,10 +375,10 @@ class UnverifiedClient(_Base[Unverified[Committed]]):
         answer = self._call("GET", "/v1/head")
         return Unverified(_read(lambda: _stamp(answer.json())))
 
-    def get(self, key: Bytes, *, version: int | None = None) -> Unverified[Record | None]:
+    def get(self, key: Bytes, *, version: int | None = None, stale: bool = False) -> Unverified[Record | None]:
         key = as_key(key)
         try:
-            answer = self._call("GET", f"/v1/records/{in_url(key)}?{_at(version)}")
+            answer = self._call("GET", f"/v1/records/{in_url(key)}?{_at(version)}{_stale(stale)}")
         except Refused as refused:
             if refused.reason == "NOT_FOUND":
                 return Unverified(None)
@@ -404,6 +423,10 @@ def _at(version: int | None) -> str:
     return f"&version={version}"
 
 
+def _stale(stale: bool) -> str:
+    return "&stale=true" if stale else ""
+
+
 def _page(page: int) -> int:
     if not 1 <= page <= PAGE_MAX:
         raise ValueError(f"a page has from 1 to {PAGE_MAX} records")
@@ -437,6 +460,15 @@ def _unhex(text: str) -> bytes:
 
 def _line_record(line: dict[str, Any]) -> Record:
     return Record(_bytes(line["key"]), _bytes(line["value"]), _stamp(line["last_changed"]))
+
+
+def _difference(line: dict[str, Any]) -> Difference:
+    key = _bytes(line["key"])
+
+    def side(shown: dict[str, Any] | None) -> Record | None:
+        return None if shown is None else Record(key, _bytes(shown["value"]), _stamp(shown["last_changed"]))
+
+    return Difference(key, side(line["before"]), side(line["after"]))
 
 
 def _entry(line: dict[str, Any]) -> Entry:

@@ -67,6 +67,15 @@ class History:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """A key whose record differs between two versions. A side is None where it has none."""
+
+    key: bytes
+    before: Record | None
+    after: Record | None
+
+
+@dataclass(frozen=True)
 class Entry:
     """An entry of the root log. `fields` has all of it, as `coppice log --json` prints it."""
 

@@ -129,6 +129,22 @@ class Answers(WithLedger):
         self.assertEqual([change.version for change in history.changes], [last, *reversed(stamps)])
         self.assertFalse(history.truncated)
         self.assertEqual(client.history("story", limit=2).value.changes, history.changes[:2])
+        self.assertEqual(client.get("story", stale=True).version, last)
+        self.assertIsNone(self.believing().get("story", stale=True).value)
+        changed, other = client.put("story", "3").version, client.put("story2", b"\xff").version
+        side = {stamp: coppice.Record(b"story", value, stamp) for stamp, value in ((stamps[1], b"1"), (changed, b"3"))}
+        of_story = coppice.Difference(b"story", side[stamps[1]], side[changed])
+        of_other = coppice.Difference(b"story2", None, coppice.Record(b"story2", b"\xff", other))
+        between = (stamps[1].version, other.version)
+        self.assertEqual(client.diff(*between, prefix="story").value, (of_story, of_other))
+        self.assertEqual(client.diff(*between, "story", "story2").value, (of_story,))
+        gone = client.diff(stamps[1].version, last.version, prefix="story").value
+        self.assertEqual(gone, (coppice.Difference(b"story", side[stamps[1]], None),))
+        self.assertEqual(client.diff(last.version, last.version).value, ())
+        self.refused("NOT_YET", client.diff, 1, other.version + 9)
+        with self.assertRaises(ValueError):
+            client.diff(-1, 2)
+        last = other
         entries = [entry.value for entry in client.log()]
         self.assertEqual([entry.sequence for entry in entries], list(range(len(entries))))
         self.assertEqual((entries[0].kind, entries[-1].version), ("genesis", last))

@@ -60,6 +60,11 @@ class Hostile(OnLedger):
         reader = self.connect(self.relay.endpoint)
         self.distrusts("another version", reader.get, "lie/a", version=old.version - 1)
         self.distrusts("an old checkpoint", self.client.get, "lie/a", version=old.version)
+        # A stale read is of what was head at some time, and of nothing else.
+        self.assertEqual(self.client.get("lie/a", stale=True).value.value, b"2")
+        for name in ("an older version", "the proof of another", "a shortened proof"):
+            self.shows(lies[name])
+            self.distrusts(name, self.client.get, "lie/a", stale=True)
         # A bit flipped anywhere is found; every tenth is tried.
         now = ask("/v1/records/lie%2Fa")
         for bit in range(0, 8 * len(now), 10 * 8 + 3):
@@ -214,7 +219,7 @@ class Hostile(OnLedger):
         for body in (b"", b"[]", b"7", b"{}", b"nonsense", b"[" * 100_000, b'{"epoch": [], "version": {}}', b"\xff"):
             self.relay.before = lambda *_: mock.Mock(code=200, headers={}, body=body)
             for call in (
-                client.head, lambda: client.get("k"), lambda: client.history("k"), client.session,
+                client.head, lambda: client.get("k"), lambda: client.history("k"), lambda: client.diff(1, 2), client.session,
                 lambda: client.put("k", "v"), lambda: next(client.watch()),
             ):
                 with self.assertRaises(coppice.Error, msg=body[:20]):
