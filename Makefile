@@ -45,6 +45,8 @@ help:
 	@echo "make versions recovery of the engine with VERSIONS=n kept versions"
 	@echo "make check    format, lints, documentation, with warnings denied"
 	@echo "make audit    licences, banned packages, sources of dependencies"
+	@echo "make dist     all that a release publishes, in target/dist, with checksums (docs/releasing.md); PARTS=\"docs npm\" makes some"
+	@echo "make test-dist  tries each artefact of target/dist from a clean folder; make test-dist-sample makes and tries the quick ones"
 	@echo "make build    coppice, coppice-shard-node and coppice-coordinator in target/debug; make release: in target/release"
 
 # One program is enough: `coppice dev` is a whole cluster in one process.
@@ -259,6 +261,22 @@ build:
 release:
 	$(CARGO) build --release --locked --bins
 
-# Built once for each version, without optimisation (a minute instead of six), and kept out of the way of `cargo build`.
+# All that a release publishes. The programs take two cores most of 20 minutes; PARTS leaves them out.
+.PHONY: dist test-dist test-dist-sample
+PARTS ?=
+dist:
+	scripts/dist/dist.py --out target/dist $(PARTS)
+
+DIST ?= $(CURDIR)/target/dist
+test-dist:
+	cd scripts/dist && DIST=$(DIST) python3 -m unittest -q test_version test_docs.Links test_dist
+
+# Without programs, image and bill of materials, which take minutes. It follows the tests of what these parts hold.
+test-dist-sample:
+	rm -rf target/dist-sample
+	scripts/dist/dist.py --out target/dist-sample second wasm npm python charts docs
+	@$(MAKE) --no-print-directory test-dist DIST=$(CURDIR)/target/dist-sample
+
+# Built once for each version, and kept out of the way of `cargo build`.
 $(CARGO_DENY)/bin/cargo-deny:
-	$(CARGO) install cargo-deny --version $(CARGO_DENY_VERSION) --locked --debug --root $(CARGO_DENY)
+	@scripts/cargo-tool.sh cargo-deny $(CARGO_DENY_VERSION) >/dev/null
