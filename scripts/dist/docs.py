@@ -120,11 +120,12 @@ def policy(html):
     return re.sub(r"(<meta charset=[^>]*>)", lambda charset: charset.group(1) + meta, html, count=1)
 
 
-def generate(source, site):
+def generate(source, site, **options):
     """Runs Sphinx, which takes a broken link for an error."""
     environment = os.environ | {
         "COPPICE_VERSION": version(), "SOURCE_DATE_EPOCH": str(epoch()), "PYTHONHASHSEED": "0", "TZ": "UTC", "LC_ALL": "C.UTF-8"}
-    run(python_tools("docs") / "bin" / "python", "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", source, site, env=environment)
+    run(python_tools("docs") / "bin" / "python", "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", source, site, env=environment,
+        **options)
 
 
 def build(work):

@@ -48,7 +48,7 @@ def pack_npm(work, out):
     package["files"].append(licences.FILE)
     del package["private"]
     (tree / "package.json").write_text(json.dumps(package, indent=2) + "\n")
-    run("npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", out, cwd=tree, stdout=sys.stderr)
+    run("npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", out, cwd=tree, stdout=subprocess.DEVNULL)
 
 
 def pack_python(work, out):
@@ -84,5 +84,5 @@ def helm():
 def pack_charts(work, out):
     """Makes coppice-VERSION.tgz and coppice-operator-VERSION.tgz."""
     for chart in CHARTS:
-        run(helm(), "package", ROOT / "charts" / chart, "--destination", out, stdout=sys.stderr)
+        run(helm(), "package", ROOT / "charts" / chart, "--destination", out, stdout=subprocess.DEVNULL)
         repack(out / f"{chart}-{version()}.tgz")

@@ -14,6 +14,7 @@ import sys
 import tarfile
 import tempfile
 import unittest
+import unittest.mock
 
 sys.dont_write_bytecode = True
 import dist
@@ -82,7 +83,9 @@ class Release(Clean):
     def test_cheap_parts_made_again_have_the_same_bytes(self):
         parts = [part for part in ("second", "npm", "python", "charts", "docs", "sbom") if (DIST / part).exists()]
         again = self.folder / "again"
-        dist.make(parts, again)
+        # `make test-wasm` builds the module itself twice.
+        with unittest.mock.patch.object(packages, "wasm", lambda: self.only("wasm", "*.wasm")):
+            dist.make(parts, again)
         for part, path in dist.files(again):
             digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (path, DIST / part / path.name)]
             self.assertEqual(*digests, f"{path.name} has other bytes: is {DIST} of another state of the sources?")

@@ -126,4 +126,4 @@ class Links(unittest.TestCase):
             docs.generate(source, site)
             (source / "index.md").write_text("# Page\n\n## Part\n\n[there](#parts)\n")
             with self.assertRaises(subprocess.CalledProcessError):
-                docs.generate(source, site)
+                docs.generate(source, site, stderr=subprocess.DEVNULL)

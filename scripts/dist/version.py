@@ -62,7 +62,8 @@ def main():
         raise SystemExit(__doc__)
     if len(sys.argv) == 2:
         write(sys.argv[1])
-        print("then: cargo update --workspace, also in cluster/verify/wasm, cluster/adapters/revm and loadtest/engines; "
+        print("then: cargo update --workspace, also in cluster/verify/wasm, cluster/adapters/revm, loadtest/engines "
+              "and loadtest/structures; "
               "make charts BLESS=1")
     wrong = stale(version())
     print("\n".join(wrong) or f"every place says {version()}")
