@@ -25,6 +25,7 @@ SHELLS = {
     "fish": "share/fish/vendor_completions.d/coppice.fish",
     "zsh": "share/zsh/site-functions/_coppice",
 }
+QUICK = {f"CARGO_PROFILE_RELEASE_{name}": value for name, value in (("OPT_LEVEL", "0"), ("LTO", "off"), ("CODEGEN_UNITS", "16"))}
 IMAGE = "ghcr.io/coppice-dev/coppice"
 
 
@@ -35,12 +36,12 @@ def name():
 def compiled():
     """Compiles the programs and returns their folder. Cargo sees for itself what is up to date.
 
-    Neither paths of this machine nor times get into the programs. `DIST_PROFILE=dev` compiles what
-    development uses, in a fraction of the time.
+    Neither paths of this machine nor times get into the programs. `DIST_QUICK=1` compiles them
+    without optimisation, for work on these scripts.
     """
-    profile = os.environ.get("DIST_PROFILE", "release")
+    quick = bool(os.environ.get("DIST_QUICK"))
     tools = python_tools("zig")
-    target = ROOT / "target" / "dist-programs"
+    target = ROOT / "target" / ("dist-quick" if quick else "dist-programs")
     cargo = os.environ.get("CARGO_HOME", os.path.expanduser("~/.cargo"))
     moved = {str(ROOT): "/coppice", cargo: "/cargo"}
     environment = os.environ | {
@@ -51,12 +52,13 @@ def compiled():
         "CARGO_PROFILE_RELEASE_STRIP": "debuginfo",
         "CARGO_INCREMENTAL": "0",
         "SOURCE_DATE_EPOCH": str(epoch()),
+        **(QUICK if quick else {}),
     }
     environment.pop("RUSTFLAGS", None)
     bins = [word for program in PROGRAMS for word in ("--bin", program)]
-    run("cargo", "zigbuild", "--locked", "--profile", profile, "--target", f"{TARGET}.{GLIBC[0]}.{GLIBC[1]}",
+    run("cargo", "zigbuild", "--locked", "--release", "--target", f"{TARGET}.{GLIBC[0]}.{GLIBC[1]}",
         "--target-dir", target, *bins, env=environment, cwd=ROOT)
-    folder = target / TARGET / {"dev": "debug"}.get(profile, profile)
+    folder = target / TARGET / "release"
     for program in PROGRAMS:
         newest = glibc(folder / program)
         if newest > GLIBC:

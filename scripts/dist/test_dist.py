@@ -111,7 +111,8 @@ class Wasm(Clean):
     CHECK = """
 import { readFile } from "node:fs/promises";
 const module = new WebAssembly.Module(await readFile(process.argv[2]));
-console.log(JSON.stringify(WebAssembly.Module.imports(module)), WebAssembly.Module.exports(module).map((one) => one.name).join(" "));
+const exported = WebAssembly.Module.exports(module).map((one) => one.name);
+console.log(JSON.stringify(WebAssembly.Module.imports(module)), exported.join(" "));
 """
 
     def test_the_module_has_no_imports_and_is_that_of_the_packages(self):
@@ -133,7 +134,8 @@ class Npm(Clean):
 import { readFile } from "node:fs/promises";
 import { load } from "@coppice/verify";
 const verifier = await load();
-const result = verifier.verify(await readFile("sample.proof"), { keys: await readFile("ledger.vkey", "utf8"), expect: { keys: "key-11" } });
+const keys = await readFile("ledger.vkey", "utf8");
+const result = verifier.verify(await readFile("sample.proof"), { keys, expect: { keys: "key-11" } });
 console.log(result.valid, result.value ?? result.failed_step);
 """
 
@@ -154,7 +156,8 @@ class Python(Clean):
 from pathlib import Path
 import coppice
 from coppice_verify import Verifier
-answer = Verifier().verify(Path("sample.proof").read_bytes(), keys=Path("ledger.vkey").read_text(), expect_keys="key-11")
+file, vkey = Path("sample.proof").read_bytes(), Path("ledger.vkey").read_text()
+answer = Verifier().verify(file, keys=vkey, expect_keys="key-11")
 print(coppice.Client.__name__, answer["valid"], answer.get("value"))
 """
 
