@@ -25,6 +25,8 @@ SHELLS = {
     "fish": "share/fish/vendor_completions.d/coppice.fish",
     "zsh": "share/zsh/site-functions/_coppice",
 }
+# Help shows the values of variables, which are this machine's.
+BARE = {"LC_ALL": "C.UTF-8", "COLUMNS": "100"}
 QUICK = {f"CARGO_PROFILE_RELEASE_{name}": value for name, value in (("OPT_LEVEL", "0"), ("LTO", "off"), ("CODEGEN_UNITS", "16"))}
 IMAGE = "ghcr.io/coppice-dev/coppice"
 
@@ -85,9 +87,9 @@ def manual(folder, work):
     """Writes the manual pages that programs print or that follow from their help."""
     pages = work / "share" / "man" / "man1"
     pages.mkdir(parents=True)
-    run(folder / "coppice", "man", "--out", pages)
+    run(folder / "coppice", "man", "--out", pages, env=BARE)
     for program in PROGRAMS[1:]:
-        (pages / f"{program}.1").write_text(page(program, output(folder / program, "--help")))
+        (pages / f"{program}.1").write_text(page(program, output(folder / program, "--help", env=BARE)))
 
 
 def pack(work, out):
@@ -100,7 +102,7 @@ def pack(work, out):
     manual(folder, tree)
     for shell, place in SHELLS.items():
         (tree / place).parent.mkdir(parents=True)
-        (tree / place).write_text(output(folder / "coppice", "completions", shell) + "\n")
+        (tree / place).write_text(output(folder / "coppice", "completions", shell, env=BARE) + "\n")
     for text in ("LICENSE", "README.md", "CHANGELOG.md"):
         shutil.copy(ROOT / text, tree / text)
     (tree / licences.FILE).write_text(licences.third_parties("Cargo.toml", TARGET, PROGRAMS))

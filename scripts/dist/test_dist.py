@@ -231,7 +231,7 @@ class Programs(Clean):
     def test_a_session_ends_with_a_proof_that_two_verifiers_accept(self):
         with Ledger(self.coppice, self.folder / "data") as ledger:
             ledger.call("commit", "--put", "alice=100", "--put", "bob=20")
-            self.assertEqual(ledger.call("get", "alice", "--proof", "alice.proof"), "100\n")
+            self.assertEqual(ledger.call("get", "alice", "--proof", "alice.proof"), "100")
         vkey = self.folder / "data" / "ledger.vkey"
         answer = told(self.coppice, "verify", "alice.proof", "--key", f"@{vkey}", "--expect-key", "alice", cwd=self.folder)
         self.assertIn("`alice` has the value `100`", answer)
