@@ -6,6 +6,7 @@ mod evidence;
 mod ledger;
 mod line;
 mod named;
+mod pim;
 mod reads;
 mod serve;
 
@@ -24,6 +25,7 @@ pub use ledger::{
 use line::CONNECTION;
 pub use line::command;
 pub use named::Named;
+pub use pim::{Pim, PimSelftest};
 pub use reads::{At, Checkpoint, Diff, Get, Header, History, Log, LogAction, LogCheck, Merge, Range, Time, Watch};
 pub use serve::Serve;
 
@@ -169,6 +171,9 @@ pub enum Command {
     Keygen(Keygen),
     /// Check every replica of a stopped data directory, offline. Exit code 1 if anything is wrong.
     Fsck(Fsck),
+    /// Memory modules that compute, for readers (docs/pim.md).
+    #[command(subcommand)]
+    Pim(Pim),
     /// Print a completion script for a shell.
     Completions {
         /// The shell.

@@ -12,6 +12,7 @@ pub mod log;
 pub mod log_check;
 pub mod merge;
 pub mod order;
+pub mod pim;
 pub mod pin;
 pub mod read;
 pub mod verify;
@@ -93,6 +94,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
             output.result(&json!({ "version": version }), || format!("coppice {version}"))
         }
         Command::Fsck(args) => fsck::fsck(args, output),
+        Command::Pim(command) => pim::pim(command, output),
         Command::Dev(args) => dev::serve::dev(args, output).await,
         Command::Serve(_) => unreachable!("it makes its own runtime"),
     }

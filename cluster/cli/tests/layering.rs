@@ -24,7 +24,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("coppice-pim", &["types", "verify", "env", "engine"]),
     ("coppice-root", &["types", "verify", "env"]),
     ("coppice-consensus", &["types", "env"]),
-    ("coppice-shard-node", &["types", "verify", "proto", "env", "engine", "root", "consensus", "metadata", "process"]),
+    (
+        "coppice-shard-node",
+        &["types", "verify", "proto", "env", "engine", "pim", "root", "consensus", "metadata", "process"],
+    ),
     ("coppice-coordinator", &["types", "verify", "timestamp", "proto", "env", "metadata", "process", "http"]),
     ("coppice-client", &["types", "verify", "proto"]),
     ("coppice-cosigner", &["types", "verify", "env", "process"]),

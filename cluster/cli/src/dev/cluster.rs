@@ -378,6 +378,7 @@ impl Formation<'_> {
             seed: SystemRng.next_u64(),
             replicas,
             tuning: self.tuning.clone(),
+            pim: None,
         };
         Ok((options, missing))
     }

@@ -136,7 +136,8 @@ fn authority() -> String {
 fn every_metric_is_listed_and_everything_listed_is_there() {
     let cluster = Cluster::plain();
     cluster.add_reader();
-    let (_nodes, _reader) = (cluster.nodes(), cluster.node(5));
+    let modules = ["--set", "pim.library=emulator", "--set", "pim.dpus=2"];
+    let (_nodes, _reader) = (cluster.nodes(), cluster.node_with(5, &modules, &[]));
     let settings = strangers(&cluster);
     let _coordinator = cluster.coordinator_with(&["--config", &settings.display().to_string()], &[]);
     cluster.until_it_commits("key=value");
@@ -146,8 +147,11 @@ fn every_metric_is_listed_and_everything_listed_is_there() {
     until("a leader knows the reader", || (1..=3).any(led).then_some(()));
     until("anchors were looked for", || cluster.metrics(4).contains("coppice_anchor_age").then_some(()));
 
+    let has_modules = || cluster.metrics(5).contains("coppice_pim_dpus");
+    until("the reader has modules", || has_modules().then_some(()));
+
     let mut metrics = BTreeMap::new();
-    for (number, process) in [(1, NODE), (2, NODE), (3, NODE), (4, COORDINATOR)] {
+    for (number, process) in [(1, NODE), (2, NODE), (3, NODE), (4, COORDINATOR), (5, NODE)] {
         read(&cluster.metrics(number), process, &mut metrics);
     }
     assert!(metrics.contains_key("target_info"), "it names the process");
