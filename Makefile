@@ -37,6 +37,7 @@ help:
 	@echo "make bench-purge  a ledger of JOURNALS=1000000 is purged but for 1,000 of them: time, memory and disk of each step"
 	@echo "make bench-structures  the engine's forest beside other authenticated structures; QUICK=1 takes less than 2 minutes, DATA=DIR has the real data"
 	@echo "make bench-state  a ledger as the state of Fabric, go-ethereum and revm, beside goleveldb, Pebble and RocksDB; QUICK=1 takes some minutes"
+	@echo "make bench-pim  placements of trees in emulated memory modules beside each other; QUICK=1 takes seconds"
 	@echo "make benchmarks-page  docs/benchmarks.md from the reports of these; PAGE_FLAGS are those of loadtest/page.py"
 	@echo "make crds     the custom resource definitions of the chart, from the operator's types"
 	@echo "make charts   lint the charts, and compare what they render with charts/golden; BLESS=1 replaces that"
@@ -188,6 +189,12 @@ bench-ledger: release
 .PHONY: bench-purge
 bench-purge: release
 	python3 loadtest/bench_ledger.py --purge $(or $(JOURNALS),1000000)
+
+# Times are modelled, so a build for development gives the same figures, but for the host's part.
+.PHONY: bench-pim
+bench-pim:
+	$(CARGO) build --locked -p coppice-pim-bench
+	target/debug/coppice-pim-bench --out target/bench-pim $(if $(QUICK),--quick)
 
 # Go programs are built at the first time, which takes some minutes.
 .PHONY: bench-state

@@ -33,6 +33,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("coppice-cosigner", &["types", "verify", "env", "process"]),
     ("coppice-operator", &["types", "verify", "proto", "env", "client"]),
     ("coppice-measure", &["types", "verify", "env", "engine", "consensus"]),
+    ("coppice-pim-bench", &["types", "env", "engine", "pim", "root"]),
     ("coppice-bench", &["types", "verify", "proto", "env", "client", "measure"]),
     (
         "coppice-sim",
@@ -84,7 +85,7 @@ const SOLE_USERS: &[(&str, &[&str])] = &[
     ("rustls-webpki", &["coppice-timestamp"]),
     ("tonic-web", &["coppice-http"]),
     ("x509-parser", &["coppice-process", "coppice-proto", "coppice-timestamp"]),
-    ("anyhow", &["coppice", "coppice-bench", "coppice-measure"]),
+    ("anyhow", &["coppice", "coppice-bench", "coppice-measure", "coppice-pim-bench"]),
 ];
 
 struct Package {
