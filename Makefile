@@ -38,6 +38,7 @@ help:
 	@echo "make bench-structures  the engine's forest beside other authenticated structures; QUICK=1 takes less than 2 minutes, DATA=DIR has the real data"
 	@echo "make bench-state  a ledger as the state of Fabric, go-ethereum and revm, beside goleveldb, Pebble and RocksDB; QUICK=1 takes some minutes"
 	@echo "make bench-pim  placements of trees in emulated memory modules beside each other; QUICK=1 takes seconds"
+	@echo "make readers-demo  three voters, a reader and a reader with emulated memory modules: who answers 100,000 reads; N=1000000 records"
 	@echo "make benchmarks-page  docs/benchmarks.md from the reports of these; PAGE_FLAGS are those of loadtest/page.py"
 	@echo "make crds     the custom resource definitions of the chart, from the operator's types"
 	@echo "make charts   lint the charts, and compare what they render with charts/golden; BLESS=1 replaces that"
@@ -54,6 +55,11 @@ help:
 demo:
 	$(CARGO) build --locked --bin coppice $(AS_IN_TESTS)
 	@scripts/demo.sh target/debug/coppice
+
+# Processes of a build for development: a release is built in 12 minutes.
+.PHONY: readers-demo
+readers-demo: build
+	@scripts/readers-demo.sh
 
 test: test-loadtest test-go test-state
 	@scripts/install-etcd.sh >/dev/null
