@@ -40,7 +40,7 @@ help:
 	@echo "make bench-pim  placements of trees in emulated memory modules beside each other; QUICK=1 takes seconds"
 	@echo "make readers-demo  three voters, a reader and a reader with emulated memory modules: who answers 100,000 reads; N=1000000 records"
 	@echo "make benchmarks-page  docs/benchmarks.md from the reports of these; PAGE_FLAGS are those of loadtest/page.py"
-	@echo "make crds     the custom resource definitions of the chart, from the operator's types"
+	@echo "make crds     the custom resource definitions of the chart, and docs/fields.md, from the operator's types"
 	@echo "make charts   lint the charts, and compare what they render with charts/golden; BLESS=1 replaces that"
 	@echo "make sim      a whole cluster under faults from SEED=n; SEEDS=k runs so many seeds, one prints its trace"
 	@echo "make sim-bugs plants each deliberate bug and shows the first seed that finds it; BUG=name for one"
@@ -231,6 +231,7 @@ dashboard: build
 
 crds:
 	$(CARGO) run --locked --bin coppice-operator $(AS_IN_TESTS) -- crd charts/coppice-operator/crds
+	$(CARGO) run --locked --bin coppice-operator $(AS_IN_TESTS) -- fields docs/fields.md
 
 # Builds helm at the first time, which takes minutes: not a part of `make check`, and last in CI.
 charts:

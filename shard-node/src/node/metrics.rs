@@ -94,6 +94,7 @@ impl Counted {
 struct Look {
     group: KeyValue,
     status: Status,
+    is_reader: bool,
     is_open: bool,
     is_asleep: bool,
     /// How many messages from other replicas, and how many requests, wait for the replica.
@@ -134,7 +135,8 @@ impl Look {
         let (is_open, waiting) = (replica.is_open(), replica.waiting());
         let is_asleep = hosted.sleepers.is_asleep(group);
         let (group, pim) = (group_label(group), hosted.prover(group).as_deref().map(Pim::of));
-        Self { group, status: replica.status(), is_open, is_asleep, waiting, counted, shard, root, pim }
+        let (is_reader, status) = (hosted.hosts_readers(), replica.status());
+        Self { group, status, is_reader, is_open, is_asleep, waiting, counted, shard, root, pim }
     }
 
     fn counter(&self, counter: fn(&Counters) -> u64) -> Option<u64> {

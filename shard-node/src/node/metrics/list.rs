@@ -17,6 +17,11 @@ pub(super) fn replicas(it: &Instruments) {
         ],
     );
     it.gauges(
+        ("coppice.replica.reader", "", ""),
+        "1 if the configuration says that the replica is a reader, which never votes, whatever its role is now",
+        &[("", |look| Some(look.is_reader.into()))],
+    );
+    it.gauges(
         ("coppice.replica.open", "", ""),
         "1 if the replica has its state, 0 if it is quarantined or waits for a snapshot",
         &[("", |look| Some(look.is_open.into()))],
