@@ -1,5 +1,5 @@
 //! The `coppice` command as a library: arguments, commands, [`dev`], a whole cluster in one
-//! process, and [`serve`], a node and a coordinator in one process.
+//! process, [`serve`], a node and a coordinator in one process, and [`kubectl`], a plugin.
 //!
 //! Invariants: results go to standard output, everything else to standard error. Every command ends
 //! with one of the five exit codes of [`failure::Code`]. The offline commands (`verify`, `keygen`,
@@ -15,6 +15,7 @@ pub mod failure;
 mod files;
 mod genesis;
 pub mod input;
+pub mod kubectl;
 mod load;
 pub mod output;
 pub mod serve;
