@@ -19,7 +19,7 @@ class ApiRun(Steps):
         self.operator = None
 
     def carry_out_all(self):
-        self.carry_out(self.start, self.install, self.work, self.refuse, self.clean_up)
+        self.carry_out(self.start, self.install, self.work, self.refuse, self.take_samples, self.clean_up)
 
     def start(self):
         """an API server starts."""
