@@ -14,13 +14,15 @@ AS_IN_TESTS := --features coppice-process/as-in-tests
 CHAOS_SECONDS ?= 600
 CHAOS_SEED ?= 1
 
-.PHONY: lint-revm wasm test-wasm test-clients crds charts e2e help demo test test-sha test-go test-state test-state-killed test-loadtest test-alerts test-k6 test-chaos test-adversaries chaos load bench bench-cluster check audit build release sim sim-bugs versions
+.PHONY: lint-revm wasm test-wasm console console-pictures test-console test-clients crds charts e2e help demo test test-sha test-go test-state test-state-killed test-loadtest test-alerts test-k6 test-chaos test-adversaries chaos load bench bench-cluster check audit build release sim sim-bugs versions
 
 help:
 	@echo "make demo     build, run a whole cluster on this repository's own history, show what it does"
 	@echo "make test     all tests"
 	@echo "make wasm     the verifier of proof files as one WebAssembly module for all languages (docs/proof-files.md)"
 	@echo "make test-wasm  that module in Node, Chromium, Python and Go, that two builds of it have the same bytes, and the client for Python"
+	@echo "make console  the pages of the console (docs/console.md), whose files in cluster/console/dist are committed"
+	@echo "make test-console  these pages in Chromium: access, lying servers, hostile keys and values, sizes"
 	@echo "make test-clients  the examples of docs/clients.md in curl, Python, JavaScript, Go and Java; CLIENTS=\"curl go\" takes some"
 	@echo "make chaos    a cluster of real processes under real faults for CHAOS_SECONDS=600; the plan follows from CHAOS_SEED=1"
 	@echo "make test-go  vet, staticcheck and all tests of the SDK for Go, against a real coppice dev"
@@ -65,7 +67,7 @@ test: test-loadtest test-go test-state
 	@scripts/install-etcd.sh >/dev/null
 	@scripts/install-timestamp-authority.sh >/dev/null
 	$(CARGO) test --workspace --locked
-	@$(MAKE) --no-print-directory test-sha test-wasm test-alerts test-k6 test-chaos
+	@$(MAKE) --no-print-directory test-sha test-wasm test-console test-alerts test-k6 test-chaos
 	@$(MAKE) --no-print-directory test-clients CLIENTS="curl python js go"
 	@$(MAKE) --no-print-directory test-adversaries ADVERSARY_FLAGS=--sample
 
@@ -121,6 +123,16 @@ wasm:
 
 test-wasm: wasm build
 	@cluster/verify/wasm/test.sh
+
+# The program has these files in it, so that cargo needs no npm: they are committed, and a test compares them.
+console: wasm
+	WEB_TOOLS=$$(scripts/install-web.sh build) node cluster/console/page/build.mjs
+
+console-pictures: build
+	WEB_TOOLS=$$(scripts/install-web.sh test) node cluster/console/tests/pictures.mjs
+
+test-console: wasm build
+	@cluster/console/test.sh
 
 # Java takes its pinned artefacts from Maven at the first time, which takes a minute: `make test` has the others.
 CLIENTS ?= curl python js go java

@@ -1,6 +1,7 @@
 //! The command line as clap sees it: names, options, help texts.
 
 mod anchor;
+mod console;
 mod cosigner;
 mod evidence;
 mod ledger;
@@ -15,6 +16,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use anchor::{Anchor, AnchorExport, AnchorInterval, AnchorList, AnchorProve, Window};
+pub use console::Console;
 pub use cosigner::{Cosigner, CosignerAccept, CosignerDir, CosignerInit, CosignerResume};
 pub use evidence::{Evidence, EvidenceMake, EvidenceVerify};
 pub use ledger::{
@@ -162,6 +164,8 @@ pub enum Command {
     /// Change the key that signs checkpoints to one that the coordinators have. The root log keeps
     /// who did it, and why.
     RotateKey(RotateKey),
+    /// Show the ledger in a browser, whose pages verify what they show. They only read.
+    Console(Console),
     /// Show groups, replicas and leaders.
     Status,
     /// Transfer the leadership of a group to the replica on a node, for instance before stopping

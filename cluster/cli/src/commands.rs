@@ -26,7 +26,7 @@ use serde_json::json;
 
 use crate::{
     args::{self, Arguments, Command, Common},
-    dev,
+    console, dev,
     failure::Failure,
     load,
     output::{Output, raw},
@@ -62,6 +62,11 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Pins => pin::pins(&client()?, output).await,
         Command::Rollback(args) => write::rollback(&client()?, args, output).await,
         Command::RotateKey(args) => write::rotate_key(&client()?, args, output).await,
+        Command::Console(args) => {
+            // The browser judges the proofs, so that it can show those that do not hold.
+            let (key, common) = trusted(&arguments.common)?;
+            console::console(connect(&common)?, args, key, output).await
+        }
         Command::Status => log::status(&client()?, output).await,
         Command::Lead(args) => write::lead(&client()?, args, output).await,
         Command::Audit(args) => audit::audit(&client()?, args, arguments.common.trust.as_deref(), output).await,
@@ -129,6 +134,12 @@ fn connect(common: &Common) -> Result<Client, Failure> {
         options.expected = Expected::Anybody;
     }
     Ok(Client::new(options)?)
+}
+
+/// The trusted key as text, and the options without it.
+fn trusted(common: &Common) -> Result<(Option<String>, Common), Failure> {
+    let key = common.trust.as_deref().map(verify::parse_vkey).transpose()?;
+    Ok((key.map(|key| key.to_string()), Common { trust: None, ..common.clone() }))
 }
 
 fn tls(common: &Common) -> Result<Option<Tls>, Failure> {

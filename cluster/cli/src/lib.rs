@@ -10,6 +10,7 @@
 pub mod args;
 pub mod bytes;
 pub mod commands;
+mod console;
 pub mod dev;
 pub mod failure;
 mod files;

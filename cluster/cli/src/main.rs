@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     let done = match &arguments.command {
         // The process reads its settings, then opens its log, then starts its threads.
         Command::Serve(args) => serve::run(&args.matches),
-        Command::Dev(_) => {
+        Command::Dev(_) | Command::Console(_) => {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
             runtime.expect("the system gives threads and a poller").block_on(commands::run(arguments))
         }

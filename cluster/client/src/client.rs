@@ -343,17 +343,15 @@ impl Client {
         ask!(self, Repeat::Safe, get_member, request)
     }
 
-    pub(crate) async fn call_get_journals(
-        &self,
-        request: v1::GetJournalsRequest,
-    ) -> Result<v1::GetJournalsResponse, Error> {
+    /// Journals of a ledger with their proof, as the server says them. They are not verified:
+    /// [`Client::journals`] does that.
+    pub async fn get_journals(&self, request: v1::GetJournalsRequest) -> Result<v1::GetJournalsResponse, Error> {
         ask!(self, Repeat::Safe, get_journals, request)
     }
 
-    pub(crate) async fn call_get_lineage(
-        &self,
-        request: v1::GetLineageRequest,
-    ) -> Result<v1::GetLineageResponse, Error> {
+    /// The journals with a clue with their proof, as the server says them. They are not verified:
+    /// [`Client::lineage`] does that.
+    pub async fn get_lineage(&self, request: v1::GetLineageRequest) -> Result<v1::GetLineageResponse, Error> {
         ask!(self, Repeat::Safe, get_lineage, request)
     }
 

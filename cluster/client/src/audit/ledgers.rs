@@ -301,7 +301,7 @@ impl<'a, P: FnMut(Progress)> Replay<'a, P> {
             want_payload,
             ..v1::GetJournalsRequest::default()
         };
-        let answer = self.client.call_get_journals(request).await?;
+        let answer = self.client.get_journals(request).await?;
         if answer.journals.len() > limit as usize {
             return Err(Error::Malformed("more journals than were asked for"));
         }
