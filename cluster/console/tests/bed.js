@@ -21,8 +21,6 @@ let browser = null;
 /** A process that has said where it is ready. */
 async function started(args) {
   const child = spawn(bin, args, { stdio: ["ignore", "pipe", "pipe"] });
-  let said = "";
-  child.stderr.on("data", (data) => (said += data));
   const stop = () =>
     new Promise((resolve) => {
       if (child.exitCode !== null || child.signalCode !== null) return resolve();
@@ -32,7 +30,7 @@ async function started(args) {
     });
   ended.add(stop);
   const lines = [];
-  createInterface({ input: child.stdout }).on("line", (line) => lines.push(line));
+  for (const input of [child.stdout, child.stderr]) createInterface({ input }).on("line", (line) => lines.push(line));
   /** What follows these words on a line of the output. */
   const after = async (words) => {
     for (let i = 0; i < 600 && child.exitCode === null; i += 1) {
@@ -40,7 +38,7 @@ async function started(args) {
       if (line) return line.slice(words.length).trim();
       await new Promise((resolve) => setTimeout(resolve, 100));
     }
-    throw new Error(`${args.join(" ")} did not start: ${said}`);
+    throw new Error(`${args.join(" ")} did not start: ${lines.join("\n")}`);
   };
   return { ready: await after("ready "), after, stop };
 }
