@@ -47,6 +47,8 @@ test("journals, lineages and members are shown, with what is proven of them", as
   assert.deepEqual((await cells(page, 0)).map((row) => row[4]), ["paid", "invoice 17"]);
   await visit(page, con.to("range"));
   assert.ok(!(await page.textContent("main")).includes("reserved"), "a range begins above the ledgers");
+  await visit(page, con.to("diff?from=1&to=2"));
+  assert.match(await page.textContent("main"), /Nothing differs here/);
   assert.deepEqual(wrong, []);
   await close();
 });

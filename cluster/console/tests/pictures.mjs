@@ -1,12 +1,12 @@
-// Takes the pictures of docs/console.md, from a ledger that it makes: `make console-pictures`.
+// Takes the pictures of docs/console.md, from a ledger that it makes: `make console-pictures`. Names of
+// pictures as arguments take only these.
 import { spawnSync } from "node:child_process";
 import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 
-import { console_, end, ledger, open, root, visit } from "./bed.js";
+import { bin, console_, end, ledger, open, root, visit } from "./bed.js";
 
 const out = join(root, "docs/console");
-const bin = process.env.COPPICE_BIN ?? join(root, "target/debug/coppice");
 
 /** Route, and whether the picture is dark or narrow. */
 const PICTURES = {
@@ -20,9 +20,9 @@ const PICTURES = {
 function grain(book) {
   const run = (...args) => spawnSync(bin, args, { cwd: book.dir, env: { ...process.env, COPPICE_ENDPOINT: book.endpoint }, encoding: "utf8" });
   for (const name of ["bank", "court", "mill"]) run("keygen", "--name", name, "--out", `${name}.key`);
-  run("ledger", "create", "grain", "--owner", "bank.vkey", "--regulator", "court.vkey", "--key", "bank.key");
-  run("ledger", "member", "add", "grain", "mill.vkey", "--roles", "writer,reader", "--key", "bank.key");
+  run("ledger", "create", "grain", "--owner", "bank.key", "--member", "mill.vkey", "--regulator", "court.vkey", "--notice", "5s");
   run("ledger", "append", "grain", "--key", "mill.key", "--clue", "lot-7", "--data", "invoice 17");
+  run("ledger", "append", "grain", "--key", "bank.key", "--clue", "lot-7", "--data", "paid");
   const shown = run("ledger", "show", "grain", "--json");
   return shown.status === 0 ? JSON.parse(shown.stdout).id : "";
 }
@@ -46,5 +46,11 @@ await book.commit({ put: [["greeting", "hello"]] }, { put: [["greeting", "hello,
 const id = grain(book);
 const con = await console_(book.endpoint, ["--trust", `@${book.keyFile}`]);
 await mkdir(out, { recursive: true });
-for (const [name, picture] of Object.entries(PICTURES)) await take(con, name, picture, id);
-await end();
+const wanted = process.argv.slice(2);
+try {
+  for (const [name, picture] of Object.entries(PICTURES)) {
+    if (wanted.length === 0 || wanted.includes(name)) await take(con, name, picture, id);
+  }
+} finally {
+  await end();
+}

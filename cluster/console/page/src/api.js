@@ -15,12 +15,14 @@ export class Refused extends Error {
   }
 }
 
+/** The bytes of an answer, and whether it broke off. */
 async function bytesOf(response) {
   const parts = [];
   let length = 0;
+  let isCut = false;
   const reader = response.body.getReader();
   for (;;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await reader.read().catch(() => ((isCut = true), { done: true }));
     if (done) break;
     length += value.length;
     if (length > BYTES_MAX) {
@@ -35,7 +37,18 @@ async function bytesOf(response) {
     bytes.set(part, at);
     at += part.length;
   }
-  return bytes;
+  return { bytes, isCut };
+}
+
+/** The refusal in a problem document, or in the last line of an answer that broke off. */
+function refusal(status, bytes) {
+  const text = new TextDecoder().decode(bytes.subarray(-4096)).trim();
+  try {
+    const problem = JSON.parse(text.slice(text.lastIndexOf("\n") + 1));
+    return new Refused(problem.status ?? status, String(problem.reason ?? ""), String(problem.detail ?? ""));
+  } catch {
+    return new Refused(status, "", status === 200 ? "the answer broke off" : text);
+  }
 }
 
 /** The bytes of an answer, and its headers. Addresses are relative to the page. */
@@ -54,16 +67,9 @@ export async function get(path, accept) {
     const why = error.name === "TimeoutError" ? "it did not answer in a minute" : "it can't be reached";
     throw new Refused(0, "UNREACHABLE", `The server of this page: ${why}. Is it still running?`);
   }
-  const bytes = await bytesOf(response);
-  if (response.ok) return { bytes, headers: response.headers };
-  const text = new TextDecoder().decode(bytes.subarray(0, 4096));
-  try {
-    const problem = JSON.parse(text);
-    throw new Refused(response.status, String(problem.reason), String(problem.detail));
-  } catch (error) {
-    if (error instanceof Refused) throw error;
-    throw new Refused(response.status, "", text.trim());
-  }
+  const { bytes, isCut } = await bytesOf(response);
+  if (isCut || !response.ok) throw refusal(response.status, bytes);
+  return { bytes, headers: response.headers };
 }
 
 const textOf = (bytes) => new TextDecoder().decode(bytes);

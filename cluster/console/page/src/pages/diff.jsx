@@ -4,7 +4,7 @@ import { Broken } from "../ledger.js";
 import { Ask, Badge, Fact, Facts, Field, Found, Key, Loading, Problem, RecordLink, useAction, useTask } from "../parts.jsx";
 import { go } from "../route.js";
 import { count, encoded, hexOf, told, typable } from "../text.js";
-import { bounds, fromLowest, provenRange } from "./range.jsx";
+import { bounds, learnLowest, provenRange } from "./range.jsx";
 
 /** Keys that are shown, and records of a range that a proof of the difference may have. */
 const SHOWN = 200;
@@ -13,6 +13,7 @@ const SIGNS = { added: "+", changed: "±", deleted: "−" };
 
 async function said({ from, to, prefix }) {
   const version = (text) => (/^\d+(\.\d+)?$/.test(text) ? text : "");
+  await learnLowest();
   const [low, high] = bounds({ prefix });
   const range = `&low=${encoded(low)}${high ? `&high=${encoded(high)}` : ""}`;
   const { objects } = await api.lines(`v1/diff?from=${version(from)}&to=${version(to)}${range}`);
@@ -105,7 +106,7 @@ function Shown({ rows, query }) {
 export function Difference({ query }) {
   const { from = "", to = "", prefix = "" } = query;
   const ready = from && to;
-  const task = useTask(() => (ready ? fromLowest(() => said(query)) : Promise.resolve(null)), [JSON.stringify(query)]);
+  const task = useTask(() => (ready ? said(query) : Promise.resolve(null)), [JSON.stringify(query)]);
   return (
     <>
       <h1>Difference</h1>

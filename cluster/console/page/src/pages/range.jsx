@@ -14,7 +14,7 @@ const ABOVE_LEDGERS = Uint8Array.of(1);
 let lowest = new Uint8Array();
 
 /** Asks from the lowest key on that may be read. */
-export async function fromLowest(task) {
+async function fromLowest(task) {
   try {
     return await task();
   } catch (error) {
@@ -32,6 +32,9 @@ function afterPrefix(prefix) {
   high[end] += 1;
   return high;
 }
+
+/** Learns the lowest key. A stream that is refused breaks off, and a browser may not say why. */
+export const learnLowest = () => fromLowest(() => api.get(`v1/records?low=${encoded(lowest)}&limit=1`));
 
 /** The bounds that the user has named. */
 export function bounds({ prefix, low, high }) {
