@@ -5,7 +5,7 @@ mod common;
 
 use std::{
     num::NonZero,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use coppice_env::bug::{self, Bug};
@@ -46,34 +46,30 @@ const FINDERS: &[(Bug, u64)] = &[
 /// Number of seeds that are tried: enough to find a bug that no longer shows at its own seed.
 const TRIED: u64 = 600;
 
-/// The number of the first finding among these seeds. Each of `lanes` threads takes every
-/// `lanes`-th seed, since a bug is planted in one thread.
-fn found(bug: Bug, first: u64, lanes: u64) -> Option<u64> {
-    let next_finding = &AtomicU64::new(u64::MAX);
-    let search = |lane: u64| {
-        for seed in (first + lane..first + TRIED).step_by(lanes as usize) {
-            if seed >= next_finding.load(Ordering::Relaxed) {
-                return;
-            }
-            bug::plant(Some(bug));
-            let settings = Settings { ledgers: bug.is_of_ledgers(), ..Settings::default() };
-            if let Some(finding) = common::run(seed, settings).wrong {
-                println!("{bug} at seed {seed}: {finding}");
-                next_finding.fetch_min(seed, Ordering::Relaxed);
-            }
+/// The first seed from this one on that finds a bug.
+fn found(bug: Bug, first: u64) -> Option<u64> {
+    // A bug is planted in one thread.
+    bug::plant(Some(bug));
+    let settings = Settings { ledgers: bug.is_of_ledgers(), ..Settings::default() };
+    (first..first + TRIED).find(|seed| {
+        let finding = common::run(*seed, settings).wrong;
+        if let Some(finding) = &finding {
+            println!("{bug} at seed {seed}: {finding}");
         }
-    };
-    std::thread::scope(|scope| (0..lanes).for_each(|lane| drop(scope.spawn(move || search(lane)))));
-    Some(next_finding.load(Ordering::Relaxed)).filter(|seed| *seed < u64::MAX)
+        finding.is_some()
+    })
 }
 
 #[test]
 fn every_planted_bug_is_found() {
     let has_finder = |bug: &Bug| FINDERS.iter().any(|(found, _)| found == bug);
     assert!(Bug::ALL.iter().all(has_finder), "each bug has a seed");
-    let lanes = std::thread::available_parallelism().map_or(1, NonZero::get) as u64;
-    for &(bug, first) in FINDERS {
-        let found = found(bug, first, lanes);
-        assert!(found.is_some(), "{bug} is not found by seed {first} and {TRIED} behind it");
-    }
+    let next = &AtomicUsize::new(0);
+    let search = || {
+        while let Some(&(bug, first)) = FINDERS.get(next.fetch_add(1, Ordering::Relaxed)) {
+            assert!(found(bug, first).is_some(), "{bug} is not found by seed {first} and {TRIED} behind it");
+        }
+    };
+    let lanes = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| (0..lanes).for_each(|_| drop(scope.spawn(search))));
 }
