@@ -4,9 +4,11 @@ import { Broken, prove } from "../ledger.js";
 import { Ask, Badge, Fact, Facts, Field, Found, Hash, Key, Pages, Save, Strange, useTask } from "../parts.jsx";
 import { go, to } from "../route.js";
 import { sha256 } from "../sha256.js";
-import { bytesOfHex, count, hexOf, shown, stamp, typed } from "../text.js";
+import { bytesOfHex, count, hexOf, shown, size as sizeOf, stamp, typed } from "../text.js";
 
 const PAGE = 100;
+/** What is in a payload that is not the application's. The page shows it, and does not judge it. */
+const WORDS = { 1: "rules", 2: "changes", 3: "order and signatures" };
 const KINDS = ["data", "founding", "members", "order"];
 
 async function list() {
@@ -87,7 +89,14 @@ async function page({ id, clue, from }) {
 
 function Payload({ journal }) {
   if (journal.payload === undefined) return <span class="dim">not shown: hidden, purged, or not for you</span>;
-  return Number(journal.kind) === 0 ? <Key bytes={shown(journal.payload, journal.encoding)} max={80} /> : <span class="dim">signed by {KINDS[journal.kind] === "order" ? "all who had to" : "a member"}</span>;
+  const payload = shown(journal.payload, journal.encoding);
+  if (Number(journal.kind) === 0) return <Key bytes={payload} max={80} />;
+  return (
+    <details>
+      <summary>{WORDS[journal.kind] ?? "unknown"}, {sizeOf(payload.length)}</summary>
+      <code>{hexOf(payload)}</code>
+    </details>
+  );
 }
 
 function Journals({ rows, badge, names }) {
@@ -108,7 +117,7 @@ function Journals({ rows, badge, names }) {
               <td>{stamp(journal)}</td>
               <td>{names.get(journal.member_id) ? <Strange text={names.get(journal.member_id)} /> : <Hash of={journal.member_id} what="Member" />}</td>
               <td><Payload journal={journal} /></td>
-              <td><Hash of={journal.public_key} what="Key" /> <Badge is={journal.signature_verified ? badge : "said"} /></td>
+              <td class="nowrap"><Hash of={journal.public_key} what="Key" /> <Badge is={journal.signature_verified ? badge : "said"} /></td>
               <td><Badge is={badge} /></td>
             </tr>
           ))}
@@ -174,6 +183,7 @@ function Ledger({ query }) {
             <Journals rows={rows} badge={badge} names={new Map(members.map((it) => [it.id, String(it.name)]))} />
             {!clue && <Pages newer={first + PAGE < size && to("ledgers", { id, from: first + PAGE })} older={first > 0 && to("ledgers", { id, from: Math.max(0, first - PAGE) })} />}
             <p class="actions"><Save name={clue ? "lineage.proof" : "journals.proof"} bytes={file}>Save the proof</Save></p>
+            {rows.some((it) => Number(it.kind) === 3) && <p>Orders take effect only if those sign who must: <code>coppice ledger audit</code> judges that.</p>}
             <h2>Members</h2>
             <Members members={members} />
           </>

@@ -126,7 +126,7 @@ export function Timeline({ query }) {
                 Prove these versions
               </button>
               {action.state === "loading" && <Loading what={`Proving, ${Object.keys(action.value ?? {}).length} so far`} />}
-              {action.state === "done" && <span role="status">{Object.values(action.value).filter((it) => it === "proven").length} versions are proven.</span>}
+              {action.state === "done" && <span role="status">{Object.values(action.value).filter((it) => it === "proven").length} versions are proven, with their times and state roots. The numbers of entries are said.</span>}
             </p>
             {action.state === "failed" ? <Problem error={action.error} /> : <Entries entries={entries} badges={action.value ?? {}} />}
             <Pages
