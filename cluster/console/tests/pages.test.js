@@ -1,10 +1,11 @@
 // Every page: what it shows, for whom, and within which sizes.
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import { readFile } from "node:fs/promises";
 import { after, before, test } from "node:test";
 import { gzipSync } from "node:zlib";
 
-import { badges, console_, end, facts, from, ledger, open, root, visit } from "./bed.js";
+import { badges, bin, console_, end, facts, from, ledger, open, root, visit } from "./bed.js";
 
 const AXE = from.resolve("axe-core/axe.min.js");
 const RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"];
@@ -62,6 +63,9 @@ test("under the key of its user, a page shows as proven what it verified, and as
   await visit(page, con.to("record?key=account%2F0001"));
   assert.equal(await page.textContent(".value-box pre"), '{\n  "balance": 17\n}');
   assert.equal(await badges(page, "said"), 0);
+  const [saved] = await Promise.all([page.waitForEvent("download"), page.click("text=Save the proof")]);
+  const verdict = spawnSync(bin, ["verify", await saved.path(), "--key", `@${book.keyFile}`, "--expect-key", "account/0001"], { encoding: "utf8" });
+  assert.match(verdict.stdout, /^valid: `account\/0001` has the value/, verdict.stderr);
   await visit(page, con.to("record?key=nobody"));
   assert.match(await page.textContent("main"), /none: the key has no record/);
   await visit(page, con.to("record?key=account%2F0001&version=999"));

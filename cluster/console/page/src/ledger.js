@@ -9,6 +9,8 @@ import { evidence, verify } from "./judge.js";
 
 /** Attempts to get two proofs that end in the same checkpoint, while the log grows. */
 const GROWTH_TRIES = 5;
+/** Longest file that a browser is asked to keep: a checkpoint is in every one, a short one too. */
+const KEPT_BYTES_MAX = 32 << 10;
 const KEY_STORED = "coppice-key";
 const CHECKPOINT_STORED = "coppice-checkpoint:";
 
@@ -173,6 +175,7 @@ function recalled(origin) {
 }
 
 function remember({ size, root, time, version, origin, file }) {
+  if (file.length > KEPT_BYTES_MAX) return;
   const kept = { size, root, time, version, at: Date.now(), file: base64(file) };
   store(CHECKPOINT_STORED + origin, JSON.stringify(kept));
 }
