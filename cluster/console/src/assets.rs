@@ -71,7 +71,7 @@ impl Asset {
     fn answer(self) -> Response {
         let mut answer = Response::new(Body::from(self.bytes));
         answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(self.kind));
-        // The page for offline use has a policy of its own, which knows its scripts by their hashes.
+        // The page for offline use has a policy of its own, with the hashes of its scripts.
         if self.name == "offline.html" {
             let saved = HeaderValue::from_static("attachment; filename=\"coppice-offline.html\"");
             answer.headers_mut().insert(header::CONTENT_DISPOSITION, saved);
