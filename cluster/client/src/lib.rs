@@ -48,6 +48,8 @@ mod error;
 #[cfg(test)]
 mod fake;
 pub mod ledgers;
+#[cfg(feature = "model")]
+pub mod model;
 mod options;
 mod routes;
 mod rules;

@@ -111,7 +111,11 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
         let purge = decoded(&then, &keys[1], Purge::decode)?.ok_or(Error::Malformed("purge of a ledger"))?;
         let auditor = std::mem::replace(
             &mut self.auditor,
-            coppice_verify::audit::LedgerAuditor::new(Default::default(), self.ledger, self.book.shard_map.clone()),
+            coppice_verify::audit::LedgerAuditor::new(
+                Default::default(),
+                self.ledger,
+                self.book.founding.shard_map.clone(),
+            ),
         );
         self.auditor = auditor.behind(version, &head);
         self.to = version;
