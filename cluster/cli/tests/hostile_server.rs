@@ -85,6 +85,7 @@ impl v1::ledger_server::Ledger for Liar {
     type DiffStream = Many<v1::DiffResponse>;
     type WatchHeadsStream = Many<v1::WatchHeadsResponse>;
     type JournalStream = Many<v1::JournalResponse>;
+    type WitnessStream = Many<v1::WitnessRequest>;
     type ListLedgersStream = Many<v1::ListLedgersResponse>;
     type ListMembersStream = Many<v1::ListMembersResponse>;
 
@@ -192,6 +193,10 @@ impl v1::ledger_server::Ledger for Liar {
 
     async fn time(&self, _: Request<v1::TimeRequest>) -> Answer<v1::TimeResponse> {
         Ok(Response::new(v1::TimeResponse { is_final: true, proof: vec![7; 1 << 20].into(), ..Default::default() }))
+    }
+
+    async fn witness(&self, _: Request<Streaming<v1::WitnessAnswer>>) -> Flow<v1::WitnessRequest> {
+        Err(Status::unimplemented("nothing is asked"))
     }
 
     async fn journal(&self, _: Request<v1::JournalRequest>) -> Flow<v1::JournalResponse> {

@@ -111,6 +111,7 @@ impl v1::ledger_server::Ledger for Fake {
     type DiffStream = Many<v1::DiffResponse>;
     type WatchHeadsStream = Many<v1::WatchHeadsResponse>;
     type JournalStream = Many<v1::JournalResponse>;
+    type WitnessStream = Many<v1::WitnessRequest>;
     type ListLedgersStream = Many<v1::ListLedgersResponse>;
     type ListMembersStream = Many<v1::ListMembersResponse>;
 
@@ -234,6 +235,7 @@ impl v1::ledger_server::Ledger for Fake {
         list_pins: v1::ListPinsRequest => v1::ListPinsResponse;
         transfer_leader: v1::TransferLeaderRequest => v1::TransferLeaderResponse;
         journal: v1::JournalRequest => Many<v1::JournalResponse>;
+        witness: Streaming<v1::WitnessAnswer> => Many<v1::WitnessRequest>;
         list_ledgers: v1::ListLedgersRequest => Many<v1::ListLedgersResponse>;
         list_members: v1::ListMembersRequest => Many<v1::ListMembersResponse>;
     }

@@ -59,6 +59,7 @@ mod stream;
 mod times;
 mod tls;
 mod trust;
+mod witness;
 
 pub use bounds::RANGE_BYTES_MAX;
 pub use client::Client;
