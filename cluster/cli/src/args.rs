@@ -249,6 +249,9 @@ pub struct Dev {
     /// repeatable. A majority counts.
     #[arg(long, num_args = 2, value_names = ["VKEY", "URL"])]
     pub witness: Vec<String>,
+    /// A C2SP policy in place of --witness: all its witnesses are asked, and its quorum counts.
+    #[arg(long, value_name = "FILE", conflicts_with = "witness")]
+    pub witness_policy: Option<PathBuf>,
     /// Address of a time-stamping authority (RFC 3161) that stamps checkpoints; repeat it, each
     /// time with a --tsa-root. A majority counts.
     #[arg(long, value_name = "URL", requires = "tsa_root")]

@@ -34,7 +34,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &["types", "verify", "timestamp", "proto", "env", "metadata", "process", "http", "console"],
     ),
     ("coppice-client", &["types", "verify", "proto"]),
-    ("coppice-cosigner", &["types", "verify", "env", "process"]),
+    ("coppice-cosigner", &["types", "verify", "proto", "env", "process", "client"]),
     ("coppice-operator", &["types", "verify", "proto", "env", "client"]),
     ("coppice-measure", &["types", "verify", "env", "engine", "consensus"]),
     ("coppice-pim-bench", &["types", "env", "engine", "pim", "root"]),
@@ -53,6 +53,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "shard-node",
             "coordinator",
             "client",
+            "cosigner",
         ],
     ),
 ];
