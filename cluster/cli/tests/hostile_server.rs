@@ -80,6 +80,7 @@ macro_rules! refused {
 #[tonic::async_trait]
 impl v1::ledger_server::Ledger for Liar {
     type CommitStreamStream = Many<v1::CommitStreamResponse>;
+    type QueryBatchStream = Many<v1::QueryBatchResponse>;
     type RangeStream = Many<v1::RangeResponse>;
     type HistoryStream = Many<v1::HistoryResponse>;
     type DiffStream = Many<v1::DiffResponse>;
@@ -132,6 +133,22 @@ impl v1::ledger_server::Ledger for Liar {
             "silence" => silent(),
             "many parts" => once(v1::DiffResponse { differences: vec![pair()] }),
             _ => endless(move |_| v1::DiffResponse { differences: vec![pair()] }),
+        }
+    }
+
+    async fn query_batch(&self, _: Request<v1::QueryBatchRequest>) -> Flow<v1::QueryBatchResponse> {
+        let record = || record("k".to_owned(), 1);
+        let part = move |at: u64| v1::QueryBatchResponse {
+            places: vec![0],
+            records: vec![record()],
+            unchanged_since: vec![1],
+            read_at: Some(v1::Stamp { epoch: 0, version: u64::MAX - at }),
+            ..Default::default()
+        };
+        match self.0 {
+            "silence" => silent(),
+            "many parts" => once(v1::QueryBatchResponse { records: vec![v1::Record::default(); PARTS], ..part(0) }),
+            _ => endless(part),
         }
     }
 

@@ -383,6 +383,13 @@ impl Client {
         ask!(self, Repeat::Safe, erasure_status, request)
     }
 
+    pub(crate) async fn call_query_batch(
+        &self,
+        request: v1::QueryBatchRequest,
+    ) -> Result<Stream<v1::QueryBatchResponse>, Error> {
+        Ok(self.stream(ask!(self, Repeat::Safe, query_batch, request)?, rules::queries()))
+    }
+
     /// Streams the ledgers of members in the order of their names. They are not verified.
     pub async fn list_ledgers(
         &self,
@@ -405,7 +412,7 @@ impl Client {
     }
 
     /// Checks the answer to a read, if a key is trusted.
-    async fn trust_read(&self, keys: &Keys, read: &Read<'_>) -> Result<(), Error> {
+    pub(crate) async fn trust_read(&self, keys: &Keys, read: &Read<'_>) -> Result<(), Error> {
         let Some(trust) = &self.trust else { return Ok(()) };
         let newer = self.newer_than(keys, read.file).await?;
         let seen = check_read(&trust.logs, keys, newer.as_deref(), read)?;

@@ -51,6 +51,7 @@ pub mod ledgers;
 #[cfg(feature = "model")]
 pub mod model;
 mod options;
+mod queries;
 mod routes;
 mod rules;
 mod session;
@@ -68,6 +69,7 @@ pub use convert::header;
 pub use coppice_proto::convert::to_batch as batch;
 pub use error::Error;
 pub use options::Options;
+pub use queries::{KeyState, QueryAnswer, QueryFailure, QueryPart, QueryStream};
 pub use session::Session;
 pub use stream::Stream;
 pub use tls::{Expected, Role, Tls};

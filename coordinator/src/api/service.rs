@@ -214,6 +214,7 @@ where
 #[tonic::async_trait]
 impl Ledger for Api {
     type CommitStreamStream = Messages<v1::CommitStreamResponse>;
+    type QueryBatchStream = Messages<v1::QueryBatchResponse>;
     type RangeStream = Messages<v1::RangeResponse>;
     type HistoryStream = Messages<v1::HistoryResponse>;
     type DiffStream = Messages<v1::DiffResponse>;
@@ -304,6 +305,11 @@ impl Ledger for Api {
         let reads = self.reads.by(&quotas::caller(&request));
         let request = request.into_inner();
         Ok(Response::new(reads.batch_get(&request.keys, &request.read.unwrap_or_default()).await?))
+    }
+
+    async fn query_batch(&self, request: Request<v1::QueryBatchRequest>) -> Answer<Self::QueryBatchStream> {
+        let (reads, request) = (self.reads.by(&quotas::caller(&request)), request.into_inner());
+        stream(move |sink| async move { reads.query_batch(request, &sink).await })
     }
 
     async fn range(&self, request: Request<v1::RangeRequest>) -> Answer<Self::RangeStream> {

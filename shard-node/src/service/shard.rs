@@ -65,7 +65,10 @@ impl Shard for ShardService {
         let context = messages::context(request.context.as_ref())?;
         let state = convert::state(request.state.as_ref(), "state").map_err(Refusal::from)?;
         let replica = self.replica(request.group)?;
-        let bytes_max = self.hosted.message_bytes_max;
+        let bytes_max = match request.bytes_max {
+            0 => self.hosted.message_bytes_max,
+            wanted => self.hosted.message_bytes_max.min(wanted as usize),
+        };
         let any = planted(Bug::ReaderServesAny) && self.hosted.hosts_readers();
         let prover = self.hosted.prover(replica.group).filter(|_| request.want_proof && !any);
         let single = prover.as_ref().map(|prover| single_keys(prover, &state, &request)).unwrap_or_default();
@@ -185,7 +188,7 @@ fn check_answer(bytes: usize, bytes_max: usize) -> Result<(), Refusal> {
     if bytes <= bytes_max {
         return Ok(());
     }
-    Err(Refusal::new(Reason::LimitExceeded, format!("the answer is over the message limit of {bytes_max} bytes")))
+    Err(Refusal::new(Reason::LimitExceeded, format!("the answer is over its limit of {bytes_max} bytes")))
 }
 
 fn answer_bytes(answer: &v1::ReadAnswer) -> usize {

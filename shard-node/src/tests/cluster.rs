@@ -347,6 +347,7 @@ impl Leader {
             parts: vec![v1::ReadPart { keys: vec![key.to_owned().into_bytes().into()] }],
             want_proof: false,
             want_values: true,
+            bytes_max: 0,
         };
         let answer = self.caller.shard(ordinal).read(request).await?.into_inner();
         let record = answer.answers.into_iter().flat_map(|answer| answer.records).next().filter(|record| record.found);

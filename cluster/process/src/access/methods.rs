@@ -42,6 +42,7 @@ const METHODS: [(&str, Roles); 59] = [
     ("/coppice.v1.Ledger/OpenSession", WRITE),
     ("/coppice.v1.Ledger/Get", READ),
     ("/coppice.v1.Ledger/BatchGet", READ),
+    ("/coppice.v1.Ledger/QueryBatch", READ),
     ("/coppice.v1.Ledger/Range", READ),
     ("/coppice.v1.Ledger/History", READ),
     ("/coppice.v1.Ledger/Diff", READ),
