@@ -6498,6 +6498,141 @@ func (x *GetLineageResponse) GetGone() uint64 {
 	return 0
 }
 
+type WitnessAnswer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first message has this alone: the name in the addresses of the caller's cosigners. The
+	// caller's certificate must be for the process of that name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Number of the request.
+	Id uint64 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	// Status code and body of an answer to add-checkpoint, as in C2SP tlog-witness. A body has at most
+	// 64 KiB.
+	Status        uint32 `protobuf:"varint,3,opt,name=status,proto3" json:"status,omitempty"`
+	Body          []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WitnessAnswer) Reset() {
+	*x = WitnessAnswer{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[97]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WitnessAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WitnessAnswer) ProtoMessage() {}
+
+func (x *WitnessAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[97]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WitnessAnswer.ProtoReflect.Descriptor instead.
+func (*WitnessAnswer) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{97}
+}
+
+func (x *WitnessAnswer) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WitnessAnswer) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *WitnessAnswer) GetStatus() uint32 {
+	if x != nil {
+		return x.Status
+	}
+	return 0
+}
+
+func (x *WitnessAnswer) GetBody() []byte {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+type WitnessRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// From 1 on; 0 for a message that shows that the stream is alive, and asks for nothing.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The path of the cosigner's address, and add-checkpoint behind it.
+	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Body          []byte `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WitnessRequest) Reset() {
+	*x = WitnessRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[98]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WitnessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WitnessRequest) ProtoMessage() {}
+
+func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[98]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WitnessRequest.ProtoReflect.Descriptor instead.
+func (*WitnessRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{98}
+}
+
+func (x *WitnessRequest) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *WitnessRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *WitnessRequest) GetBody() []byte {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
 var File_coppice_v1_ledger_proto protoreflect.FileDescriptor
 
 const file_coppice_v1_ledger_proto_rawDesc = "" +
@@ -6986,7 +7121,16 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\x05proof\x18\x04 \x01(\fR\x05proof\x12\x1f\n" +
 	"\vmarks_proof\x18\x05 \x01(\fR\n" +
 	"marksProof\x12\x12\n" +
-	"\x04gone\x18\x06 \x01(\x04R\x04gone2\xaf\x16\n" +
+	"\x04gone\x18\x06 \x01(\x04R\x04gone\"_\n" +
+	"\rWitnessAnswer\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x16\n" +
+	"\x06status\x18\x03 \x01(\rR\x06status\x12\x12\n" +
+	"\x04body\x18\x04 \x01(\fR\x04body\"H\n" +
+	"\x0eWitnessRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
+	"\x04body\x18\x03 \x01(\fR\x04body2\xf5\x16\n" +
 	"\x06Ledger\x12?\n" +
 	"\x06Commit\x12\x19.coppice.v1.CommitRequest\x1a\x1a.coppice.v1.CommitResponse\x12U\n" +
 	"\fCommitStream\x12\x1f.coppice.v1.CommitStreamRequest\x1a .coppice.v1.CommitStreamResponse(\x010\x01\x12<\n" +
@@ -7017,7 +7161,8 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\bListPins\x12\x1b.coppice.v1.ListPinsRequest\x1a\x1c.coppice.v1.ListPinsResponse\x12?\n" +
 	"\x06Status\x12\x19.coppice.v1.StatusRequest\x1a\x1a.coppice.v1.StatusResponse\x12W\n" +
 	"\x0eTransferLeader\x12!.coppice.v1.TransferLeaderRequest\x1a\".coppice.v1.TransferLeaderResponse\x12D\n" +
-	"\aJournal\x12\x1a.coppice.v1.JournalRequest\x1a\x1b.coppice.v1.JournalResponse0\x01\x12?\n" +
+	"\aJournal\x12\x1a.coppice.v1.JournalRequest\x1a\x1b.coppice.v1.JournalResponse0\x01\x12D\n" +
+	"\aWitness\x12\x19.coppice.v1.WitnessAnswer\x1a\x1a.coppice.v1.WitnessRequest(\x010\x01\x12?\n" +
 	"\x06Append\x12\x19.coppice.v1.AppendRequest\x1a\x1a.coppice.v1.AppendResponse\x12P\n" +
 	"\vListLedgers\x12\x1e.coppice.v1.ListLedgersRequest\x1a\x1f.coppice.v1.ListLedgersResponse0\x01\x12W\n" +
 	"\x0eDescribeLedger\x12!.coppice.v1.DescribeLedgerRequest\x1a\".coppice.v1.DescribeLedgerResponse\x12P\n" +
@@ -7044,7 +7189,7 @@ func file_coppice_v1_ledger_proto_rawDescGZIP() []byte {
 	return file_coppice_v1_ledger_proto_rawDescData
 }
 
-var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 97)
+var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 99)
 var file_coppice_v1_ledger_proto_goTypes = []any{
 	(*Stamp)(nil),                    // 0: coppice.v1.Stamp
 	(*Operation)(nil),                // 1: coppice.v1.Operation
@@ -7143,6 +7288,8 @@ var file_coppice_v1_ledger_proto_goTypes = []any{
 	(*ReplicaErasure)(nil),           // 94: coppice.v1.ReplicaErasure
 	(*GetLineageRequest)(nil),        // 95: coppice.v1.GetLineageRequest
 	(*GetLineageResponse)(nil),       // 96: coppice.v1.GetLineageResponse
+	(*WitnessAnswer)(nil),            // 97: coppice.v1.WitnessAnswer
+	(*WitnessRequest)(nil),           // 98: coppice.v1.WitnessRequest
 }
 var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	0,   // 0: coppice.v1.Precondition.last_changed:type_name -> coppice.v1.Stamp
@@ -7257,58 +7404,60 @@ var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	65,  // 109: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
 	63,  // 110: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
 	61,  // 111: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
-	70,  // 112: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
-	74,  // 113: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
-	76,  // 114: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
-	78,  // 115: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
-	80,  // 116: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
-	82,  // 117: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
-	85,  // 118: coppice.v1.Ledger.GetLedgerHashes:input_type -> coppice.v1.GetLedgerHashesRequest
-	95,  // 119: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
-	90,  // 120: coppice.v1.Ledger.VerifyJournal:input_type -> coppice.v1.VerifyJournalRequest
-	87,  // 121: coppice.v1.Ledger.GetLedgerRecords:input_type -> coppice.v1.GetLedgerRecordsRequest
-	92,  // 122: coppice.v1.Ledger.ErasureStatus:input_type -> coppice.v1.ErasureStatusRequest
-	5,   // 123: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
-	7,   // 124: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
-	9,   // 125: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
-	5,   // 126: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
-	12,  // 127: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
-	14,  // 128: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
-	18,  // 129: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
-	20,  // 130: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
-	24,  // 131: coppice.v1.Ledger.QueryBatch:output_type -> coppice.v1.QueryBatchResponse
-	28,  // 132: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
-	31,  // 133: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
-	33,  // 134: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
-	36,  // 135: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
-	38,  // 136: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
-	40,  // 137: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
-	43,  // 138: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
-	45,  // 139: coppice.v1.Ledger.Time:output_type -> coppice.v1.TimeResponse
-	53,  // 140: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
-	53,  // 141: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
-	53,  // 142: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
-	50,  // 143: coppice.v1.Ledger.Anchor:output_type -> coppice.v1.AnchorResponse
-	52,  // 144: coppice.v1.Ledger.GetInterval:output_type -> coppice.v1.GetIntervalResponse
-	56,  // 145: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
-	58,  // 146: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
-	60,  // 147: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
-	66,  // 148: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
-	64,  // 149: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
-	62,  // 150: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
-	72,  // 151: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
-	75,  // 152: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
-	77,  // 153: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
-	79,  // 154: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
-	81,  // 155: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
-	83,  // 156: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
-	86,  // 157: coppice.v1.Ledger.GetLedgerHashes:output_type -> coppice.v1.GetLedgerHashesResponse
-	96,  // 158: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
-	91,  // 159: coppice.v1.Ledger.VerifyJournal:output_type -> coppice.v1.VerifyJournalResponse
-	89,  // 160: coppice.v1.Ledger.GetLedgerRecords:output_type -> coppice.v1.GetLedgerRecordsResponse
-	93,  // 161: coppice.v1.Ledger.ErasureStatus:output_type -> coppice.v1.ErasureStatusResponse
-	123, // [123:162] is the sub-list for method output_type
-	84,  // [84:123] is the sub-list for method input_type
+	97,  // 112: coppice.v1.Ledger.Witness:input_type -> coppice.v1.WitnessAnswer
+	70,  // 113: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
+	74,  // 114: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
+	76,  // 115: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
+	78,  // 116: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
+	80,  // 117: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
+	82,  // 118: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
+	85,  // 119: coppice.v1.Ledger.GetLedgerHashes:input_type -> coppice.v1.GetLedgerHashesRequest
+	95,  // 120: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
+	90,  // 121: coppice.v1.Ledger.VerifyJournal:input_type -> coppice.v1.VerifyJournalRequest
+	87,  // 122: coppice.v1.Ledger.GetLedgerRecords:input_type -> coppice.v1.GetLedgerRecordsRequest
+	92,  // 123: coppice.v1.Ledger.ErasureStatus:input_type -> coppice.v1.ErasureStatusRequest
+	5,   // 124: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
+	7,   // 125: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
+	9,   // 126: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
+	5,   // 127: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
+	12,  // 128: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
+	14,  // 129: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
+	18,  // 130: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
+	20,  // 131: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
+	24,  // 132: coppice.v1.Ledger.QueryBatch:output_type -> coppice.v1.QueryBatchResponse
+	28,  // 133: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
+	31,  // 134: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
+	33,  // 135: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
+	36,  // 136: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
+	38,  // 137: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
+	40,  // 138: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
+	43,  // 139: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
+	45,  // 140: coppice.v1.Ledger.Time:output_type -> coppice.v1.TimeResponse
+	53,  // 141: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
+	53,  // 142: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
+	53,  // 143: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
+	50,  // 144: coppice.v1.Ledger.Anchor:output_type -> coppice.v1.AnchorResponse
+	52,  // 145: coppice.v1.Ledger.GetInterval:output_type -> coppice.v1.GetIntervalResponse
+	56,  // 146: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
+	58,  // 147: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
+	60,  // 148: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
+	66,  // 149: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
+	64,  // 150: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
+	62,  // 151: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
+	98,  // 152: coppice.v1.Ledger.Witness:output_type -> coppice.v1.WitnessRequest
+	72,  // 153: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
+	75,  // 154: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
+	77,  // 155: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
+	79,  // 156: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
+	81,  // 157: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
+	83,  // 158: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
+	86,  // 159: coppice.v1.Ledger.GetLedgerHashes:output_type -> coppice.v1.GetLedgerHashesResponse
+	96,  // 160: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
+	91,  // 161: coppice.v1.Ledger.VerifyJournal:output_type -> coppice.v1.VerifyJournalResponse
+	89,  // 162: coppice.v1.Ledger.GetLedgerRecords:output_type -> coppice.v1.GetLedgerRecordsResponse
+	93,  // 163: coppice.v1.Ledger.ErasureStatus:output_type -> coppice.v1.ErasureStatusResponse
+	124, // [124:164] is the sub-list for method output_type
+	84,  // [84:124] is the sub-list for method input_type
 	84,  // [84:84] is the sub-list for extension type_name
 	84,  // [84:84] is the sub-list for extension extendee
 	0,   // [0:84] is the sub-list for field type_name
@@ -7360,7 +7509,7 @@ func file_coppice_v1_ledger_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coppice_v1_ledger_proto_rawDesc), len(file_coppice_v1_ledger_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   97,
+			NumMessages:   99,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -53,6 +53,7 @@ const (
 	Ledger_Status_FullMethodName           = "/coppice.v1.Ledger/Status"
 	Ledger_TransferLeader_FullMethodName   = "/coppice.v1.Ledger/TransferLeader"
 	Ledger_Journal_FullMethodName          = "/coppice.v1.Ledger/Journal"
+	Ledger_Witness_FullMethodName          = "/coppice.v1.Ledger/Witness"
 	Ledger_Append_FullMethodName           = "/coppice.v1.Ledger/Append"
 	Ledger_ListLedgers_FullMethodName      = "/coppice.v1.Ledger/ListLedgers"
 	Ledger_DescribeLedger_FullMethodName   = "/coppice.v1.Ledger/DescribeLedger"
@@ -128,6 +129,9 @@ type LedgerClient interface {
 	// Streams the journals of the versions that stand, oldest first, for an auditor to replay. Only a
 	// ledger that keeps journals has them.
 	Journal(ctx context.Context, in *JournalRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[JournalResponse], error)
+	// Carries requests for cosignatures to the cosigners of a member that no coordinator can reach.
+	// The member opens the stream. Requests come down, each with a number, and answers go up.
+	Witness(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WitnessAnswer, WitnessRequest], error)
 	// Appends a member's request to a ledger of members, or founds one. Answers once the journals are
 	// committed and durable. The newest request of a lane may be sent again: it gets its answer
 	// again.
@@ -500,6 +504,19 @@ func (c *ledgerClient) Journal(ctx context.Context, in *JournalRequest, opts ...
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Ledger_JournalClient = grpc.ServerStreamingClient[JournalResponse]
 
+func (c *ledgerClient) Witness(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WitnessAnswer, WitnessRequest], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[7], Ledger_Witness_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WitnessAnswer, WitnessRequest]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Ledger_WitnessClient = grpc.BidiStreamingClient[WitnessAnswer, WitnessRequest]
+
 func (c *ledgerClient) Append(ctx context.Context, in *AppendRequest, opts ...grpc.CallOption) (*AppendResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AppendResponse)
@@ -512,7 +529,7 @@ func (c *ledgerClient) Append(ctx context.Context, in *AppendRequest, opts ...gr
 
 func (c *ledgerClient) ListLedgers(ctx context.Context, in *ListLedgersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListLedgersResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[7], Ledger_ListLedgers_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[8], Ledger_ListLedgers_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -541,7 +558,7 @@ func (c *ledgerClient) DescribeLedger(ctx context.Context, in *DescribeLedgerReq
 
 func (c *ledgerClient) ListMembers(ctx context.Context, in *ListMembersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListMembersResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[8], Ledger_ListMembers_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[9], Ledger_ListMembers_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -690,6 +707,9 @@ type LedgerServer interface {
 	// Streams the journals of the versions that stand, oldest first, for an auditor to replay. Only a
 	// ledger that keeps journals has them.
 	Journal(*JournalRequest, grpc.ServerStreamingServer[JournalResponse]) error
+	// Carries requests for cosignatures to the cosigners of a member that no coordinator can reach.
+	// The member opens the stream. Requests come down, each with a number, and answers go up.
+	Witness(grpc.BidiStreamingServer[WitnessAnswer, WitnessRequest]) error
 	// Appends a member's request to a ledger of members, or founds one. Answers once the journals are
 	// committed and durable. The newest request of a lane may be sent again: it gets its answer
 	// again.
@@ -808,6 +828,9 @@ func (UnimplementedLedgerServer) TransferLeader(context.Context, *TransferLeader
 }
 func (UnimplementedLedgerServer) Journal(*JournalRequest, grpc.ServerStreamingServer[JournalResponse]) error {
 	return status.Error(codes.Unimplemented, "method Journal not implemented")
+}
+func (UnimplementedLedgerServer) Witness(grpc.BidiStreamingServer[WitnessAnswer, WitnessRequest]) error {
+	return status.Error(codes.Unimplemented, "method Witness not implemented")
 }
 func (UnimplementedLedgerServer) Append(context.Context, *AppendRequest) (*AppendResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Append not implemented")
@@ -1314,6 +1337,13 @@ func _Ledger_Journal_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Ledger_JournalServer = grpc.ServerStreamingServer[JournalResponse]
 
+func _Ledger_Witness_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(LedgerServer).Witness(&grpc.GenericServerStream[WitnessAnswer, WitnessRequest]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Ledger_WitnessServer = grpc.BidiStreamingServer[WitnessAnswer, WitnessRequest]
+
 func _Ledger_Append_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(AppendRequest)
 	if err := dec(in); err != nil {
@@ -1662,6 +1692,12 @@ var Ledger_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Journal",
 			Handler:       _Ledger_Journal_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "Witness",
+			Handler:       _Ledger_Witness_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 		{
 			StreamName:    "ListLedgers",
