@@ -33,7 +33,7 @@ const BY_COORDINATORS: Roles = Roles::of(&[Coordinator]);
 /// Requests of nodes and coordinators to nodes.
 const INSIDE: Roles = Roles::of(&[Node, Coordinator]);
 
-const METHODS: [(&str, Roles); 59] = [
+const METHODS: [(&str, Roles); 60] = [
     ("/coppice.v1.Ledger/Commit", WRITE),
     ("/coppice.v1.Ledger/CommitStream", WRITE),
     ("/coppice.v1.Ledger/Stage", WRITE),
