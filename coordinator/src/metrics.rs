@@ -265,7 +265,8 @@ pub fn show(shown: &Arc<Shown>, log: &Arc<RootLog>) {
 /// Shows how many cosigners have opened their streams. A coordinator without such cosigners shows
 /// nothing.
 pub fn show_streams(open: impl Fn() -> Option<u64> + Send + Sync + 'static) {
-    let gauge = global::meter(SCOPE).u64_observable_gauge("coppice.witness.streams");
+    let meter = global::meter(SCOPE);
+    let gauge = meter.u64_observable_gauge("coppice.witness.streams");
     let gauge = gauge.with_description("Streams that cosigners have opened to be asked");
     let observe = move |observer: &dyn AsyncInstrument<u64>| {
         if let Some(open) = open() {

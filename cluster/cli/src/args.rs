@@ -18,7 +18,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use anchor::{Anchor, AnchorExport, AnchorInterval, AnchorList, AnchorProve, Window};
 pub use console::Console;
 pub use cosigner::{Cosigner, CosignerAccept, CosignerDir, CosignerInit, CosignerResume};
-pub use evidence::{Evidence, EvidenceMake, EvidenceVerify};
+pub use evidence::{Evidence, EvidenceMake, EvidenceReport, EvidenceVerify};
 pub use ledger::{
     Ledger, LedgerAnchor, LedgerAppend, LedgerAudit, LedgerCreate, LedgerGet, LedgerJournals, LedgerLineage,
     LedgerMember, LedgerOccult, LedgerPurge, LedgerShow, LedgerVerify, MayOccult, MemberRole, OccultPrepare, Order,

@@ -81,6 +81,8 @@ impl Ledger for Forward {
     type JournalStream = Many<v1::JournalResponse>;
     type ListLedgersStream = Many<v1::ListLedgersResponse>;
     type ListMembersStream = Many<v1::ListMembersResponse>;
+    type QueryBatchStream = Many<v1::QueryBatchResponse>;
+    type WitnessStream = Many<v1::WitnessRequest>;
 
     async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetResponse> {
         answered(self.0.get(request.into_inner()).await)
@@ -146,6 +148,8 @@ impl Ledger for Forward {
         discard: v1::DiscardRequest => v1::DiscardResponse;
         open_session: v1::OpenSessionRequest => v1::OpenSessionResponse;
         batch_get: v1::BatchGetRequest => v1::BatchGetResponse;
+        query_batch: v1::QueryBatchRequest => Many<v1::QueryBatchResponse>;
+        witness: Streaming<v1::WitnessAnswer> => Many<v1::WitnessRequest>;
         get_header: v1::GetHeaderRequest => v1::GetHeaderResponse;
         time: v1::TimeRequest => v1::TimeResponse;
         prune: v1::PruneRequest => v1::AdminResponse;
