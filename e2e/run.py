@@ -73,7 +73,7 @@ class Run(MemberSteps):
     def carry_out_all(self):
         self.carry_out(
             self.start, self.give_images, self.install, self.become_ready, self.spread, self.refuse, self.take_samples, self.keep_out, self.test_release,
-            self.load_data, self.cool, self.run_k6, self.start_load, self.crash, self.delete_pods, self.lose_volume, self.read_apart, self.lose_etcd, self.upgrade, self.bad_image, self.renew, self.drain,
+            self.load_data, self.cool, self.run_k6, self.start_load, self.crash, self.delete_pods, self.lose_volume, self.read_apart, self.cosign, self.lose_etcd, self.upgrade, self.bad_image, self.renew, self.drain,
             self.lose_power, self.cut_cable, self.hand_over, self.judge, self.roll_back, self.prune, self.take_away, self.reinstall, self.delete,
             self.found, self.mark, self.start_appends, self.crash, self.judge_appends, self.occult, self.purge)
 
@@ -429,6 +429,61 @@ class Run(MemberSteps):
                 if line.startswith("coppice_read_calls_total{") and 'replica="reader"' in line:
                     total += int(float(line.split()[-1]))
         return total
+
+    def cosign(self):
+        """two cosigners of the chart cosign what the ledger commits, by a policy in the resource,
+        also after one has lost its volume."""
+        keys, names = {}, ("acme", "bolt")
+        for name in names:
+            file = self.directory / f"{name}.key"
+            keys[name] = self.coppice("keygen", "--witness", "--name", f"{name}.example/w", "--out", file).strip()
+            self.kubectl("create", "secret", "generic", f"{name}-key", f"--from-file=witness.key={file}")
+        for name in names:
+            values = {
+                "image": {"repository": IMAGE, "tag": "1"}, "ledgerKey": self.vkey, "logs": [f"https://{LEDGER}.{NAMESPACE}.svc:7421"],
+                "keySecret": f"{name}-key", "ca": {"secret": f"{LEDGER}-reader-tls"}, "gossipSeconds": 2, "storage": {"size": "1Gi"},
+                "peers": [{"url": f"http://{other}.{NAMESPACE}.svc:7600", "vkey": keys[other]} for other in names if other != name],
+            }
+            self.helm("install", name, ROOT / "charts/coppice-cosigner", "--namespace", NAMESPACE, "--values", self.values(values))
+        lines = [f"witness {name} {keys[name]} http://{name}.{NAMESPACE}.svc:7600/w" for name in names]
+        text = "\n".join([*lines, "group both 2 acme bolt", "quorum both"]) + "\n"
+        self.set_policy(text)
+        (self.directory / "policy").write_text(f"log {self.vkey}\n{text}")
+
+        def cosigned():
+            """The number of entries that both have cosigned, checked by the policy."""
+            proof = self.directory / "cosigned.proof"
+            try:
+                self.coppice("get", "account/007", "--proof", proof, "--cosigned")
+                self.coppice("verify", proof, "--policy", self.directory / "policy")
+                return int(self.coppice("checkpoint", "--cosigned").splitlines()[1])
+            except Failure:
+                return None
+
+        size = wait_for("a read that both have cosigned", cosigned)
+        before = self.get("pvc", "data-bolt-0")["metadata"]["uid"]
+        self.kubectl("delete", "pod/bolt-0", "pvc/data-bolt-0", "--wait=false")
+        wait_for("another volume", lambda: self.get("pvc", "data-bolt-0")["metadata"]["uid"] != before)
+        self.kubectl("rollout", "status", "statefulset/bolt", f"--timeout={HEAL_SECONDS}s")
+        size = cosigned() or size
+        wait_for("another checkpoint of both", lambda: (now := cosigned()) and now > size)
+        self.set_policy(None)
+        for name in names:
+            self.helm("uninstall", name, "--namespace", NAMESPACE, "--wait")
+            self.kubectl("delete", f"pvc/data-{name}-0", f"secret/{name}-key")
+        return f"{size} entries at first"
+
+    def values(self, values):
+        """A file with values for helm, for texts of several lines."""
+        file = self.directory / "values.json"
+        file.write_text(json.dumps(values))
+        return file
+
+    def set_policy(self, policy):
+        """Changes the policy of witnesses, and waits until all coordinators have it."""
+        self.helm("upgrade", LEDGER, ROOT / "charts/coppice", "--namespace", NAMESPACE, "--reuse-values",
+                  "--values", self.values({"spec": {"witnesses": {"policy": policy}}}))
+        self.await_ready()
 
     def lose_etcd(self):
         """etcd loses all its data, and is restored by the runbook's commands: it starts empty, and
