@@ -43,7 +43,7 @@ fn a_new_volume_gets_a_state_and_a_second_start_keeps_it() {
     assert!(run::open(dir.path()).is_err(), "a folder without a state may have lost it");
     for start in ["first", "second"] {
         assert!(run::recover(dir.path()).expect(start).lost, "{start}: peers are asked before a signature");
-        let (witness, _) = run::open(dir.path()).expect("a cosigner takes the folder");
-        assert_eq!(witness.status().expect("it has one").cosigned_entries, 0);
+        let (cosigners, _) = run::open(dir.path()).expect("a cosigner takes the folder");
+        assert_eq!(cosigners.witness.status().expect("it has one").cosigned_entries, 0);
     }
 }
