@@ -159,7 +159,11 @@ impl ServerStreamingService<v1::JournalRequest> for Api {
                 break;
             }
             let stamp = served.log.epochs.stamp_of(Version(version));
-            let found = &served.log.versions[&stamp];
+            let stands = version <= served.log.head().version.0;
+            let Some(found) = served.log.versions.get(&stamp).filter(|_| stands) else {
+                messages.push(Err(status::refuse(Reason::NotYet, "there is no such version")));
+                break;
+            };
             let entries = found.journal.iter().map(|entry| entry.encode().into()).collect();
             messages.push(Ok(v1::JournalResponse {
                 header: found.header.encode().into(),
@@ -185,6 +189,9 @@ impl ServerStreamingService<v1::RangeRequest> for Api {
         let at = convert::stamp(request.read.and_then(|read| read.at), "at").expect("a version is named");
         if at.version < served.boundary {
             return answer(Err(status::refuse(Reason::Pruned, "it is pruned")));
+        }
+        if !served.log.epochs.stands(at) || !served.log.versions.contains_key(&at) {
+            return answer(Err(status::refuse(Reason::NotYet, "there is no such version")));
         }
         served.states += u64::from(request.low.is_empty());
         let proof = served.log.prove_range(at, &request.low, None, false).encode().expect("a small file").into();
