@@ -28,7 +28,9 @@ use line::CONNECTION;
 pub use line::command;
 pub use named::Named;
 pub use pim::{Pim, PimSelftest};
-pub use reads::{At, Checkpoint, Diff, Get, Header, History, Log, LogAction, LogCheck, Merge, Range, Time, Watch};
+pub use reads::{
+    At, Checkpoint, Diff, Get, Header, History, Log, LogAction, LogCheck, Merge, Query, Range, Time, Watch,
+};
 pub use serve::Serve;
 
 const FORMS: &str = "Keys and values are text, or hex with `0x` in front, or the content of a file with `@` (`@-`: standard input); \
@@ -114,6 +116,9 @@ pub enum Command {
     /// List the changes of a key, newest first.
     #[command(after_help = FORMS)]
     History(History),
+    /// Answer many queries, as JSON lines: keys at versions and times, and all states of keys over
+    /// a range of them. Exit code 3 if some of them got no answer.
+    Query(Query),
     /// List the keys that differ between two versions.
     Diff(Diff),
     /// Apply the changes between two versions to a third. Exit code 1 if keys are in conflict.

@@ -14,6 +14,7 @@ pub mod merge;
 pub mod order;
 pub mod pim;
 pub mod pin;
+pub mod query;
 pub mod read;
 pub mod verify;
 pub mod watch;
@@ -43,6 +44,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Get(args) => read::get(&client()?, args, output).await,
         Command::Range(args) => read::range(&client()?, args, arguments.common.trust.is_some(), output).await,
         Command::History(args) => read::history(&client()?, args, output).await,
+        Command::Query(args) => query::query(&client()?, args, output).await,
         Command::Diff(args) => read::diff(&client()?, args, output).await,
         Command::Merge(args) => merge::merge(&client()?, args, arguments.common.trust.is_some(), output).await,
         Command::Head => log::head(&client()?, output).await,

@@ -329,6 +329,9 @@ async fn each_command_ends_in_time_and_memory_and_says_what_was_wrong_with_the_a
     let lines = dir.path().join("lines");
     fs::write(&lines, "{\"put\":[[\"a\",\"1\"]]}\n").expect("written");
     let lines = lines.to_str().expect("a path");
+    let queries = dir.path().join("queries");
+    fs::write(&queries, format!("{{\"key\":\"k\",\"version\":{},\"since_version\":0}}\n", u64::MAX)).expect("written");
+    let queries = queries.to_str().expect("a path");
     let last = u64::MAX.to_string();
     let key = coppice_verify::note::SignerKey::from_seed(VKEY, &[1; 32]).expect("a key").verifier().to_string();
     let plays: Vec<(&'static str, Vec<&str>, &str)> = vec![
@@ -350,6 +353,10 @@ async fn each_command_ends_in_time_and_memory_and_says_what_was_wrong_with_the_a
         ("a long message", vec!["range", "", ""], ""),
         ("repeated", vec!["history", "k"], "do not go back"),
         ("repeated", vec!["diff", "1", "2"], "keys out of order"),
+        ("repeated", vec!["query", queries], "an answer of another version"),
+        ("repeated", vec!["query", queries, "--trust", &key], "proof"),
+        ("many parts", vec!["query", queries], "more parts"),
+        ("silence", vec!["query", queries], "sent nothing"),
         ("repeated", vec!["log"], "leave one out or repeat one"),
         ("repeated", vec!["log", "--from", &last], "leave one out or repeat one"),
         ("repeated", vec!["log", "--follow"], "leave one out or repeat one"),
