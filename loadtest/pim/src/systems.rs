@@ -92,7 +92,7 @@ impl Placement {
     /// Largest leaf first, each to the least filled DPU.
     #[must_use]
     pub fn of_leaves(records: &[u32], tree: &Tree) -> Self {
-        let leaf_records = tree.records.div_ceil(tree.leaves);
+        let leaf_records = tree.records.div_ceil(tree.leaves());
         let record_bytes = tree.bytes / u64::from(tree.records);
         let mut first = vec![0];
         let mut sizes = Vec::new();
@@ -225,20 +225,20 @@ impl<'a> Running<'a> {
     /// of the node's sibling.
     fn rounds_s(&self, counts: &[(Object, u64)]) -> f64 {
         let wide = self.system == System::SdnWide;
-        let rounds = if wide { self.tree.levels } else { self.tree.records.ilog2() + 1 };
+        let rounds = if wide { self.tree.levels() } else { self.tree.records.ilog2() + 1 };
         let cycles = if wide {
-            self.tree.cost.cycles / f64::from(self.tree.levels)
+            self.tree.cost.cycles / f64::from(self.tree.levels())
         } else {
             2.0 * self.tree.cost.cycles / self.tree.cost.transfers
         };
-        let bytes = if wide { RESULT_BYTES / self.tree.levels as usize } else { NODE_BYTES };
+        let bytes = if wide { RESULT_BYTES / self.tree.levels() as usize } else { NODE_BYTES };
         let calibration = Calibration { lookup_cycles: cycles, ..self.calibration.clone() };
         let round = |level: u32| {
             let mut loads = vec![0_u64; DPUS];
             for (object, count) in counts {
                 // Below the root, a binary tree has 2^level nodes; all lookups of a block begin at
                 // its root.
-                let nodes = if wide { self.tree.leaves.pow(level) } else { 1 << level };
+                let nodes = if wide { self.tree.widths[level as usize] } else { 1 << level };
                 let node = mixed(*object) % u64::from(nodes);
                 for sibling in [0, 1].into_iter().take(if wide || level == 0 { 1 } else { 2 }) {
                     let name = u64::from(object.block) << 40 | u64::from(level) << 32 | (node ^ sibling);
@@ -341,7 +341,7 @@ impl<'a> Running<'a> {
             hot[idlest].sort_unstable();
             pages += objects;
         }
-        let bytes = pages as f64 * self.tree.bytes as f64 / f64::from(self.tree.leaves);
+        let bytes = pages as f64 * self.tree.bytes as f64 / f64::from(self.tree.leaves());
         bytes / FROM_DPU_S + bytes / TO_DPU_S
     }
 }

@@ -47,12 +47,12 @@ pub(crate) struct Times {
     last: Option<(u64, u64)>,
 }
 
-/// Bytes of the index of versions with these times, which never fall.
+/// Bytes of the index of versions with these times, which never fall, with its growing line.
 #[must_use]
 pub fn time_index_bytes(times_ms: impl IntoIterator<Item = u64>) -> usize {
     let mut times = Times::default();
     times_ms.into_iter().for_each(|time_ms| times.push(time_ms));
-    times.bytes()
+    times.bytes() + times.cone.map_or(0, |_| size_of::<Segment>())
 }
 
 impl Segment {
