@@ -135,7 +135,8 @@ import { readFile } from "node:fs/promises";
 import { load } from "@coppice/verify";
 const verifier = await load();
 const keys = await readFile("ledger.vkey", "utf8");
-const result = verifier.verify(await readFile("sample.proof"), { keys, expect: { keys: "key-11" } });
+const proof = await readFile("sample.proof");
+const result = verifier.verify(proof, { keys, expect: { keys: "key-11" } });
 console.log(result.valid, result.value ?? result.failed_step);
 """
 

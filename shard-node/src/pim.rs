@@ -2,8 +2,9 @@
 //!
 //! A node with the setting has [`Modules`], and each of its shards a [`Prover`]: a thread with DPUs
 //! of its own. It takes decided versions from the replica's state machine, part by part, and
-//! answers batches of queries. The service asks it for a proof after it has read the record, and has
-//! the engine make it if the prover declines, fails or is late. Both proofs have the same bytes.
+//! answers batches of queries. The service asks it for a proof after it has read the record, and
+//! has the engine make it if the prover declines, fails or is late. Both proofs have the same
+//! bytes.
 //!
 //! **Invariants.**
 //! - The replica waits for no prover: a prover holds the state machine as long as a short read.

@@ -5,7 +5,8 @@
 //! does all that needs the API server, so contexts, users and rights are those of kubectl.
 //!
 //! Invariants: certificates lie in a folder of their own that only its owner can read, and that
-//! goes with the command. No name becomes an option of kubectl. Answers are bounded in length and time.
+//! goes with the command. No name becomes an option of kubectl. Answers are bounded in length and
+//! time.
 
 use std::{
     ffi::OsString,
