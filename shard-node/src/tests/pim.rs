@@ -82,6 +82,7 @@ async fn read(leader: &Leader, ordinal: u32) -> Result<Vec<v1::ReadAnswer>, Stat
             parts: numbers.iter().map(part).collect(),
             want_proof: true,
             want_values: true,
+            bytes_max: 0,
         };
         answers.extend(leader.caller.shard(ordinal).read(request).await?.into_inner().answers);
     }
