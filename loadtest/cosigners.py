@@ -91,7 +91,7 @@ class Ledger:
         raise RuntimeError("the ledger does not serve")
 
     def size(self):
-        """Entries of the log: genesis, and one for each version, since nothing else happens here."""
+        """Entries of the log: genesis and one for each version, since nothing else happens here."""
         return json.loads(fetch(f"http://{self.api}/v1/head"))["version"] + 1
 
     def head(self):

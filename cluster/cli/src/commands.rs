@@ -38,15 +38,16 @@ use crate::{
 pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     let output = Output::new(&arguments.common);
     let client = || connect(&arguments.common);
+    let verifies = arguments.common.trust.is_some();
     match &arguments.command {
         Command::Load(args) => load::load(&client()?, args, output).await,
         Command::Commit(args) => write::commit(&client()?, args, output).await,
         Command::Get(args) => read::get(&client()?, args, output).await,
-        Command::Range(args) => read::range(&client()?, args, arguments.common.trust.is_some(), output).await,
+        Command::Range(args) => read::range(&client()?, args, verifies, output).await,
         Command::History(args) => read::history(&client()?, args, output).await,
         Command::Query(args) => query::query(&client()?, args, output).await,
         Command::Diff(args) => read::diff(&client()?, args, output).await,
-        Command::Merge(args) => merge::merge(&client()?, args, arguments.common.trust.is_some(), output).await,
+        Command::Merge(args) => merge::merge(&client()?, args, verifies, output).await,
         Command::Head => log::head(&client()?, output).await,
         Command::Header(args) => log::header(&client()?, args, output).await,
         Command::Time(args) => read::time(&client()?, args, output).await,
@@ -76,12 +77,8 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
             audit::ledger(&client()?, args, arguments.common.trust.as_deref(), output).await
         }
         Command::Anchor(command) => anchor::anchor(&client()?, command, output).await,
-        Command::Ledger(args::Ledger::Anchor(args)) => {
-            ledger::anchor(&client()?, args, arguments.common.trust.is_some(), output).await
-        }
-        Command::Ledger(args::Ledger::Verify(args)) => {
-            ledger::verify(&client()?, args, arguments.common.trust.is_some(), output).await
-        }
+        Command::Ledger(args::Ledger::Anchor(args)) => ledger::anchor(&client()?, args, verifies, output).await,
+        Command::Ledger(args::Ledger::Verify(args)) => ledger::verify(&client()?, args, verifies, output).await,
         Command::Ledger(command) => ledger::ledger(&client()?, command, output).await,
         Command::Order(args::Order::Submit(args)) => order::submit(&client()?, args, output).await,
         Command::Order(command) => order::offline(command, output),

@@ -314,7 +314,7 @@ impl Target {
         let role = self.role.to_possible_value().expect("every role has a name").get_name().to_owned();
         let secret = self.secret.clone().unwrap_or_else(|| format!("{name}-{role}-tls"));
         let object = self.ask(&["secret", checked(&secret)?])?;
-        let dir = tempfile::tempdir().map_err(|error| unavailable(&error.to_string()))?;
+        let dir = files::private_dir().map_err(|error| unavailable(&error.to_string()))?;
         for file in ["ca.crt", "tls.crt", "tls.key"] {
             let bytes = object["data"][file].as_str().and_then(|text| STANDARD.decode(text).ok());
             let Some(bytes) = bytes else {

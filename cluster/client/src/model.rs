@@ -78,7 +78,6 @@ impl Api {
     ///
     /// # Panics
     /// If another holder has panicked.
-    #[must_use]
     pub fn served(&self) -> MutexGuard<'_, Served> {
         self.0.lock().expect("no holder panics")
     }

@@ -300,8 +300,8 @@ impl Place {
     }
 }
 
-/// The version from which on a record is shown not to have changed. `None` for a key without a value
-/// if there is no proof.
+/// The version from which on a record is shown not to have changed. `None` for a key without a
+/// value if there is no proof.
 fn unchanged_by(file: Option<&ProofFile<'_>>, record: &v1::Record) -> Result<Option<u64>, Error> {
     if let Some(stamp) = record.last_changed.filter(|_| record.found) {
         return Ok(Some(stamp.version));

@@ -96,7 +96,7 @@ impl Asked {
 
 fn bytes(text: &str) -> Option<Vec<u8>> {
     let digits = |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok());
-    let is_hex = text.len() % 2 == 0 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_hex = text.len().is_multiple_of(2) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_hex { text.as_bytes().chunks(2).map(digits).collect() } else { None }
 }
 

@@ -1,5 +1,5 @@
-// Takes the pictures of docs/console.md, from a ledger that it makes: `make console-pictures`. Names of
-// pictures as arguments take only these.
+// Takes the pictures of docs/console.md, from a ledger that it makes: `make console-pictures`.
+// Names of pictures as arguments take only these.
 import { spawnSync } from "node:child_process";
 import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 pub enum Cosigner {
     /// Make the folder of a new cosigner with new keys, and print each public key with its line of
     /// a policy.
-    Init(CosignerInit),
+    Init(Box<CosignerInit>),
     /// Follow the ledger's log, cosign it, and serve, until Ctrl-C. Prints `ready URL`.
     Run(CosignerDir),
     /// Show what a cosigner has and has signed, whether it runs or not. Exit code 1 if evidence has

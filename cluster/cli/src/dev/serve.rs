@@ -25,7 +25,7 @@ use crate::{
     args,
     commands::verify::parse_vkey,
     failure::{Code, Failure},
-    input,
+    files, input,
     output::{self, Output, line, object},
     text,
 };
@@ -56,7 +56,7 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
     let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
     let temporary = match args.data_dir {
         Some(_) => None,
-        None => Some(tempfile::tempdir().map_err(|error| Failure::usage(format!("no temporary directory: {error}")))?),
+        None => Some(files::private_dir().map_err(|error| Failure::usage(format!("no temporary directory: {error}")))?),
     };
     let dir = args.data_dir.as_deref().or_else(|| temporary.as_ref().map(tempfile::TempDir::path));
     let home = Home::open(dir.ok_or_else(|| Failure::usage("no data directory"))?, &wanted, &mut SystemRng)?;

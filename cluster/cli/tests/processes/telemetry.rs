@@ -109,15 +109,16 @@ fn with_lines(text: &str, lines: &[String]) -> String {
     before.chain(lines.iter().map(String::as_str)).chain(after).map(|line| format!("{line}\n")).collect()
 }
 
-/// A witness and an authority that do not exist, in the coordinator's settings.
+/// Two witnesses and an authority that do not exist, in the coordinator's settings.
 fn strangers(cluster: &Cluster) -> PathBuf {
     let path = cluster.path("witness.toml");
-    let key = Cosigner::from_seed("witness.example", &[7; 32]).expect("a name");
-    let vkey = key.verifier().to_string();
+    let vkey = |name: &str| Cosigner::from_seed(name, &[7; 32]).expect("a name").verifier().to_string();
+    let (asked, streams) = (vkey("witness.example"), vkey("streams.example"));
     let root = cluster.path("authority.pem");
     fs::write(&root, authority()).expect("a file can be written");
     let text = format!(
-        "[[witnesses]]\nurl = \"http://127.0.0.1:1\"\nvkey = \"{vkey}\"\n\
+        "[[witnesses]]\nurl = \"http://127.0.0.1:1\"\nvkey = \"{asked}\"\n\
+         [[witnesses]]\nurl = \"stream:nobody/w\"\nvkey = \"{streams}\"\n\
          [anchor]\nevery_s = 1\n[[anchor.tsa]]\nurl = \"http://127.0.0.1:1\"\nroot = {:?}\n",
         root.display().to_string()
     );

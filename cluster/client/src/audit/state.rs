@@ -243,7 +243,7 @@ mod tests {
         ledger.prune(Version(1));
         ledger.roll_back(Version(2));
         let again = write(&mut ledger);
-        let book = Book::of(&ledger.headers, ledger.key.verifier()).ok().expect("the model follows the rules");
+        let book = Book::of(&ledger.headers, ledger.key.verifier()).expect("the model follows the rules");
         let begin = |next: u64, stamp| {
             let version = &ledger.versions[&stamp];
             let header = version.header.encode().into();

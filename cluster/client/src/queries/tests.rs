@@ -199,8 +199,11 @@ async fn replied(
     }
 }
 
-/// The states of each place, newest first, with the versions from and to which they hold.
-fn states(parts: &[QueryPart]) -> BTreeMap<(usize, usize), Vec<(u64, u64, Option<Bytes>)>> {
+/// The versions from and to which a state holds, and its value.
+type Held = (u64, u64, Option<Bytes>);
+
+/// The states of each place, newest first.
+fn states(parts: &[QueryPart]) -> BTreeMap<(usize, usize), Vec<Held>> {
     let mut states: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for answer in parts.iter().flat_map(|part| &part.answers) {
         let of = states.entry((answer.query, answer.key)).or_default();
@@ -249,8 +252,8 @@ async fn an_honest_reply_has_every_state_of_every_key_with_proofs_that_stand_alo
         let times = part.times.iter().filter_map(|time| time.version.as_ref()).map(|version| &version.proof);
         times.chain([&part.proof]).filter(|proof| !proof.is_empty())
     });
-    let proven = files.map(|file| verify(file, ledger.key.verifier(), None).expect("a whole file")).count();
-    assert_eq!(proven, messages.len() - 1, "all but the failure");
+    let proven: Vec<_> = files.map(|file| verify(file, ledger.key.verifier(), None).expect("a whole file")).collect();
+    assert_eq!(proven.len(), messages.len() - 1, "all but the failure");
     // A client without a key gets the same, and takes the values from the proofs.
     let (plain, end) = replied(&ledger, &request, messages, false).await;
     assert!(end.is_ok() && plain == parts, "{end:?}");

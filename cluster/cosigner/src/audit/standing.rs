@@ -178,11 +178,11 @@ pub fn find(mirror: &Mirror, size: u64, version: Version) -> Result<Option<(Plac
     mirror.each_back(size, |sequence, entry| {
         let Ok(header) = Header::decode(entry) else { return false };
         match &header.body {
-            Body::Genesis(_) | Body::Commit if header.stamp.version == version => {
-                if bound.is_none_or(|bound| version <= bound) {
-                    let line = Line::of(&header);
-                    found = Some((Place { sequence, version, hash: line.hash }, line));
-                }
+            Body::Genesis(_) | Body::Commit
+                if header.stamp.version == version && bound.is_none_or(|bound| version <= bound) =>
+            {
+                let line = Line::of(&header);
+                found = Some((Place { sequence, version, hash: line.hash }, line));
             }
             Body::Rollback(rollback) => {
                 let target = rollback.target.version;

@@ -300,7 +300,7 @@ impl Member {
     }
 
     /// Whether each cosigner has halted, and its evidence files.
-    pub fn halts(&self) -> Vec<(Which, bool, Vec<(String, Vec<u8>)>)> {
+    pub fn halts(&self) -> Vec<(Which, bool, Files)> {
         let of = |which| {
             let machine = self.machine(which)?;
             Some((which, machine.is_halted(), files(&machine).unwrap_or_default()))
@@ -309,7 +309,10 @@ impl Member {
     }
 }
 
-fn files(machine: &Witness) -> Result<Vec<(String, Vec<u8>)>, Error> {
+/// Files by their names.
+type Files = Vec<(String, Vec<u8>)>;
+
+fn files(machine: &Witness) -> Result<Files, Error> {
     let mut files = Vec::new();
     for name in machine.evidence()? {
         if let Some(file) = machine.evidence_file(&name)? {

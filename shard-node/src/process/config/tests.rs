@@ -71,7 +71,8 @@ fn modules_are_for_readers_and_within_their_bounds() {
     with(|_| ()).check().expect("it is sound");
     let voter = Config { pim: Some(Pim::emulated()), ..config() };
     assert!(voter.check().expect_err("a voter").message.contains("reader = true"));
-    let wrong: [(&str, fn(&mut Pim)); 4] = [
+    type Change = fn(&mut Pim);
+    let wrong: [(&str, Change); 4] = [
         ("library", |pim| pim.library.clear()),
         ("dpus", |pim| pim.dpus = 0),
         ("nodes_max", |pim| pim.nodes_max = 0),
