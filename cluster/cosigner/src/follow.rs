@@ -14,14 +14,14 @@ mod others;
 mod stream;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::Duration,
 };
 
 use coppice_env::{Clock, Storage};
 use coppice_verify::note::NOTE_BYTES_MAX;
 use tokio::{
-    sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard},
+    sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard, watch},
     time::sleep,
 };
 
@@ -75,6 +75,10 @@ pub struct Shared {
     /// The error that ends the process.
     broken: Mutex<Option<Error>>,
     fell: Notify,
+    /// Work on the disk holds it for reading. True once the folder was given up.
+    closed: Arc<RwLock<bool>>,
+    /// True once the folder is to be given up: work that waits for others ends then.
+    closing: watch::Sender<bool>,
 }
 
 impl Shared {
@@ -106,6 +110,8 @@ impl Shared {
             wake: Notify::new(),
             broken: Mutex::default(),
             fell: Notify::new(),
+            closed: Arc::default(),
+            closing: watch::Sender::new(false),
         }))
     }
 
@@ -170,8 +176,31 @@ impl Shared {
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let joined = tokio::task::spawn_blocking(work).await;
+        let closed = self.closed.clone();
+        let unless_closed = move || {
+            let closed = closed.read().unwrap_or_else(PoisonError::into_inner);
+            if *closed { Err(Error::Refused("the cosigner was stopped".to_owned())) } else { work() }
+        };
+        let joined = tokio::task::spawn_blocking(unless_closed).await;
         joined.unwrap_or_else(|_| Err(Error::Damaged("the cosigner's state: a thread panicked".to_owned())))
+    }
+
+    /// Gives up the folder once no work on its disk is going on. Connections and tasks that are
+    /// left do nothing any more.
+    pub async fn close(self: &Arc<Self>) {
+        self.closing.send_replace(true);
+        let shared = self.clone();
+        let release = move || {
+            *shared.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
+            for which in shared.machines() {
+                if let Ok(mut machine) = shared.machine(which) {
+                    machine.release();
+                }
+            }
+        };
+        if tokio::task::spawn_blocking(release).await.is_err() {
+            tracing::error!("the folder is held until the process ends: a thread panicked");
+        }
     }
 
     /// Ends the process if its disk can't be believed any more.

@@ -161,12 +161,15 @@ pub async fn run(dir: &Path, stop: impl Future<Output = ()>, ready: impl FnOnce(
     let scheme = if tls.is_some() { "https" } else { "http" };
     ready(&format!("{scheme}://{address}"), &status);
     let routes = server::routes(shared.clone(), clock);
-    tokio::select! {
+    let ended = tokio::select! {
         () = stop => Ok(()),
         error = shared.broken() => Err(error),
         () = server::serve(listener, tls, routes) => Err(Error::Unavailable("the listener was lost".to_owned())),
         () = shared.clone().run() => Err(Error::Unavailable("the log is no longer followed".to_owned())),
         () = shared.clone().stream(Streams::of(&config)) => Err(Error::Unavailable("no stream is kept open".to_owned())),
         () = shared.clone().audit() => Err(Error::Unavailable("the log is no longer audited".to_owned())),
-    }
+    };
+    // Connections and the work of other threads may outlive this. The folder is free nevertheless.
+    shared.close().await;
+    ended
 }

@@ -241,12 +241,22 @@ impl Witness {
     /// # Errors
     /// If the disk refuses, or the mirror is damaged.
     pub fn judge(&self, note: &[u8]) -> Result<Judged, Error> {
-        let own = self.cosigned().filter(|_| self.cosigned_size() <= self.size());
+        // A log that was fetched again may be another one than what was cosigned.
+        let own = if self.has_cosigned()? { self.cosigned() } else { None };
         let tip = self.record.tip.as_ref().map(|tip| tip.clone().into_bytes());
         let notes: Vec<Vec<u8>> = self.shown.iter().cloned().chain(own).chain(tip).collect();
         let known =
             Known { trusted: &self.ledger, keys: &self.keys, mirror: &self.mirror, size: self.size(), notes: &notes };
         known.judge(note)
+    }
+
+    /// Whether the verified log has what was cosigned last.
+    fn has_cosigned(&self) -> Result<bool, Error> {
+        let Some(cosigned) = &self.record.cosigned else { return Ok(false) };
+        match Checkpoint::claimed(cosigned.note.as_bytes()) {
+            Ok(last) if last.size <= self.size() => Ok(self.mirror.root(last.size)? == last.root),
+            _ => Ok(false),
+        }
     }
 
     /// Judges a note that somebody shows. Evidence halts this cosigner.
@@ -383,6 +393,11 @@ impl Witness {
             return Err(Error::Refused(format!("the ledger's next key is {next}, not this one")));
         }
         self.write(|record| record.accepted += 1)
+    }
+
+    /// Gives up the folder: from now on another process may have it, and nothing is written here.
+    pub fn release(&mut self) {
+        self.lock = None;
     }
 
     /// Makes a changed record durable.

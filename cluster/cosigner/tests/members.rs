@@ -4,6 +4,7 @@ mod common;
 
 use std::{
     future::Future,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::Duration,
@@ -491,6 +492,7 @@ async fn a_cosigner_shows_its_own_certificate() {
     let refused = try_start(&dir, &key).await.map(drop).expect_err("the key is missing").to_string();
     assert!(refused.contains("tls.key"), "{refused}");
     std::fs::write(&tls.key, signing_key.serialize_pem()).expect("it can be written");
+    std::fs::set_permissions(&tls.key, std::fs::Permissions::from_mode(0o600)).expect("it is ours");
     let running = start(&dir, &key).await;
     assert!(running.url.starts_with("https://"), "{}", running.url);
     let ca = reqwest::Certificate::from_pem(cert.pem().as_bytes()).expect("a certificate");

@@ -178,10 +178,16 @@ impl Shared {
         }
         let (machine, auditor) = (auditing.machine.clone(), auditing.auditor.clone());
         let (client, handle) = (auditing.client.clone(), Handle::current());
+        let mut closing = self.closing.subscribe();
         // The replay computes for long, and reads from the disk.
         let work = move || {
             let mut auditor = auditor.lock().unwrap_or_else(PoisonError::into_inner);
-            let done = handle.block_on(auditor.audit(&machine, &client, &log));
+            let done = handle.block_on(async {
+                tokio::select! {
+                    done = auditor.audit(&machine, &client, &log) => done,
+                    _ = closing.wait_for(|closing| *closing) => Err(Error::Refused("stopped".to_owned())),
+                }
+            });
             Ok((done, auditor.counts()))
         };
         let (done, counts) = self.blocking(work).await?;
