@@ -145,7 +145,7 @@ async fn modules_prove_what_voters_prove_under_load_and_through_rollback_and_pru
 async fn damaged_pages_and_dead_dpus_reach_no_caller() {
     let (cluster, leader) = with_reader(modules()).await;
     until_served(&cluster, &leader).await;
-    compare(&leader).await;
+    // Before the first query: what is asked for often moves to the host, where nothing is damaged.
     prover(&cluster).damage(|reader| {
         let dpus = reader.dpus_mut().expect("they are emulated");
         dpus.write(0, 0, &vec![0xa5; 8 << 20]).expect("it fits");
