@@ -8,7 +8,6 @@ pub mod receipts;
 
 mod journals;
 mod pages;
-mod queries;
 mod room;
 mod scans;
 mod times;

@@ -5,6 +5,5 @@ pub mod apply;
 pub mod build;
 pub mod dereference;
 pub mod observe;
-pub mod retire;
 pub mod status;
 pub mod validate;

@@ -4,7 +4,6 @@
 mod cluster;
 mod erase;
 mod full;
-mod pim;
 mod readers;
 mod shortage;
 mod sleep;

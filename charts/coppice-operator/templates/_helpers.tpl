@@ -15,6 +15,5 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
 {{- define "coppice-operator.image" -}}
-{{- $tag := .Values.image.tag | default .Chart.AppVersion -}}
-{{ .Values.image.repository }}{{ ternary "@" ":" (hasPrefix "sha256:" $tag) }}{{ $tag }}
+{{ .Values.image.name }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}

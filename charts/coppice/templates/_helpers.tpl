@@ -3,8 +3,7 @@
 {{- end }}
 
 {{- define "coppice.image" -}}
-{{- $tag := .Values.image.tag | default .Chart.AppVersion -}}
-{{ .Values.image.repository }}{{ ternary "@" ":" (hasPrefix "sha256:" $tag) }}{{ $tag }}
+{{ .Values.image.name }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
 {{- define "coppice.labels" -}}
@@ -17,8 +16,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- define "coppice.spec" -}}
 image:
-  repository: {{ .Values.image.repository | quote }}
-  tag: {{ .Values.image.tag | default .Chart.AppVersion | quote }}
+  name: {{ include "coppice.image" . | quote }}
   pullPolicy: {{ .Values.image.pullPolicy }}
   {{- with .Values.image.pullSecrets }}
   pullSecrets: {{- toYaml . | nindent 4 }}
@@ -43,21 +41,6 @@ nodes:
   {{- end }}
   {{- end }}
   resources: {{- toYaml .Values.nodes.resources | nindent 4 }}
-{{- with .Values.readers }}
-{{- if gt (int .count) 0 }}
-readers:
-  count: {{ .count }}
-  {{- with .zone }}
-  zone: {{ . | quote }}
-  {{- end }}
-  storage:
-    size: {{ .storage.size | quote }}
-    {{- with .storage.class }}
-    class: {{ . }}
-    {{- end }}
-  resources: {{- toYaml .resources | nindent 4 }}
-{{- end }}
-{{- end }}
 shards:
   {{- if .Values.shards.splits }}
   count: {{ add1 (len .Values.shards.splits) }}
@@ -72,19 +55,8 @@ oneProcess: true
 {{- else }}
 coordinators:
   count: {{ .Values.coordinators.count }}
-  {{- with .Values.coordinators.zone }}
-  zone: {{ . | quote }}
-  {{- end }}
   resources: {{- toYaml .Values.coordinators.resources | nindent 4 }}
 {{- end }}
-service:
-  type: {{ .Values.service.type }}
-  {{- with .Values.service.annotations }}
-  annotations: {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- with .Values.service.dnsNames }}
-  dnsNames: {{- toYaml . | nindent 4 }}
-  {{- end }}
 {{- with .Values.etcd }}
 {{- if .endpoints }}
 etcd:

@@ -7,7 +7,6 @@ use coppice_proto::{convert, v1};
 use coppice_types::GroupId;
 
 use crate::{
-    pim::Prover,
     replica::{AnyReplica, Member, ReplicaHandle, Status, machine::StateMachine},
     root::RootMachine,
     shard::{ShardMachine, messages},
@@ -39,7 +38,7 @@ impl Replica {
     }
 
     /// The replica's status as other nodes and coordinators see it.
-    pub(super) fn report(&self, group: GroupId, node: &str, prover: Option<&Prover>) -> v1::ReplicaReport {
+    pub(super) fn report(&self, group: GroupId, node: &str) -> v1::ReplicaReport {
         let status = self.status();
         let (disk, forest, erasures) = match self {
             Self::Shard(replica) => {
@@ -74,16 +73,8 @@ impl Replica {
                 role: status.role.as_str().to_owned(),
                 applied: status.applied,
                 bytes_on_disk: disk,
-                note: note(status.note, prover),
+                note: status.note,
             }),
         }
-    }
-}
-
-/// The status' note, or what the prover does if there is none.
-fn note(note: String, prover: Option<&Prover>) -> String {
-    match prover.map(Prover::figures) {
-        Some(figures) if note.is_empty() => figures.to_string(),
-        _ => note,
     }
 }

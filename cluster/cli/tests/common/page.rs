@@ -20,17 +20,16 @@ pub struct Printed {
 }
 
 /// The commands in a page's blocks of code. A command begins with a dollar sign, and goes on in the
-/// next line after a backslash. What follows it in its block is its output.
+/// next line after a backslash.
 pub fn commands(page: &str) -> Vec<Printed> {
     let mut commands: Vec<Printed> = Vec::new();
-    let (mut inside, mut has_command) = (false, false);
+    let mut inside = false;
     for line in page.lines() {
         if line.starts_with("```") {
-            (inside, has_command) = (!inside, false);
+            inside = !inside;
         } else if let Some(command) = line.strip_prefix("$ ").filter(|_| inside) {
-            has_command = true;
             commands.push(Printed { command: command.to_owned(), output: Vec::new() });
-        } else if let Some(last) = commands.last_mut().filter(|_| has_command) {
+        } else if let Some(last) = commands.last_mut().filter(|_| inside) {
             if last.command.ends_with('\\') && last.output.is_empty() {
                 last.command += &format!("\n{line}");
             } else {

@@ -19,11 +19,8 @@ pub struct Difference {
 }
 
 /// The reason why a replay stops.
-#[derive(Debug)]
-pub enum Stop {
-    /// The ledger did not tell what was asked for. Nothing is known to be wrong.
+pub(super) enum Stop {
     Failed(Error),
-    /// A version is wrong.
     Differs(Difference),
 }
 

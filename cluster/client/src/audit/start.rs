@@ -16,7 +16,7 @@ use coppice_verify::{
 };
 
 use super::{
-    book::{Founding, Line},
+    book::Book,
     finding::{RESUMES_MAX, may_resume},
     state::State,
 };
@@ -25,10 +25,9 @@ use crate::{Client, Error};
 /// Most records of one range; fewer are read where their proof is large.
 const RECORDS_MAX: u32 = 512;
 
-/// Reads the state at the version of a line.
-pub async fn fetch(client: &Client, founding: &Founding, line: &Line, keys: &Keys) -> Result<State, Error> {
-    let at = line.stamp.version;
-    let mut reader = StateReader { client, line, keys, parts: BTreeMap::new() };
+/// Reads the state at a version of the book.
+pub async fn fetch(client: &Client, book: &Book, at: Version, keys: &Keys) -> Result<State, Error> {
+    let mut reader = StateReader { client, book, at, keys, parts: BTreeMap::new() };
     let mut limit = RECORDS_MAX;
     let mut low = Some(Vec::new());
     let mut resumes = 0;
@@ -44,12 +43,11 @@ pub async fn fetch(client: &Client, founding: &Founding, line: &Line, keys: &Key
     }
     let mut forests = BTreeMap::new();
     for (shard, (version, gathered)) in reader.parts {
-        let forest =
-            gathered.forest(&founding.params).map_err(|_| Error::Malformed("proofs that leave something out"))?;
+        let forest = gathered.forest(&book.params).map_err(|_| Error::Malformed("proofs that leave something out"))?;
         forests.insert(shard, (version, forest));
     }
-    let state = State::at(founding, forests).ok_or(Error::Malformed("proofs that leave a shard out"))?;
-    match state.compare(line) {
+    let state = State::at(book, forests).ok_or(Error::Malformed("proofs that leave a shard out"))?;
+    match state.compare(book.line(at)) {
         Ok(()) => Ok(state),
         Err(_) => Err(Error::Untrusted("the proven state is not the one whose root the header has")),
     }
@@ -70,7 +68,8 @@ fn told(error: Error, at: Version) -> Error {
 
 struct StateReader<'a> {
     client: &'a Client,
-    line: &'a Line,
+    book: &'a Book,
+    at: Version,
     keys: &'a Keys,
     /// The version of each shard, and the parts of its trees that were read.
     parts: BTreeMap<ShardId, (Version, Gathered)>,
@@ -79,7 +78,7 @@ struct StateReader<'a> {
 impl StateReader<'_> {
     /// Reads a range. Returns the low key of the next one; `None` at the end.
     async fn read(&mut self, low: &[u8], limit: u32) -> Result<Option<Vec<u8>>, Error> {
-        let line = self.line;
+        let line = self.book.line(self.at);
         let at = Some(convert::to_stamp(line.stamp));
         let read = Some(v1::ReadOptions { at, want_proof: true, ..v1::ReadOptions::default() });
         let request =

@@ -90,10 +90,7 @@ fn what_is_not_there_is_refused() {
 
 #[test]
 fn without_the_library_there_is_no_table() {
-    let refused = |name: &str| DpuApi::load(Path::new(name)).expect_err("it is no libdpu").to_string();
-    let missing = refused("libdpu-that-nobody-has.so");
-    assert!(missing.starts_with("no libdpu-that-nobody-has.so: cannot open"), "{missing}");
+    assert!(DpuApi::load(Path::new("libdpu-that-nobody-has.so")).is_none());
     // A library without the functions is not enough.
-    let other = refused("libc.so.6");
-    assert!(other.contains("dpu_alloc"), "{other}");
+    assert!(DpuApi::load(Path::new("libc.so.6")).is_none());
 }
