@@ -81,8 +81,8 @@ fn each_role_may_do_by_grpc_web_what_it_may_by_grpc() {
         (count > denied).then_some(count)
     });
     assert_eq!(recorded, denied + 1);
-    // What a page of another origin may send unasked is no call, by HTTP/2 neither. An answer that
-    // needs nothing of the request reaches a client that is still sending it.
+    // A request that a page of another origin may send unasked is no call, also by HTTP/2. Its
+    // answer reaches a client that is still sending.
     fs::write(cluster.path("web-call"), [COMMIT, &[0; 60 << 10]].concat()).expect("a file can be written");
     let sent = format!("@{}", cluster.path("web-call").display());
     let version = cluster.version();

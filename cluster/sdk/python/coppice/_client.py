@@ -10,8 +10,8 @@ from typing import Any, Generic, Self, TypeVar
 from ._http import PAUSE_MAX_S, PAUSE_S, PROOF, TLS, Answer, Failed, Malformed, Transport, parsed
 from ._trust import Shards, Trust, checkpoint_of, stamp_of
 from ._types import (
-    Change, Committed, Difference, Entry, Error, History, Record, Refused, Stamp, Unverified, Untrusted, Verified, after_prefix,
-    as_bytes, as_key, in_url,
+    Change, Committed, Difference, Entry, Error, History, Record, Refused, Stamp, Unverified, Untrusted, Verified,
+    after_prefix, as_bytes, as_key, in_url,
 )
 
 PAGE_MAX = 1000
@@ -150,8 +150,7 @@ class _Base(Generic[Done]):
         at, end = _bounds(low, high, prefix)
         if min(start, stop) < 0:
             raise ValueError("a version is a number from 0 on")
-        bounds = f"low={in_url(at)}" + ("" if end is None else f"&high={in_url(end)}")
-        answer = self._call("GET", f"/v1/diff?from={start}&to={stop}&{bounds}")
+        answer = self._call("GET", f"/v1/diff?from={start}&to={stop}&{_between(at, end)}")
 
         def read() -> tuple[Difference, ...]:
             *lines, last = answer.lines()
@@ -297,8 +296,7 @@ class Client(_Base[Verified[Committed]]):
         at, end = _bounds(low, high, prefix)
         while end is None or at < end:
             seen = self._trust.seen
-            bounds = f"low={in_url(at)}" + ("" if end is None else f"&high={in_url(end)}")
-            path = f"/v1/records?{bounds}&limit={_page(page)}{_at(version)}"
+            path = f"/v1/records?{_between(at, end)}&limit={_page(page)}{_at(version)}"
             proof = self._call("GET", path, {"Accept": PROOF}).body
             report = self._trust.judge(proof, seen, of_head=version is None, expect_version=version)
             cut = self._check_range(report, proof, at, end, page)
@@ -391,8 +389,7 @@ class UnverifiedClient(_Base[Unverified[Committed]]):
     ) -> Iterator[Unverified[tuple[Record, ...]]]:
         at, end = _bounds(low, high, prefix)
         while end is None or at < end:
-            bounds = f"low={in_url(at)}" + ("" if end is None else f"&high={in_url(end)}")
-            answer = self._call("GET", f"/v1/records?{bounds}&limit={_page(page)}{_at(version)}")
+            answer = self._call("GET", f"/v1/records?{_between(at, end)}&limit={_page(page)}{_at(version)}")
             records = _read(lambda: tuple(_line_record(line) for line in answer.lines()))
             version = _read(lambda: int(answer.headers["Coppice-Version"].split(".")[1]))
             yield Unverified(records)
@@ -421,6 +418,10 @@ def _at(version: int | None) -> str:
     if version < 0:
         raise ValueError("a version is a number from 0 on")
     return f"&version={version}"
+
+
+def _between(low: bytes, high: bytes | None) -> str:
+    return f"low={in_url(low)}" + ("" if high is None else f"&high={in_url(high)}")
 
 
 def _stale(stale: bool) -> str:

@@ -219,8 +219,8 @@ class Hostile(OnLedger):
         for body in (b"", b"[]", b"7", b"{}", b"nonsense", b"[" * 100_000, b'{"epoch": [], "version": {}}', b"\xff"):
             self.relay.before = lambda *_: mock.Mock(code=200, headers={}, body=body)
             for call in (
-                client.head, lambda: client.get("k"), lambda: client.history("k"), lambda: client.diff(1, 2), client.session,
-                lambda: client.put("k", "v"), lambda: next(client.watch()),
+                client.head, lambda: client.get("k"), lambda: client.history("k"), client.session,
+                lambda: client.diff(1, 2), lambda: client.put("k", "v"), lambda: next(client.watch()),
             ):
                 with self.assertRaises(coppice.Error, msg=body[:20]):
                     call()
