@@ -14,13 +14,15 @@ AS_IN_TESTS := --features coppice-process/as-in-tests
 CHAOS_SECONDS ?= 600
 CHAOS_SEED ?= 1
 
-.PHONY: lint-revm wasm test-wasm test-clients crds charts e2e help demo test test-sha test-go test-state test-state-killed test-loadtest test-alerts test-k6 test-chaos test-adversaries chaos load bench bench-cluster check audit build release sim sim-bugs versions
+.PHONY: lint-revm wasm test-wasm console console-pictures test-console test-clients crds charts e2e help demo test test-sha test-go test-state test-state-killed test-loadtest test-alerts test-k6 test-chaos test-adversaries chaos load bench bench-cluster check audit build release sim sim-bugs versions
 
 help:
 	@echo "make demo     build, run a whole cluster on this repository's own history, show what it does"
 	@echo "make test     all tests"
 	@echo "make wasm     the verifier of proof files as one WebAssembly module for all languages (docs/proof-files.md)"
 	@echo "make test-wasm  that module in Node, Chromium, Python and Go, that two builds of it have the same bytes, and the client for Python"
+	@echo "make console  the pages of the console (docs/console.md), whose files in cluster/console/dist are committed"
+	@echo "make test-console  these pages in Chromium: access, lying servers, hostile keys and values, sizes"
 	@echo "make test-clients  the examples of docs/clients.md in curl, Python, JavaScript, Go and Java; CLIENTS=\"curl go\" takes some"
 	@echo "make chaos    a cluster of real processes under real faults for CHAOS_SECONDS=600; the plan follows from CHAOS_SEED=1"
 	@echo "make test-go  vet, staticcheck and all tests of the SDK for Go, against a real coppice dev"
@@ -37,14 +39,18 @@ help:
 	@echo "make bench-purge  a ledger of JOURNALS=1000000 is purged but for 1,000 of them: time, memory and disk of each step"
 	@echo "make bench-structures  the engine's forest beside other authenticated structures; QUICK=1 takes less than 2 minutes, DATA=DIR has the real data"
 	@echo "make bench-state  a ledger as the state of Fabric, go-ethereum and revm, beside goleveldb, Pebble and RocksDB; QUICK=1 takes some minutes"
+	@echo "make bench-pim  placements of trees in emulated memory modules beside each other; QUICK=1 takes seconds"
+	@echo "make readers-demo  three voters, a reader and a reader with emulated memory modules: who answers 100,000 reads; N=1000000 records"
 	@echo "make benchmarks-page  docs/benchmarks.md from the reports of these; PAGE_FLAGS are those of loadtest/page.py"
-	@echo "make crds     the custom resource definitions of the chart, from the operator's types"
+	@echo "make crds     the custom resource definitions of the chart, and docs/fields.md, from the operator's types"
 	@echo "make charts   lint the charts, and compare what they render with charts/golden; BLESS=1 replaces that"
 	@echo "make sim      a whole cluster under faults from SEED=n; SEEDS=k runs so many seeds, one prints its trace"
 	@echo "make sim-bugs plants each deliberate bug and shows the first seed that finds it; BUG=name for one"
 	@echo "make versions recovery of the engine with VERSIONS=n kept versions"
 	@echo "make check    format, lints, documentation, with warnings denied"
 	@echo "make audit    licences, banned packages, sources of dependencies"
+	@echo "make dist     all that a release publishes, in target/dist, with checksums (docs/releasing.md); PARTS=\"docs npm\" makes some"
+	@echo "make test-dist  tries each artefact of target/dist from a clean folder; make test-dist-sample makes and tries the quick ones"
 	@echo "make build    coppice, coppice-shard-node and coppice-coordinator in target/debug; make release: in target/release"
 
 # One program is enough: `coppice dev` is a whole cluster in one process.
@@ -52,11 +58,16 @@ demo:
 	$(CARGO) build --locked --bin coppice $(AS_IN_TESTS)
 	@scripts/demo.sh target/debug/coppice
 
+# Processes of a build for development: a release is built in 12 minutes.
+.PHONY: readers-demo
+readers-demo: build
+	@scripts/readers-demo.sh
+
 test: test-loadtest test-go test-state
 	@scripts/install-etcd.sh >/dev/null
 	@scripts/install-timestamp-authority.sh >/dev/null
 	$(CARGO) test --workspace --locked
-	@$(MAKE) --no-print-directory test-sha test-wasm test-alerts test-k6 test-chaos
+	@$(MAKE) --no-print-directory test-sha test-wasm test-console test-alerts test-k6 test-chaos
 	@$(MAKE) --no-print-directory test-clients CLIENTS="curl python js go"
 	@$(MAKE) --no-print-directory test-adversaries ADVERSARY_FLAGS=--sample
 
@@ -112,6 +123,16 @@ wasm:
 
 test-wasm: wasm build
 	@cluster/verify/wasm/test.sh
+
+# The program has these files in it, so that cargo needs no npm: they are committed, and a test compares them.
+console: wasm
+	WEB_TOOLS=$$(scripts/install-web.sh build) node cluster/console/page/build.mjs
+
+console-pictures: build
+	WEB_TOOLS=$$(scripts/install-web.sh test) node cluster/console/tests/pictures.mjs
+
+test-console: wasm build
+	@cluster/console/test.sh
 
 # Java takes its pinned artefacts from Maven at the first time, which takes a minute: `make test` has the others.
 CLIENTS ?= curl python js go java
@@ -187,6 +208,12 @@ bench-ledger: release
 bench-purge: release
 	python3 loadtest/bench_ledger.py --purge $(or $(JOURNALS),1000000)
 
+# Times are modelled, so a build for development gives the same figures, but for the host's part.
+.PHONY: bench-pim
+bench-pim:
+	$(CARGO) build --locked -p coppice-pim-bench
+	target/debug/coppice-pim-bench --out target/bench-pim $(if $(QUICK),--quick)
+
 # Go programs are built at the first time, which takes some minutes.
 .PHONY: bench-state
 bench-state: release
@@ -216,6 +243,7 @@ dashboard: build
 
 crds:
 	$(CARGO) run --locked --bin coppice-operator $(AS_IN_TESTS) -- crd charts/coppice-operator/crds
+	$(CARGO) run --locked --bin coppice-operator $(AS_IN_TESTS) -- fields docs/fields.md
 
 # Builds helm at the first time, which takes minutes: not a part of `make check`, and last in CI.
 charts:
@@ -259,6 +287,22 @@ build:
 release:
 	$(CARGO) build --release --locked --bins
 
-# Built once for each version, without optimisation (a minute instead of six), and kept out of the way of `cargo build`.
+# All that a release publishes. The programs take two cores most of 20 minutes; PARTS leaves them out.
+.PHONY: dist test-dist test-dist-sample
+PARTS ?=
+dist:
+	scripts/dist/dist.py --out target/dist $(PARTS)
+
+DIST ?= $(CURDIR)/target/dist
+test-dist:
+	cd scripts/dist && DIST=$(DIST) python3 -m unittest -q test_version test_docs.Links test_dist
+
+# Without programs, image and bill of materials, which take minutes. It follows the tests of what these parts hold.
+test-dist-sample:
+	rm -rf target/dist-sample
+	scripts/dist/dist.py --out target/dist-sample second wasm npm python charts docs
+	@$(MAKE) --no-print-directory test-dist DIST=$(CURDIR)/target/dist-sample
+
+# Built once for each version, and kept out of the way of `cargo build`.
 $(CARGO_DENY)/bin/cargo-deny:
-	$(CARGO) install cargo-deny --version $(CARGO_DENY_VERSION) --locked --debug --root $(CARGO_DENY)
+	@scripts/cargo-tool.sh cargo-deny $(CARGO_DENY_VERSION) >/dev/null

@@ -19,7 +19,7 @@ class ApiRun(Steps):
         self.operator = None
 
     def carry_out_all(self):
-        self.carry_out(self.start, self.install, self.work, self.refuse, self.clean_up)
+        self.carry_out(self.start, self.install, self.work, self.come_and_go, self.refuse, self.take_samples, self.clean_up)
 
     def start(self):
         """an API server starts."""
@@ -54,6 +54,23 @@ class ApiRun(Steps):
         refused = [line for line in self.operator.log.read_text().splitlines() if "orbidden" in line]
         expect(not refused, f"the operator lacks rights: {refused[:3]}")
         return ", ".join(sorted(sets))
+
+    def come_and_go(self):
+        """objects of readers come and go with their number, with no more rights."""
+        name, kinds = f"{LEDGER}-reader", ("statefulset", "service", "pdb", "networkpolicy")
+
+        def there():
+            return [kind for kind in kinds for item in self.get(kind)["items"] if item["metadata"]["name"] == name]
+
+        for count, wanted in ((2, list(kinds)), (0, [])):
+            self.kubectl("patch", "ledgercluster", LEDGER, "--type=merge", "--patch", json.dumps({"spec": {"readers": {"count": count}}}))
+            wait_for(f"the objects of {count} readers", lambda wanted=wanted: there() == wanted)
+        secrets = {item["metadata"]["name"] for item in self.get("secrets")["items"]}
+        expect(not {f"{name}-0-tls", f"{name}-1-tls"} & secrets, "certificates of readers that are gone are still there")
+        connection = self.get("secret", f"{LEDGER}-writer-tls")["data"]
+        expect({"endpoint", "http-endpoint", "ledger.vkey", "ca.crt", "tls.crt", "tls.key"} <= set(connection), f"an application is given {sorted(connection)}")
+        refused = [line for line in self.operator.log.read_text().splitlines() if "orbidden" in line]
+        expect(not refused, f"the operator lacks rights: {refused[:3]}")
 
     def clean_up(self):
         """a ledger that is deleted leaves its signing key."""

@@ -67,11 +67,13 @@ class Run(MemberSteps):
         super().__init__(options, beds.Bed(pathlib.Path(options.directory) / "bed", name="coppice-e2e"))
         self.history = self.directory / "history"
         self.load = None
+        # The number of readers that there should be.
+        self.readers = 0
 
     def carry_out_all(self):
         self.carry_out(
-            self.start, self.give_images, self.install, self.become_ready, self.spread, self.refuse, self.keep_out, self.test_release,
-            self.load_data, self.cool, self.run_k6, self.start_load, self.crash, self.delete_pods, self.lose_volume, self.lose_etcd, self.upgrade, self.bad_image, self.renew, self.drain,
+            self.start, self.give_images, self.install, self.become_ready, self.spread, self.refuse, self.take_samples, self.keep_out, self.test_release,
+            self.load_data, self.cool, self.run_k6, self.start_load, self.crash, self.delete_pods, self.lose_volume, self.read_apart, self.cosign, self.lose_etcd, self.upgrade, self.bad_image, self.renew, self.drain,
             self.lose_power, self.cut_cable, self.hand_over, self.judge, self.roll_back, self.prune, self.take_away, self.reinstall, self.delete,
             self.found, self.mark, self.start_appends, self.crash, self.judge_appends, self.occult, self.purge)
 
@@ -122,7 +124,7 @@ class Run(MemberSteps):
         well."""
         generation = self.cluster()["metadata"]["generation"]
         ready = self.conditions().get("Ready", {})
-        return ready.get("status") == "True" and ready.get("observedGeneration") == generation and well(self.status(), NODES)
+        return ready.get("status") == "True" and ready.get("observedGeneration") == generation and well(self.status(), NODES, self.readers)
 
     def await_ready(self):
         """Waits until all is well, and a commit was acknowledged since."""
@@ -371,6 +373,117 @@ class Run(MemberSteps):
         wait_for("another volume", lambda: self.volume(claim) not in (None, before))
         self.await_ready()
         return f"{before} became {self.volume(claim)}"
+
+    def read_apart(self):
+        """a reader comes and serves reads, is killed, loses its volume and is refilled, and goes;
+        voters do not notice that it is away."""
+        name = f"{LEDGER}-reader-0"
+        self.set_readers(1)
+        wait_for("reads by the reader", lambda: self.reads_by_readers() > 0, 60)
+        container = self.pod(name)["status"]["containerStatuses"][0]
+        task = container["containerID"].removeprefix("containerd://")
+        beds.run(*self.bed.command("ctr", "--namespace", "k8s.io", "task", "kill", "--signal", "SIGKILL", task, node=self.machine(self.pod(name))))
+        wait_for("the reader is started again", lambda: self.pod(name)["status"]["containerStatuses"][0]["restartCount"] > container["restartCount"])
+        self.await_readers()
+        self.await_ready()
+        before = self.volume(f"data-{name}")
+        self.replace(name, f"pvc/data-{name}")
+        self.await_commits()
+        voters = self.conditions()["Available"]
+        expect(voters["status"] == "True", f"without the reader: {voters}")
+        wait_for("another volume", lambda: self.volume(f"data-{name}") not in (None, before))
+        self.await_readers()
+        self.await_ready()
+        served = self.reads_by_readers()
+        self.set_readers(0)
+        wait_for("nothing of readers but the volume", lambda: not [item for kind in ("statefulset", "service", "pdb", "networkpolicy", "pod")
+                                                                  for item in self.get(kind, "-l", "app.kubernetes.io/component=reader")["items"]])
+        expect(self.secret(f"{name}-tls") is None, "the certificate of a reader that is gone is still there")
+        self.kubectl("delete", "pvc", f"data-{name}")
+        return f"{served} reads by the reader"
+
+    def set_readers(self, count):
+        """Changes the number of readers, and waits until everybody knows."""
+        self.helm("upgrade", LEDGER, ROOT / "charts/coppice", "--namespace", NAMESPACE, "--reuse-values",
+                  "--set", f"readers.count={count},readers.storage.size=1Gi")
+        self.readers = count
+        if count:
+            self.await_readers()
+        self.await_ready()
+
+    def await_readers(self):
+        """Waits until the operator reports all readers as ready."""
+        def ready():
+            status = self.cluster().get("status", {})
+            is_so = self.conditions().get("ReadersReady", {}).get("status") == "True"
+            return is_so and status.get("readers") == f"{self.readers}/{self.readers}"
+
+        wait_for("the readers serve", ready, 2 * HEAL_SECONDS)
+
+    def reads_by_readers(self):
+        """The number of reads that coordinators had from readers."""
+        total = 0
+        for pod in self.pods("coordinator"):
+            path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}:7431/proxy/metrics"
+            for line in self.bed.kubectl("get", "--raw", path).splitlines():
+                if line.startswith("coppice_read_calls_total{") and 'replica="reader"' in line:
+                    total += int(float(line.split()[-1]))
+        return total
+
+    def cosign(self):
+        """two cosigners of the chart cosign what the ledger commits, by a policy in the resource,
+        also after one has lost its volume."""
+        keys, names = {}, ("acme", "bolt")
+        for name in names:
+            file = self.directory / f"{name}.key"
+            keys[name] = self.coppice("keygen", "--witness", "--name", f"{name}.example/w", "--out", file).strip()
+            self.kubectl("create", "secret", "generic", f"{name}-key", f"--from-file=witness.key={file}")
+        for name in names:
+            values = {
+                "image": {"repository": IMAGE, "tag": "1"}, "ledgerKey": self.vkey, "logs": [f"https://{LEDGER}.{NAMESPACE}.svc:7421"],
+                "keySecret": f"{name}-key", "ca": {"secret": f"{LEDGER}-reader-tls"}, "gossipSeconds": 2, "storage": {"size": "1Gi"},
+                "peers": [{"url": f"http://{other}.{NAMESPACE}.svc:7600", "vkey": keys[other]} for other in names if other != name],
+            }
+            self.helm("install", name, ROOT / "charts/coppice-cosigner", "--namespace", NAMESPACE, "--values", self.values(values))
+        lines = [f"witness {name} {keys[name]} http://{name}.{NAMESPACE}.svc:7600/w" for name in names]
+        text = "\n".join([*lines, "group both 2 acme bolt", "quorum both"]) + "\n"
+        self.set_policy(text)
+        (self.directory / "policy").write_text(f"log {self.vkey}\n{text}")
+
+        def cosigned():
+            """The number of entries that both have cosigned, checked by the policy."""
+            proof = self.directory / "cosigned.proof"
+            try:
+                self.coppice("get", "account/007", "--proof", proof, "--cosigned")
+                self.coppice("verify", proof, "--policy", self.directory / "policy")
+                return int(self.coppice("checkpoint", "--cosigned").splitlines()[1])
+            except Failure:
+                return None
+
+        size = wait_for("a read that both have cosigned", cosigned)
+        before = self.get("pvc", "data-bolt-0")["metadata"]["uid"]
+        self.kubectl("delete", "pod/bolt-0", "pvc/data-bolt-0", "--wait=false")
+        wait_for("another volume", lambda: self.get("pvc", "data-bolt-0")["metadata"]["uid"] != before)
+        self.kubectl("rollout", "status", "statefulset/bolt", f"--timeout={HEAL_SECONDS}s")
+        size = cosigned() or size
+        wait_for("another checkpoint of both", lambda: (now := cosigned()) and now > size)
+        self.set_policy(None)
+        for name in names:
+            self.helm("uninstall", name, "--namespace", NAMESPACE, "--wait")
+            self.kubectl("delete", f"pvc/data-{name}-0", f"secret/{name}-key")
+        return f"{size} entries at first"
+
+    def values(self, values):
+        """A file with values for helm, for texts of several lines."""
+        file = self.directory / "values.json"
+        file.write_text(json.dumps(values))
+        return file
+
+    def set_policy(self, policy):
+        """Changes the policy of witnesses, and waits until all coordinators have it."""
+        self.helm("upgrade", LEDGER, ROOT / "charts/coppice", "--namespace", NAMESPACE, "--reuse-values",
+                  "--values", self.values({"spec": {"witnesses": {"policy": policy}}}))
+        self.await_ready()
 
     def lose_etcd(self):
         """etcd loses all its data, and is restored by the runbook's commands: it starts empty, and

@@ -112,10 +112,10 @@ class Steps:
 
     def install_operator(self, *more):
         self.helm("install", OPERATOR, ROOT / "charts/coppice-operator", "--namespace", SYSTEM, "--create-namespace",
-                  "--set-string", f"image.name={IMAGE},image.tag=1", *more)
+                  "--set-string", f"image.repository={IMAGE},image.tag=1", *more)
 
     def install_ledger(self, *more):
-        values = f"image.name={IMAGE},image.tag=1,spec.etcd.managed.image={beds.IMAGES['etcd']}"
+        values = f"image.repository={IMAGE},image.tag=1,spec.etcd.managed.image={beds.IMAGES['etcd']}"
         # The API server writes this size as 1Gi.
         self.helm("install", LEDGER, ROOT / "charts/coppice", "--namespace", NAMESPACE, "--set-string", values,
                   "--set", "nodes.coldStorage.size=1024Mi,nodes.coldStorage.hotValueBytes=0", *more)
@@ -138,6 +138,16 @@ class Steps:
         rollback = {"to": 1, "expectedHead": {"epoch": 0, "version": 2}, "reason": "e2e", "confirm": "yes"}
         self.is_refused({"kind": "LedgerOperation", "metadata": {"name": "other"}, "spec": {"cluster": LEDGER, "rollback": rollback}}, "confirm")
         return f"{len(refused) + 3} manifests"
+
+    def take_samples(self):
+        """the API server takes every sample of charts/examples."""
+        self.bed.kubectl("create", "namespace", "samples")
+        files = sorted((ROOT / "charts/examples").glob("*.yaml"))
+        for file in files:
+            self.bed.kubectl("-n", "samples", "apply", "--dry-run=server", "--validate=strict", "-f", file)
+        expect(files, "there are no samples")
+        self.bed.kubectl("delete", "namespace", "samples", "--wait=false")
+        return f"{len(files)} files"
 
     def is_refused(self, manifest, words):
         manifest = json.dumps({"apiVersion": "coppice.dev/v1alpha1", **manifest})

@@ -46,6 +46,10 @@ for chart in coppice-operator coppice; do
     "$helm" lint --strict --quiet "${version[@]}" "charts/$chart"
     render "$chart" default
 done
+# A cosigner has no defaults for keys and addresses.
+cosigner=charts/golden/cosigner.values.yaml
+"$helm" lint --strict --quiet "${version[@]}" charts/coppice-cosigner -f "$cosigner"
+render coppice-cosigner choices -f "$cosigner"
 render coppice-operator one-namespace --set watchNamespace=bank,replicas=2
 render coppice choices -f charts/golden/choices.values.yaml
 render coppice plaintext --set spec.tls.plaintext=true
@@ -63,4 +67,10 @@ refused coppice nodez --set nodez.count=3
 refused coppice otlpEndpoint --set telemetry.otlpEndpoint=collector:4317
 refused coppice interval --set monitoring.podMonitor.interval=often
 refused coppice-operator replicas --set replicas=0
+refused coppice readers --set readers.count=33
+refused coppice-cosigner ledgerKey -f "$cosigner" --set ledgerKey=
+refused coppice-cosigner peers -f "$cosigner" --set-json 'peers=[]'
+refused coppice-cosigner keySecret -f "$cosigner" --set keySecret=
+refused coppice-cosigner replicas -f "$cosigner" --set replicas=2
+refused coppice-cosigner ca -f "$cosigner" --set ca.secret=other
 exit $failed

@@ -72,6 +72,7 @@ use tower::Layer;
 pub use anchor::{Anchoring, OpenChannel, TimeLedger, Tsa};
 pub use api::forward::Dial;
 pub use error::Error;
+use log::witness::streams::Streams;
 pub use log::witness::{Quorum, WITNESS_LINES_BYTES_MAX, WITNESSES_MAX, Witness};
 pub use options::{Connect, Genesis, Limits, Options, Retention, Routing};
 pub use post::Post;
@@ -111,6 +112,8 @@ pub struct Service {
     guard: Option<Guard>,
     http1: Option<ReceiverStream<io::Result<Accepted>>>,
     anchors: Option<anchor::Orders>,
+    /// The streams of cosigners that can't be reached.
+    streams: Streams,
     stop: Arc<watch::Sender<bool>>,
 }
 
@@ -158,6 +161,9 @@ impl Service {
             clock,
             random: Arc::new(Random::new(rng)),
         };
+        let streams = Streams::default();
+        let of = streams.clone();
+        metrics::show_streams(move || of.expects_any().then(|| of.open()));
         let service = Self {
             resources,
             links,
@@ -171,6 +177,7 @@ impl Service {
             guard: None,
             http1: None,
             anchors: None,
+            streams,
             stop,
         };
         Ok((service, handle))
@@ -212,6 +219,8 @@ impl Service {
         let quorum = quorum.into();
         check_witnesses(&witnesses, &quorum)?;
         self.shown.set_asks_witnesses();
+        self.streams.expect(&witnesses);
+        let post = self.streams.post(post);
         let Resources { log, metrics, random, .. } = self.resources.clone();
         let means = witness::Means { log, shown: self.shown.clone(), metrics, random };
         self.tasks.spawn(witness::run(means, post, witnesses, quorum));
@@ -375,7 +384,7 @@ impl Service {
         let forward = forward::Forward::new(shown.clone(), limits.clone(), random, dial, self.message_bytes);
         let reads = Reads::new(log.clone(), shards, shown.clone(), metrics.clone(), limits.read_timeout);
         let intake = Intake::new(log.clone(), limits, metrics, sender, self.message_bytes);
-        let api = service::Api::new(intake, reads, forward, self.links, shown.clone(), self.anchors);
+        let api = service::Api::new(intake, reads, forward, self.links, shown.clone(), self.anchors, self.streams);
         let resources = coppice_http::routes(api.clone(), self.message_bytes);
         let ledger = LedgerServer::new(api)
             .max_decoding_message_size(self.message_bytes)

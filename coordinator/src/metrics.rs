@@ -262,6 +262,20 @@ pub fn show(shown: &Arc<Shown>, log: &Arc<RootLog>) {
     );
 }
 
+/// Shows how many cosigners have opened their streams. A coordinator without such cosigners shows
+/// nothing.
+pub fn show_streams(open: impl Fn() -> Option<u64> + Send + Sync + 'static) {
+    let meter = global::meter(SCOPE);
+    let gauge = meter.u64_observable_gauge("coppice.witness.streams");
+    let gauge = gauge.with_description("Streams that cosigners have opened to be asked");
+    let observe = move |observer: &dyn AsyncInstrument<u64>| {
+        if let Some(open) = open() {
+            observer.observe(open, &[]);
+        }
+    };
+    gauge.with_callback(observe).build();
+}
+
 /// Shows which replicas answered reads of shards, and how often a preferred one was passed over.
 pub fn show_reads(links: &Arc<Links>) {
     let meter = global::meter(SCOPE);

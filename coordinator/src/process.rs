@@ -30,7 +30,7 @@ use coppice_verify::note::SignerKey;
 use tokio::{net::TcpListener, task::JoinHandle};
 use zeroize::Zeroizing;
 
-pub use config::{Anchor, Config, Limits, PROGRAM, Retention, Tsa, Witness};
+pub use config::{Anchor, Config, Limits, PROGRAM, Retention, Tsa, Witness, witnesses_by_policy};
 
 use crate::{
     Handle, Service,

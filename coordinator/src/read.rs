@@ -8,6 +8,7 @@ pub mod receipts;
 
 mod journals;
 mod pages;
+mod queries;
 mod room;
 mod scans;
 mod times;

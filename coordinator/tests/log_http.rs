@@ -143,7 +143,7 @@ async fn answers_say_what_they_are_and_what_is_missing_is_404() {
         assert_eq!(length, got.bytes().await.expect("a body").len().to_string());
     }
     for missing in [
-        "",
+        "index.html",
         "checkpoint/",
         "checkpoint?a",
         "tile/0/000",

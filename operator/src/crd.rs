@@ -7,6 +7,7 @@
 //! rules are checked in [`crate::reconcile::validate`].
 
 mod cluster;
+mod fields;
 mod operation;
 mod parts;
 mod patterns;
@@ -19,13 +20,15 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::Value;
 
-pub use cluster::{Coordinators, LedgerCluster, LedgerClusterSpec, Nodes, Root, Shards};
+pub use cluster::{Coordinators, LedgerCluster, LedgerClusterSpec, Nodes, Readers, Root, Shards};
+pub use fields::reference;
 pub use operation::{
     ExpectedHead, LedgerOperation, LedgerOperationSpec, LedgerOperationStatus, Phase, Prune, Rollback, Transfer,
 };
 pub use parts::{
-    CertManager, ColdStorage, Etcd, ExternalEtcd, Image, ManagedEtcd, Pods, Retention, SigningKey, Storage, Telemetry,
-    TimeAuthority, TimeStamps, Tls, TlsSecrets, Toggle, VolumePolicy, Witness, Witnesses,
+    CertManager, ClientService, ColdStorage, Etcd, ExternalEtcd, Image, ManagedEtcd, Pods, Retention, ServiceType,
+    SigningKey, Storage, Telemetry, TimeAuthority, TimeStamps, Tls, TlsSecrets, Toggle, VolumePolicy, Witness,
+    Witnesses,
 };
 pub use status::{Group, Head, LedgerClusterStatus};
 

@@ -33,6 +33,12 @@ enum Command {
         #[arg(long, value_name = "FILTER", default_value = "info")]
         log: String,
     },
+    /// Write the reference of all fields of the resources, as Markdown
+    Fields {
+        /// The file; an existing one is replaced
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
     /// Write the custom resource definitions, one file for each
     Crd {
         /// The directory; existing files are replaced
@@ -45,6 +51,8 @@ enum Command {
 async fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Crd { dir } => write_definitions(&dir),
+        Command::Fields { file } => std::fs::write(&file, coppice_operator::crd::reference())
+            .map_err(|error| format!("{}: {error}", file.display())),
         Command::Run { namespace, lease_namespace, identity, log } => {
             run(&log, Options { namespace, lease_namespace, identity }).await
         }

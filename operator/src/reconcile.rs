@@ -5,5 +5,6 @@ pub mod apply;
 pub mod build;
 pub mod dereference;
 pub mod observe;
+pub mod retire;
 pub mod status;
 pub mod validate;

@@ -26,7 +26,7 @@ pub enum State {
     /// The process runs, and isn't ready.
     Running,
     /// The process runs, and has not become ready in the time that any start takes. Something in
-    /// its template keeps it from serving.
+    /// its template keeps it from serving. A reader is also stalled if its process doesn't run.
     Stalled,
     /// The process reports that it can serve its role.
     Ready,
@@ -120,6 +120,22 @@ pub fn next(fleet: &Fleet) -> Step {
     match outdated.into_iter().min_by_key(|member| (fleet.leaderships(*member), Reverse(*member))) {
         Some(member) => Step::Restart { member, why: "all is well without it" },
         None => Step::Done,
+    }
+}
+
+/// The next step of a rollout of readers: one at a time. No group depends on them, so a reader that
+/// is stalled holds nothing up: neither the other readers, nor the voters that come after them.
+#[must_use]
+pub fn next_reader(readers: &[Member]) -> Step {
+    let outdated = || (0..readers.len()).rev().filter(|member| readers[*member].outdated);
+    let broken = |member: &usize| matches!(readers[*member].state, State::Stopped | State::Stalled);
+    if let Some(member) = outdated().find(broken) {
+        return Step::Restart { member, why: "it does not serve" };
+    }
+    let Some(member) = outdated().next() else { return Step::Done };
+    match readers.iter().find(|reader| !matches!(reader.state, State::Ready | State::Stalled)) {
+        Some(reader) => Step::Wait(format!("{} is not ready yet", reader.name)),
+        None => Step::Restart { member, why: "the other readers serve, or are not waited for" },
     }
 }
 

@@ -36,6 +36,8 @@ pub enum Role {
     Auditor,
     /// Appends to ledgers of members, and reads those that have it as a member.
     Member,
+    /// A member's cosigner, which opens streams for requests to cosign.
+    Cosigner,
     /// A node of the cluster.
     Node,
     /// A coordinator of the cluster.
@@ -44,8 +46,16 @@ pub enum Role {
 
 impl Role {
     /// Every role.
-    pub const ALL: [Self; 7] =
-        [Self::Reader, Self::Writer, Self::Operator, Self::Auditor, Self::Member, Self::Node, Self::Coordinator];
+    pub const ALL: [Self; 8] = [
+        Self::Reader,
+        Self::Writer,
+        Self::Operator,
+        Self::Auditor,
+        Self::Member,
+        Self::Cosigner,
+        Self::Node,
+        Self::Coordinator,
+    ];
 
     /// The role's name in certificates.
     #[must_use]
@@ -56,6 +66,7 @@ impl Role {
             Self::Operator => "operator",
             Self::Auditor => "auditor",
             Self::Member => "member",
+            Self::Cosigner => "cosigner",
             Self::Node => "node",
             Self::Coordinator => "coordinator",
         }

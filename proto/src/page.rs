@@ -6,7 +6,7 @@ pub fn may_call(path: &str) -> bool {
     let Some(method) = path.strip_prefix("/coppice.v1.Ledger/") else {
         return path == "/grpc.health.v1.Health/Check";
     };
-    let records = ["Get", "BatchGet", "Range", "History", "Diff", "Journal"];
+    let records = ["Get", "BatchGet", "QueryBatch", "Range", "History", "Diff", "Journal"];
     let log = ["Head", "GetHeader", "WatchHeads", "GetCheckpoint", "Time", "GetInterval", "Status", "ListPins"];
     let ledgers = ["ListLedgers", "DescribeLedger", "ListMembers", "GetMember", "GetJournals", "GetLedgerHashes"];
     let journals = ["GetLineage", "VerifyJournal", "GetLedgerRecords", "ErasureStatus"];

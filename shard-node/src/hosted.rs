@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use coppice_env::watch;
+use coppice_env::{SimRng, watch};
 use coppice_proto::{
     Channel, convert,
     v1::{self, node_client::NodeClient},
@@ -23,6 +23,7 @@ pub use replica::Replica;
 
 use crate::{
     net::peers::Unreachable,
+    pim::{Modules, PimOptions, Prover},
     refusal::Refusal,
     replica::{ReplicaHandle, Site},
     root::RootMachine,
@@ -52,6 +53,10 @@ pub struct Hosted {
     /// The progress of groups that are being formed, which other nodes ask for.
     pub(crate) forming: RwLock<Forming>,
     pub(crate) replicas: RwLock<BTreeMap<GroupId, Replica>>,
+    /// The memory modules of a node with readers, if there are any.
+    modules: Option<Modules>,
+    /// What makes proofs in them, for each shard.
+    provers: RwLock<BTreeMap<GroupId, Arc<Prover>>>,
     /// Channels for calls to other nodes, one for each node.
     asking: Mutex<BTreeMap<String, Channel>>,
 }
@@ -79,6 +84,8 @@ impl Hosted {
             closing: watch::Sender::new(false),
             forming: RwLock::default(),
             replicas: RwLock::default(),
+            modules: None,
+            provers: RwLock::default(),
             asking: Mutex::default(),
         }
     }
@@ -87,6 +94,32 @@ impl Hosted {
     #[must_use]
     pub fn replica(&self, group: GroupId) -> Option<Replica> {
         self.replicas.read().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
+    }
+
+    /// Has memory modules make proofs for the readers that are started from now on.
+    pub(crate) fn with_modules(self, options: Option<&PimOptions>) -> Self {
+        let options = options.filter(|_| self.hosts_readers());
+        Self { modules: options.and_then(Modules::open), ..self }
+    }
+
+    /// Starts the prover of a shard's replica, if the node has memory modules.
+    pub(crate) fn start_prover(&self, replica: &ReplicaHandle<ShardMachine>) {
+        let Some(modules) = &self.modules else { return };
+        let rng = SimRng::new(self.seed ^ replica.raft_id.0 ^ u64::from(replica.group.number()).rotate_left(48));
+        if let Some(prover) = modules.start(replica, &self.clock, Box::new(rng)) {
+            self.provers.write().unwrap_or_else(PoisonError::into_inner).insert(replica.group, prover);
+        }
+    }
+
+    /// Takes the prover of a shard, which the caller closes.
+    pub(crate) fn take_prover(&self, group: GroupId) -> Option<Arc<Prover>> {
+        self.provers.write().unwrap_or_else(PoisonError::into_inner).remove(&group)
+    }
+
+    /// What makes proofs of a shard in memory modules, if there are any.
+    #[must_use]
+    pub fn prover(&self, group: GroupId) -> Option<Arc<Prover>> {
+        self.provers.read().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
     }
 
     /// All replicas that run here.
@@ -134,7 +167,10 @@ impl Hosted {
         drop(forming);
         v1::NodeStatusResponse {
             node: self.node.clone(),
-            replicas: replicas.iter().map(|(group, replica)| replica.report(*group, &self.node)).collect(),
+            replicas: replicas
+                .iter()
+                .map(|(group, replica)| replica.report(*group, &self.node, self.prover(*group).as_deref()))
+                .collect(),
             cluster_id: Bytes::copy_from_slice(self.cluster.as_bytes()),
             ledger: ledger.as_ref().map(convert::to_digest).unwrap_or_default(),
             pledged: pledged.iter().map(|group| group.number()).collect(),

@@ -13,6 +13,8 @@
 //!   service                 the gRPC services in front of the replicas
 //!      │
 //!   hosted                  the replicas of one node, and what the services share
+//!      │
+//!     pim                    proofs from memory modules that compute, for readers
 //!    ┌─┴───┐
 //!  shard  root              the state machines: engine and protocol rules; coppice_root
 //!    └─┬───┘
@@ -40,6 +42,7 @@ mod hosted;
 pub mod limits;
 mod net;
 pub mod node;
+pub mod pim;
 pub mod process;
 mod refusal;
 pub mod replica;

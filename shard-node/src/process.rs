@@ -24,7 +24,7 @@ use coppice_process::{
 };
 use coppice_types::ErrorKind;
 
-pub use config::{Bootstrap, Cold, Config, PROGRAM, Tuning, stop_timeout_ms};
+pub use config::{Bootstrap, Cold, Config, PROGRAM, Pim, SmallBatches, Tuning, stop_timeout_ms};
 
 use crate::{
     Error, Handle, Node, Options,
@@ -121,6 +121,7 @@ impl Prepared {
             seed: SystemRng.next_u64(),
             replicas,
             tuning: config.tuning(),
+            pim: config.pim.as_ref().map(Pim::options),
         };
         let started = Node::start_guarded(options, net::incoming(listener, tls), Some(guard)).await;
         let (node, services) = started.map_err(refused)?;

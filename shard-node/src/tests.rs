@@ -4,6 +4,7 @@
 mod cluster;
 mod erase;
 mod full;
+mod pim;
 mod readers;
 mod shortage;
 mod sleep;

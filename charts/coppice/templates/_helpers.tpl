@@ -3,7 +3,8 @@
 {{- end }}
 
 {{- define "coppice.image" -}}
-{{ .Values.image.name }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- $tag := .Values.image.tag | default .Chart.AppVersion -}}
+{{ .Values.image.repository }}{{ ternary "@" ":" (hasPrefix "sha256:" $tag) }}{{ $tag }}
 {{- end }}
 
 {{- define "coppice.labels" -}}
@@ -16,7 +17,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- define "coppice.spec" -}}
 image:
-  name: {{ include "coppice.image" . | quote }}
+  repository: {{ .Values.image.repository | quote }}
+  tag: {{ .Values.image.tag | default .Chart.AppVersion | quote }}
   pullPolicy: {{ .Values.image.pullPolicy }}
   {{- with .Values.image.pullSecrets }}
   pullSecrets: {{- toYaml . | nindent 4 }}
@@ -41,6 +43,21 @@ nodes:
   {{- end }}
   {{- end }}
   resources: {{- toYaml .Values.nodes.resources | nindent 4 }}
+{{- with .Values.readers }}
+{{- if gt (int .count) 0 }}
+readers:
+  count: {{ .count }}
+  {{- with .zone }}
+  zone: {{ . | quote }}
+  {{- end }}
+  storage:
+    size: {{ .storage.size | quote }}
+    {{- with .storage.class }}
+    class: {{ . }}
+    {{- end }}
+  resources: {{- toYaml .resources | nindent 4 }}
+{{- end }}
+{{- end }}
 shards:
   {{- if .Values.shards.splits }}
   count: {{ add1 (len .Values.shards.splits) }}
@@ -55,8 +72,19 @@ oneProcess: true
 {{- else }}
 coordinators:
   count: {{ .Values.coordinators.count }}
+  {{- with .Values.coordinators.zone }}
+  zone: {{ . | quote }}
+  {{- end }}
   resources: {{- toYaml .Values.coordinators.resources | nindent 4 }}
 {{- end }}
+service:
+  type: {{ .Values.service.type }}
+  {{- with .Values.service.annotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.service.dnsNames }}
+  dnsNames: {{- toYaml . | nindent 4 }}
+  {{- end }}
 {{- with .Values.etcd }}
 {{- if .endpoints }}
 etcd:

@@ -1,11 +1,13 @@
 //! The command line as clap sees it: names, options, help texts.
 
 mod anchor;
+mod console;
 mod cosigner;
 mod evidence;
 mod ledger;
 mod line;
 mod named;
+mod pim;
 mod reads;
 mod serve;
 
@@ -14,8 +16,9 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use anchor::{Anchor, AnchorExport, AnchorInterval, AnchorList, AnchorProve, Window};
+pub use console::Console;
 pub use cosigner::{Cosigner, CosignerAccept, CosignerDir, CosignerInit, CosignerResume};
-pub use evidence::{Evidence, EvidenceMake, EvidenceVerify};
+pub use evidence::{Evidence, EvidenceMake, EvidenceReport, EvidenceVerify};
 pub use ledger::{
     Ledger, LedgerAnchor, LedgerAppend, LedgerAudit, LedgerCreate, LedgerGet, LedgerJournals, LedgerLineage,
     LedgerMember, LedgerOccult, LedgerPurge, LedgerShow, LedgerVerify, MayOccult, MemberRole, OccultPrepare, Order,
@@ -24,7 +27,10 @@ pub use ledger::{
 use line::CONNECTION;
 pub use line::command;
 pub use named::Named;
-pub use reads::{At, Checkpoint, Diff, Get, Header, History, Log, LogAction, LogCheck, Merge, Range, Time, Watch};
+pub use pim::{Pim, PimSelftest};
+pub use reads::{
+    At, Checkpoint, Diff, Get, Header, History, Log, LogAction, LogCheck, Merge, Query, Range, Time, Watch,
+};
 pub use serve::Serve;
 
 const FORMS: &str = "Keys and values are text, or hex with `0x` in front, or the content of a file with `@` (`@-`: standard input); \
@@ -110,6 +116,9 @@ pub enum Command {
     /// List the changes of a key, newest first.
     #[command(after_help = FORMS)]
     History(History),
+    /// Answer many queries, as JSON lines: keys at versions and times, and all states of keys over
+    /// a range of them. Exit code 3 if some of them got no answer.
+    Query(Query),
     /// List the keys that differ between two versions.
     Diff(Diff),
     /// Apply the changes between two versions to a third. Exit code 1 if keys are in conflict.
@@ -160,6 +169,8 @@ pub enum Command {
     /// Change the key that signs checkpoints to one that the coordinators have. The root log keeps
     /// who did it, and why.
     RotateKey(RotateKey),
+    /// Show the ledger in a browser, whose pages verify what they show. They only read.
+    Console(Console),
     /// Show groups, replicas and leaders.
     Status,
     /// Transfer the leadership of a group to the replica on a node, for instance before stopping
@@ -169,6 +180,9 @@ pub enum Command {
     Keygen(Keygen),
     /// Check every replica of a stopped data directory, offline. Exit code 1 if anything is wrong.
     Fsck(Fsck),
+    /// Memory modules that compute, for readers (docs/pim.md).
+    #[command(subcommand)]
+    Pim(Pim),
     /// Print a completion script for a shell.
     Completions {
         /// The shell.
@@ -240,6 +254,9 @@ pub struct Dev {
     /// repeatable. A majority counts.
     #[arg(long, num_args = 2, value_names = ["VKEY", "URL"])]
     pub witness: Vec<String>,
+    /// A C2SP policy in place of --witness: all its witnesses are asked, and its quorum counts.
+    #[arg(long, value_name = "FILE", conflicts_with = "witness")]
+    pub witness_policy: Option<PathBuf>,
     /// Address of a time-stamping authority (RFC 3161) that stamps checkpoints; repeat it, each
     /// time with a --tsa-root. A majority counts.
     #[arg(long, value_name = "URL", requires = "tsa_root")]

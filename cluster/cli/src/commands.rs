@@ -12,7 +12,9 @@ pub mod log;
 pub mod log_check;
 pub mod merge;
 pub mod order;
+pub mod pim;
 pub mod pin;
+pub mod query;
 pub mod read;
 pub mod verify;
 pub mod watch;
@@ -25,7 +27,7 @@ use serde_json::json;
 
 use crate::{
     args::{self, Arguments, Command, Common},
-    dev,
+    console, dev,
     failure::Failure,
     load,
     output::{Output, raw},
@@ -36,14 +38,16 @@ use crate::{
 pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     let output = Output::new(&arguments.common);
     let client = || connect(&arguments.common);
+    let verifies = arguments.common.trust.is_some();
     match &arguments.command {
         Command::Load(args) => load::load(&client()?, args, output).await,
         Command::Commit(args) => write::commit(&client()?, args, output).await,
         Command::Get(args) => read::get(&client()?, args, output).await,
-        Command::Range(args) => read::range(&client()?, args, arguments.common.trust.is_some(), output).await,
+        Command::Range(args) => read::range(&client()?, args, verifies, output).await,
         Command::History(args) => read::history(&client()?, args, output).await,
+        Command::Query(args) => query::query(&client()?, args, output).await,
         Command::Diff(args) => read::diff(&client()?, args, output).await,
-        Command::Merge(args) => merge::merge(&client()?, args, arguments.common.trust.is_some(), output).await,
+        Command::Merge(args) => merge::merge(&client()?, args, verifies, output).await,
         Command::Head => log::head(&client()?, output).await,
         Command::Header(args) => log::header(&client()?, args, output).await,
         Command::Time(args) => read::time(&client()?, args, output).await,
@@ -61,6 +65,11 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Pins => pin::pins(&client()?, output).await,
         Command::Rollback(args) => write::rollback(&client()?, args, output).await,
         Command::RotateKey(args) => write::rotate_key(&client()?, args, output).await,
+        Command::Console(args) => {
+            // The browser judges the proofs, so that it can show those that do not hold.
+            let (key, common) = trusted(&arguments.common)?;
+            console::console(connect(&common)?, args, key, output).await
+        }
         Command::Status => log::status(&client()?, output).await,
         Command::Lead(args) => write::lead(&client()?, args, output).await,
         Command::Audit(args) => audit::audit(&client()?, args, arguments.common.trust.as_deref(), output).await,
@@ -68,12 +77,8 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
             audit::ledger(&client()?, args, arguments.common.trust.as_deref(), output).await
         }
         Command::Anchor(command) => anchor::anchor(&client()?, command, output).await,
-        Command::Ledger(args::Ledger::Anchor(args)) => {
-            ledger::anchor(&client()?, args, arguments.common.trust.is_some(), output).await
-        }
-        Command::Ledger(args::Ledger::Verify(args)) => {
-            ledger::verify(&client()?, args, arguments.common.trust.is_some(), output).await
-        }
+        Command::Ledger(args::Ledger::Anchor(args)) => ledger::anchor(&client()?, args, verifies, output).await,
+        Command::Ledger(args::Ledger::Verify(args)) => ledger::verify(&client()?, args, verifies, output).await,
         Command::Ledger(command) => ledger::ledger(&client()?, command, output).await,
         Command::Order(args::Order::Submit(args)) => order::submit(&client()?, args, output).await,
         Command::Order(command) => order::offline(command, output),
@@ -93,6 +98,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
             output.result(&json!({ "version": version }), || format!("coppice {version}"))
         }
         Command::Fsck(args) => fsck::fsck(args, output),
+        Command::Pim(command) => pim::pim(command, output),
         Command::Dev(args) => dev::serve::dev(args, output).await,
         Command::Serve(_) => unreachable!("it makes its own runtime"),
     }
@@ -127,6 +133,12 @@ fn connect(common: &Common) -> Result<Client, Failure> {
         options.expected = Expected::Anybody;
     }
     Ok(Client::new(options)?)
+}
+
+/// The trusted key as text, and the options without it.
+fn trusted(common: &Common) -> Result<(Option<String>, Common), Failure> {
+    let key = common.trust.as_deref().map(verify::parse_vkey).transpose()?;
+    Ok((key.map(|key| key.to_string()), Common { trust: None, ..common.clone() }))
 }
 
 fn tls(common: &Common) -> Result<Option<Tls>, Failure> {

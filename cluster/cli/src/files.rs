@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tempfile::NamedTempFile;
+use tempfile::{Builder, NamedTempFile, TempDir};
 
 use crate::{
     failure::{Code, Failure},
@@ -24,6 +24,14 @@ pub const PRIVATE: u32 = 0o600;
 pub const PUBLIC: u32 = 0o644;
 /// Suffix of the random name under which a file is written first.
 pub const ASIDE: &str = ".new";
+
+/// Makes a temporary directory whose names only its owner sees.
+///
+/// # Errors
+/// If the disk refuses.
+pub fn private_dir() -> io::Result<TempDir> {
+    Builder::new().permissions(Permissions::from_mode(0o700)).tempdir()
+}
 
 /// Writes a new file. An existing one stays unchanged, even if it is made at the same moment.
 ///

@@ -1,5 +1,5 @@
 //! The `coppice` command as a library: arguments, commands, [`dev`], a whole cluster in one
-//! process, and [`serve`], a node and a coordinator in one process.
+//! process, [`serve`], a node and a coordinator in one process, and [`kubectl`], a plugin.
 //!
 //! Invariants: results go to standard output, everything else to standard error. Every command ends
 //! with one of the five exit codes of [`failure::Code`]. The offline commands (`verify`, `keygen`,
@@ -10,11 +10,13 @@
 pub mod args;
 pub mod bytes;
 pub mod commands;
+mod console;
 pub mod dev;
 pub mod failure;
 mod files;
 mod genesis;
 pub mod input;
+pub mod kubectl;
 mod load;
 pub mod output;
 pub mod serve;

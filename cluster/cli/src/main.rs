@@ -8,7 +8,7 @@ use coppice::{
     args::{self, Arguments, Command},
     commands,
     failure::Failure,
-    output, serve,
+    kubectl, output, serve,
 };
 use tikv_jemallocator::Jemalloc;
 
@@ -18,6 +18,9 @@ use tikv_jemallocator::Jemalloc;
 static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
+    if kubectl::is_called(std::env::args_os().next().as_ref()) {
+        return kubectl::main(std::env::args_os());
+    }
     let parsed = args::command().try_get_matches().and_then(|matches| Arguments::from_arg_matches(&matches));
     let arguments = match parsed {
         Ok(arguments) => arguments,
@@ -27,7 +30,7 @@ fn main() -> ExitCode {
     let done = match &arguments.command {
         // The process reads its settings, then opens its log, then starts its threads.
         Command::Serve(args) => serve::run(&args.matches),
-        Command::Dev(_) => {
+        Command::Dev(_) | Command::Console(_) => {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
             runtime.expect("the system gives threads and a poller").block_on(commands::run(arguments))
         }

@@ -48,6 +48,7 @@ impl Scene {
         self.write("foreign/letter", "dear");
         self.write("list", "[]");
         self.write("unknown-field", "{\"put\":[],\"puts\":[]}");
+        self.write("queries", "{\"key\":\"k\"}\n\n{\"keys\":[\"k\",\"nothing\"],\"version\":999}\n");
         self.write("big-line", &json!({ "put": [["k", "x".repeat((1 << 20) + 1)]] }).to_string());
         self.write("other-second-line", "{\"put\":[[\"k\",\"1\"]]}\n{\"put\":[[\"k\",\"other\"]]}\n");
         self.write("cut-off", "{\"put\":[[\"k\",\"1\"]]}\n");
@@ -131,6 +132,9 @@ fn bad_reads_are_refused() {
             (&["history", ""], 2, "at least one byte"),
             (&["history", "nothing"], 1, "no change in the versions"),
             (&["history", &long], 3, "LIMIT_EXCEEDED"),
+            (&["query", &scene.path("lines")], 2, "line 1: no query"),
+            (&["query", &scene.path("queries")], 3, "2 of 3 keys got no answer"),
+            (&["query", "/nowhere/at/all"], 2, "No such file"),
             (&["diff", "3", "999"], 3, "NOT_YET"),
             (&["diff", "1", "4"], 3, "PRUNED"),
             (&["diff", "4", "99"], 3, "NOT_YET"),

@@ -37,7 +37,7 @@ async fn cluster() -> (Cluster, coppice_verify::note::VerifierKey) {
         next_key: None,
         listen: Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "--listen").expect("a free port"),
         http_listen: None,
-        witnesses: Vec::new(),
+        witnesses: None,
         anchoring: None,
         retention: None,
         tuning: Tuning::default(),

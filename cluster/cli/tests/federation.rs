@@ -13,7 +13,7 @@ use common::{
 use serde_json::Value;
 
 /// The ports on the page.
-const PORTS: [&str; 7] = ["7401", "7402", "7480", "7481", "7601", "7602", "7603"];
+const PORTS: [&str; 8] = ["7401", "7402", "7480", "7481", "7601", "7602", "7603", "7604"];
 
 #[test]
 fn the_page_leads_from_keys_to_a_fork_that_is_caught() {

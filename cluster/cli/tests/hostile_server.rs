@@ -80,11 +80,13 @@ macro_rules! refused {
 #[tonic::async_trait]
 impl v1::ledger_server::Ledger for Liar {
     type CommitStreamStream = Many<v1::CommitStreamResponse>;
+    type QueryBatchStream = Many<v1::QueryBatchResponse>;
     type RangeStream = Many<v1::RangeResponse>;
     type HistoryStream = Many<v1::HistoryResponse>;
     type DiffStream = Many<v1::DiffResponse>;
     type WatchHeadsStream = Many<v1::WatchHeadsResponse>;
     type JournalStream = Many<v1::JournalResponse>;
+    type WitnessStream = Many<v1::WitnessRequest>;
     type ListLedgersStream = Many<v1::ListLedgersResponse>;
     type ListMembersStream = Many<v1::ListMembersResponse>;
 
@@ -131,6 +133,22 @@ impl v1::ledger_server::Ledger for Liar {
             "silence" => silent(),
             "many parts" => once(v1::DiffResponse { differences: vec![pair()] }),
             _ => endless(move |_| v1::DiffResponse { differences: vec![pair()] }),
+        }
+    }
+
+    async fn query_batch(&self, _: Request<v1::QueryBatchRequest>) -> Flow<v1::QueryBatchResponse> {
+        let record = || record("k".to_owned(), 1);
+        let part = move |at: u64| v1::QueryBatchResponse {
+            places: vec![0],
+            records: vec![record()],
+            unchanged_since: vec![1],
+            read_at: Some(v1::Stamp { epoch: 0, version: u64::MAX - at }),
+            ..Default::default()
+        };
+        match self.0 {
+            "silence" => silent(),
+            "many parts" => once(v1::QueryBatchResponse { records: vec![v1::Record::default(); PARTS], ..part(0) }),
+            _ => endless(part),
         }
     }
 
@@ -192,6 +210,10 @@ impl v1::ledger_server::Ledger for Liar {
 
     async fn time(&self, _: Request<v1::TimeRequest>) -> Answer<v1::TimeResponse> {
         Ok(Response::new(v1::TimeResponse { is_final: true, proof: vec![7; 1 << 20].into(), ..Default::default() }))
+    }
+
+    async fn witness(&self, _: Request<Streaming<v1::WitnessAnswer>>) -> Flow<v1::WitnessRequest> {
+        Err(Status::unimplemented("nothing is asked"))
     }
 
     async fn journal(&self, _: Request<v1::JournalRequest>) -> Flow<v1::JournalResponse> {
@@ -307,6 +329,9 @@ async fn each_command_ends_in_time_and_memory_and_says_what_was_wrong_with_the_a
     let lines = dir.path().join("lines");
     fs::write(&lines, "{\"put\":[[\"a\",\"1\"]]}\n").expect("written");
     let lines = lines.to_str().expect("a path");
+    let queries = dir.path().join("queries");
+    fs::write(&queries, format!("{{\"key\":\"k\",\"version\":{},\"since_version\":0}}\n", u64::MAX)).expect("written");
+    let queries = queries.to_str().expect("a path");
     let last = u64::MAX.to_string();
     let key = coppice_verify::note::SignerKey::from_seed(VKEY, &[1; 32]).expect("a key").verifier().to_string();
     let plays: Vec<(&'static str, Vec<&str>, &str)> = vec![
@@ -328,6 +353,10 @@ async fn each_command_ends_in_time_and_memory_and_says_what_was_wrong_with_the_a
         ("a long message", vec!["range", "", ""], ""),
         ("repeated", vec!["history", "k"], "do not go back"),
         ("repeated", vec!["diff", "1", "2"], "keys out of order"),
+        ("repeated", vec!["query", queries], "an answer of another version"),
+        ("repeated", vec!["query", queries, "--trust", &key], "proof"),
+        ("many parts", vec!["query", queries], "more parts"),
+        ("silence", vec!["query", queries], "sent nothing"),
         ("repeated", vec!["log"], "leave one out or repeat one"),
         ("repeated", vec!["log", "--from", &last], "leave one out or repeat one"),
         ("repeated", vec!["log", "--follow"], "leave one out or repeat one"),

@@ -20,16 +20,24 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("coppice-metadata", &["types", "env"]),
     ("coppice-process", &["types", "verify", "proto", "env", "metadata"]),
     ("coppice-http", &["types", "verify", "timestamp", "proto"]),
+    ("coppice-console", &["types", "verify", "proto", "process", "http"]),
     ("coppice-engine", &["types", "verify", "env"]),
     ("coppice-pim", &["types", "verify", "env", "engine"]),
     ("coppice-root", &["types", "verify", "env"]),
     ("coppice-consensus", &["types", "env"]),
-    ("coppice-shard-node", &["types", "verify", "proto", "env", "engine", "root", "consensus", "metadata", "process"]),
-    ("coppice-coordinator", &["types", "verify", "timestamp", "proto", "env", "metadata", "process", "http"]),
+    (
+        "coppice-shard-node",
+        &["types", "verify", "proto", "env", "engine", "pim", "root", "consensus", "metadata", "process"],
+    ),
+    (
+        "coppice-coordinator",
+        &["types", "verify", "timestamp", "proto", "env", "metadata", "process", "http", "console"],
+    ),
     ("coppice-client", &["types", "verify", "proto"]),
-    ("coppice-cosigner", &["types", "verify", "env", "process"]),
+    ("coppice-cosigner", &["types", "verify", "proto", "env", "process", "client"]),
     ("coppice-operator", &["types", "verify", "proto", "env", "client"]),
     ("coppice-measure", &["types", "verify", "env", "engine", "consensus"]),
+    ("coppice-pim-bench", &["types", "env", "engine", "pim", "root"]),
     ("coppice-bench", &["types", "verify", "proto", "env", "client", "measure"]),
     (
         "coppice-sim",
@@ -45,6 +53,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "shard-node",
             "coordinator",
             "client",
+            "cosigner",
         ],
     ),
 ];
@@ -81,7 +90,7 @@ const SOLE_USERS: &[(&str, &[&str])] = &[
     ("rustls-webpki", &["coppice-timestamp"]),
     ("tonic-web", &["coppice-http"]),
     ("x509-parser", &["coppice-process", "coppice-proto", "coppice-timestamp"]),
-    ("anyhow", &["coppice", "coppice-bench", "coppice-measure"]),
+    ("anyhow", &["coppice", "coppice-bench", "coppice-measure", "coppice-pim-bench"]),
 ];
 
 struct Package {

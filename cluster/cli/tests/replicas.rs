@@ -32,7 +32,7 @@ fn options(storage: Arc<dyn Storage>, replicas: u32, seed: u64) -> Options {
         next_key: None,
         listen: Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "--listen").expect("a free port"),
         http_listen: None,
-        witnesses: Vec::new(),
+        witnesses: None,
         anchoring: None,
         retention: None,
         tuning: Tuning { flush_entries_max: 16, flush_bytes_max: 4 << 20, ..Tuning::default() },

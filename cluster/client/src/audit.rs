@@ -12,6 +12,7 @@
 //! it reads with proofs.
 
 mod book;
+mod continued;
 mod finding;
 mod ledgers;
 mod start;
@@ -20,7 +21,7 @@ mod state;
 mod tests;
 
 use coppice_proto::{convert, v1};
-use coppice_types::{Reason, ShardId, Stamp, Version};
+use coppice_types::{Reason, ShardId, Version};
 use coppice_verify::{
     check::{self, Verified},
     checkpoint::Checkpoint,
@@ -31,14 +32,16 @@ use coppice_verify::{
     shard_map::StateLeaf,
 };
 
-use self::{
-    book::Book,
-    finding::{RESUMES_MAX, Stop, may_resume},
-    state::State,
-};
 pub use self::{
-    finding::Difference,
+    book::Founding,
+    continued::Replayed,
+    finding::{Difference, Stop},
     ledgers::{LedgerAudit, LedgerDifference, LedgerReport},
+};
+use self::{
+    book::{Book, Line, Versions},
+    finding::{RESUMES_MAX, may_resume},
+    state::State,
 };
 use crate::{Client, Error};
 
@@ -104,18 +107,19 @@ impl Client {
             return Err(Error::Refused { reason, kind, message, outcome_unknown: false });
         }
         let before = Version(audit.from.0.saturating_sub(1));
-        let state =
-            if before == Version(0) { State::new(&book) } else { start::fetch(self, &book, before, &keys).await? };
-        let report = Report { to: before, ..report };
-        let mut replay = Replay { client: self, book: &book, state, to, report, progress };
+        let state = match before {
+            Version(0) => State::new(&book.founding),
+            _ => start::fetch(self, &book.founding, book.line(before), &keys).await?,
+        };
+        let mut replay = Replay { client: self, versions: &book, state, at: before, to, compared: 0, progress };
         let done = replay.run().await;
-        let Replay { state, mut report, .. } = replay;
-        report.records = state.records();
+        let Replay { state, at, compared, .. } = replay;
+        let report = Report { to: at, compared, records: state.records(), ..report };
         match done {
             Ok(()) => Ok(report),
             Err(Stop::Differs(mut difference)) => {
                 if difference.shard.is_none() {
-                    difference.shard = self.differing_shard(&book, &state, difference.stamp, &keys).await;
+                    difference.shard = self.differing_shard(book.line(difference.stamp.version), &state, &keys).await;
                 }
                 Ok(Report { difference: Some(difference), ..report })
             }
@@ -125,24 +129,23 @@ impl Client {
 
     /// Finds the shard whose state leaf differs from the replayed one: each shard is asked to prove
     /// its leaf. `None` if the version can no longer be read.
-    async fn differing_shard(&self, book: &Book, state: &State, stamp: Stamp, keys: &Keys) -> Option<ShardId> {
+    async fn differing_shard(&self, line: &Line, state: &State, keys: &Keys) -> Option<ShardId> {
         for (index, leaf) in state.leaves().into_iter().enumerate() {
-            if !self.has_leaf(book, index as u64, &leaf, stamp, keys).await? {
+            if !self.has_leaf(line, (index as u64, &leaf), keys).await? {
                 return Some(leaf.shard);
             }
         }
         None
     }
 
-    async fn has_leaf(&self, book: &Book, index: u64, leaf: &StateLeaf, stamp: Stamp, keys: &Keys) -> Option<bool> {
+    async fn has_leaf(&self, line: &Line, (index, leaf): (u64, &StateLeaf), keys: &Keys) -> Option<bool> {
         let asked = if leaf.low.is_empty() { vec![0] } else { leaf.low.clone() };
-        let at = Some(convert::to_stamp(stamp));
+        let at = Some(convert::to_stamp(line.stamp));
         let read = Some(v1::ReadOptions { at, want_proof: true, ..v1::ReadOptions::default() });
         let answer = self.get(v1::GetRequest { key: asked.into(), read }).await.ok()?;
         let file = ProofFile::decode(&answer.proof).ok()?;
         let verified = check::verify_known(&file, keys, None, &check::Question::default()).ok()?;
         let header = verified.header()?;
-        let line = book.line(stamp.version);
         if header.hash() != line.hash {
             return None;
         }
@@ -156,24 +159,27 @@ impl Client {
 /// A replay in progress.
 struct Replay<'a, P> {
     client: &'a Client,
-    book: &'a Book,
+    versions: &'a Versions,
     state: State,
+    /// The version that was replayed last.
+    at: Version,
     /// The last version to replay.
     to: Version,
-    report: Report,
+    /// Number of versions that were replayed.
+    compared: u64,
     progress: P,
 }
 
 impl<P: FnMut(Progress)> Replay<'_, P> {
     async fn run(&mut self) -> Result<(), Stop> {
         let mut resumes = 0;
-        while self.report.to < self.to {
-            let before = self.report.to;
+        while self.at < self.to {
+            let before = self.at;
             let ended = self.take_stream().await;
-            resumes = if self.report.to > before { 0 } else { resumes + 1 };
+            resumes = if self.at > before { 0 } else { resumes + 1 };
             match ended {
                 Err(Stop::Failed(error)) if resumes < RESUMES_MAX && may_resume(&error) => {}
-                Ok(()) if self.report.to < self.to => {
+                Ok(()) if self.at < self.to => {
                     return Err(Error::Malformed("the stream of journals ended early").into());
                 }
                 ended => ended?,
@@ -184,25 +190,25 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
 
     /// Replays the messages of one stream, until it ends or breaks.
     async fn take_stream(&mut self) -> Result<(), Stop> {
-        let next = self.report.to.next();
+        let next = self.at.next();
         let request = v1::JournalRequest { from_version: next.0, to_version: self.to.0 };
         let mut stream = self.client.journal(request).await?;
         self.state.forget_pending();
-        while self.report.to < self.to {
+        while self.at < self.to {
             let message = match stream.next().await {
                 Ok(Some(message)) => message,
                 Ok(None) => return Ok(()),
                 // It is a finding if a shard has lost what it should keep.
                 Err(error) if error.reason() == Some(Reason::Corrupted) => {
-                    let stamp = self.book.line(self.report.to.next()).stamp;
+                    let stamp = self.versions.line(self.at.next()).stamp;
                     return Err(Stop::Differs(Difference { stamp, shard: None, what: error.to_string() }));
                 }
                 Err(error) => return Err(error.into()),
             };
-            if let Some(version) = self.state.take(self.book, self.report.to.next(), message)? {
-                self.state.compare(self.book.line(version))?;
-                self.report.compared += 1;
-                self.report.to = version;
+            if let Some(version) = self.state.take(self.versions, self.at.next(), message)? {
+                self.state.compare(self.versions.line(version))?;
+                self.compared += 1;
+                self.at = version;
                 (self.progress)(Progress { version, to: self.to });
             }
         }

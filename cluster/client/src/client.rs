@@ -343,17 +343,15 @@ impl Client {
         ask!(self, Repeat::Safe, get_member, request)
     }
 
-    pub(crate) async fn call_get_journals(
-        &self,
-        request: v1::GetJournalsRequest,
-    ) -> Result<v1::GetJournalsResponse, Error> {
+    /// Journals of a ledger with their proof, as the server says them. They are not verified:
+    /// [`Client::journals`] does that.
+    pub async fn get_journals(&self, request: v1::GetJournalsRequest) -> Result<v1::GetJournalsResponse, Error> {
         ask!(self, Repeat::Safe, get_journals, request)
     }
 
-    pub(crate) async fn call_get_lineage(
-        &self,
-        request: v1::GetLineageRequest,
-    ) -> Result<v1::GetLineageResponse, Error> {
+    /// The journals with a clue with their proof, as the server says them. They are not verified:
+    /// [`Client::lineage`] does that.
+    pub async fn get_lineage(&self, request: v1::GetLineageRequest) -> Result<v1::GetLineageResponse, Error> {
         ask!(self, Repeat::Safe, get_lineage, request)
     }
 
@@ -385,6 +383,13 @@ impl Client {
         ask!(self, Repeat::Safe, erasure_status, request)
     }
 
+    pub(crate) async fn call_query_batch(
+        &self,
+        request: v1::QueryBatchRequest,
+    ) -> Result<Stream<v1::QueryBatchResponse>, Error> {
+        Ok(self.stream(ask!(self, Repeat::Safe, query_batch, request)?, rules::queries()))
+    }
+
     /// Streams the ledgers of members in the order of their names. They are not verified.
     pub async fn list_ledgers(
         &self,
@@ -407,7 +412,7 @@ impl Client {
     }
 
     /// Checks the answer to a read, if a key is trusted.
-    async fn trust_read(&self, keys: &Keys, read: &Read<'_>) -> Result<(), Error> {
+    pub(crate) async fn trust_read(&self, keys: &Keys, read: &Read<'_>) -> Result<(), Error> {
         let Some(trust) = &self.trust else { return Ok(()) };
         let newer = self.newer_than(keys, read.file).await?;
         let seen = check_read(&trust.logs, keys, newer.as_deref(), read)?;

@@ -69,6 +69,7 @@ pub(crate) struct Fake {
     pub open_session: Unary<v1::OpenSessionRequest, v1::OpenSessionResponse>,
     pub get: Unary<v1::GetRequest, v1::GetResponse>,
     pub batch_get: Unary<v1::BatchGetRequest, v1::BatchGetResponse>,
+    pub query_batch: Flow<v1::QueryBatchRequest, v1::QueryBatchResponse>,
     pub range: Flow<v1::RangeRequest, v1::RangeResponse>,
     pub head: Unary<v1::HeadRequest, v1::HeadResponse>,
     pub get_header: Unary<v1::GetHeaderRequest, v1::GetHeaderResponse>,
@@ -106,11 +107,13 @@ macro_rules! refused {
 #[tonic::async_trait]
 impl v1::ledger_server::Ledger for Fake {
     type CommitStreamStream = Many<v1::CommitStreamResponse>;
+    type QueryBatchStream = Many<v1::QueryBatchResponse>;
     type RangeStream = Many<v1::RangeResponse>;
     type HistoryStream = Many<v1::HistoryResponse>;
     type DiffStream = Many<v1::DiffResponse>;
     type WatchHeadsStream = Many<v1::WatchHeadsResponse>;
     type JournalStream = Many<v1::JournalResponse>;
+    type WitnessStream = Many<v1::WitnessRequest>;
     type ListLedgersStream = Many<v1::ListLedgersResponse>;
     type ListMembersStream = Many<v1::ListMembersResponse>;
 
@@ -144,6 +147,10 @@ impl v1::ledger_server::Ledger for Fake {
 
     async fn batch_get(&self, request: Request<v1::BatchGetRequest>) -> Answer<v1::BatchGetResponse> {
         self.batch_get.answer(request)
+    }
+
+    async fn query_batch(&self, request: Request<v1::QueryBatchRequest>) -> Answer<Many<v1::QueryBatchResponse>> {
+        self.query_batch.answer(request)
     }
 
     async fn range(&self, request: Request<v1::RangeRequest>) -> Answer<Many<v1::RangeResponse>> {
@@ -234,6 +241,7 @@ impl v1::ledger_server::Ledger for Fake {
         list_pins: v1::ListPinsRequest => v1::ListPinsResponse;
         transfer_leader: v1::TransferLeaderRequest => v1::TransferLeaderResponse;
         journal: v1::JournalRequest => Many<v1::JournalResponse>;
+        witness: Streaming<v1::WitnessAnswer> => Many<v1::WitnessRequest>;
         list_ledgers: v1::ListLedgersRequest => Many<v1::ListLedgersResponse>;
         list_members: v1::ListMembersRequest => Many<v1::ListMembersResponse>;
     }

@@ -369,7 +369,7 @@ impl Client {
             read: Some(v1::ReadOptions { want_proof, ..v1::ReadOptions::default() }),
         };
         let asking = self.asking();
-        let answer = self.call_get_lineage(request).await?;
+        let answer = self.get_lineage(request).await?;
         let journals = answer.journals.iter().map(|it| journal(it, wanted.payload)).collect::<Result<Vec<_>, _>>()?;
         let most = newest.map_or(answer.count, |newest| answer.count.min(newest.into()));
         // Of the oldest ones a purge may have kept any.

@@ -48,7 +48,10 @@ mod error;
 #[cfg(test)]
 mod fake;
 pub mod ledgers;
+#[cfg(feature = "model")]
+pub mod model;
 mod options;
+mod queries;
 mod routes;
 mod rules;
 mod session;
@@ -57,6 +60,7 @@ mod stream;
 mod times;
 mod tls;
 mod trust;
+mod witness;
 
 pub use bounds::RANGE_BYTES_MAX;
 pub use client::Client;
@@ -65,6 +69,7 @@ pub use convert::header;
 pub use coppice_proto::convert::to_batch as batch;
 pub use error::Error;
 pub use options::Options;
+pub use queries::{KeyState, QueryAnswer, QueryFailure, QueryPart, QueryStream};
 pub use session::Session;
 pub use stream::Stream;
 pub use tls::{Expected, Role, Tls};

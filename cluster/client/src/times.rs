@@ -56,7 +56,7 @@ impl Client {
     }
 }
 
-fn agree(response: &v1::TimeResponse, claim: &TimeClaim) -> bool {
+pub(crate) fn agree(response: &v1::TimeResponse, claim: &TimeClaim) -> bool {
     let next = claim.next.map(|(stamp, _)| convert::to_stamp(stamp));
     response.stamp == Some(convert::to_stamp(claim.header.stamp))
         && response.timestamp_ms == claim.header.timestamp_ms

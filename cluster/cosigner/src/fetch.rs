@@ -1,9 +1,9 @@
-//! GET over HTTP, with bounds.
+//! GET and POST over HTTP, with bounds.
 
 use std::{path::Path, time::Duration};
 
 use coppice_types::chain;
-use reqwest::{Client, StatusCode, redirect};
+use reqwest::{Client, Response, StatusCode, redirect};
 
 use crate::error::Error;
 
@@ -46,21 +46,39 @@ impl Web {
     pub async fn get(&self, base: &str, path: &str, most: usize) -> Result<Option<Vec<u8>>, Error> {
         let unavailable = |error| Error::Unavailable(format!("{path}: {}", told(error)));
         let url = format!("{}/{path}", base.trim_end_matches('/'));
-        let mut response = self.client.get(url).send().await.map_err(unavailable)?;
+        let response = self.client.get(url).send().await.map_err(unavailable)?;
         match response.status() {
             StatusCode::OK | StatusCode::NO_CONTENT => {}
             StatusCode::NOT_FOUND => return Ok(None),
             status => return Err(Error::Unavailable(format!("{path}: the server says {status}"))),
         }
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(unavailable)? {
-            if body.len() + chunk.len() > most {
-                return Err(Error::Refused(format!("{path} is too long")));
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Ok(Some(body))
+        read(response, path, most).await.map(Some)
     }
+
+    /// Posts a body to `base/path`. Returns the status code and the body of the answer, if that has
+    /// at most `most` bytes.
+    ///
+    /// # Errors
+    /// Like [`Web::get`].
+    pub async fn post(&self, base: &str, path: &str, body: Vec<u8>, most: usize) -> Result<(u16, Vec<u8>), Error> {
+        let url = format!("{}/{path}", base.trim_end_matches('/'));
+        let sent = self.client.post(url).body(body).send().await;
+        let response = sent.map_err(|error| Error::Unavailable(format!("{path}: {}", told(error))))?;
+        let status = response.status().as_u16();
+        Ok((status, read(response, path, most).await?))
+    }
+}
+
+async fn read(mut response: Response, path: &str, most: usize) -> Result<Vec<u8>, Error> {
+    let mut body = Vec::new();
+    let unavailable = |error| Error::Unavailable(format!("{path}: {}", told(error)));
+    while let Some(chunk) = response.chunk().await.map_err(unavailable)? {
+        if body.len() + chunk.len() > most {
+            return Err(Error::Refused(format!("{path} is too long")));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
 }
 
 /// An error with its causes, and without the address, which may have a password.

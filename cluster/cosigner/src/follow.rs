@@ -7,21 +7,25 @@
 //! early: a write that goes on behind it could reach entries that are verified by then. Every fetch
 //! has a limit of bytes and of time.
 
+mod answer;
+mod auditing;
 mod grow;
 mod others;
+mod stream;
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::Duration,
 };
 
 use coppice_env::{Clock, Storage};
-use coppice_verify::{checkpoint::Checkpoint, cosignature::WitnessKey, note::NOTE_BYTES_MAX};
+use coppice_verify::note::NOTE_BYTES_MAX;
 use tokio::{
-    sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard},
-    time::{sleep, timeout},
+    sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard, watch},
+    time::sleep,
 };
 
+pub use self::{auditing::Auditing, stream::Streams};
 use crate::{
     config::{Config, origin_hash},
     convict::Judged,
@@ -35,17 +39,26 @@ use crate::{
 /// How often coordinators are looked at.
 const POLL: Duration = Duration::from_secs(1);
 
-/// A server that is asked, and its key if it is a peer.
+/// Another member that is asked.
 #[derive(Clone, Debug)]
-pub struct Peer {
-    pub url: String,
-    pub key: WitnessKey,
+struct Peer {
+    url: String,
+    /// Whether it has an auditor, too.
+    audits: bool,
+}
+
+/// One of the two state machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    Witness,
+    Auditor,
 }
 
 /// What the tasks of a cosigner share.
 #[derive(Debug)]
 pub struct Shared {
     witness: Mutex<Witness>,
+    auditing: Option<Auditing>,
     sightings: Mutex<Sightings>,
     clock: Arc<dyn Clock>,
     web: Web,
@@ -55,11 +68,17 @@ pub struct Shared {
     /// Hash of the origin, as in paths.
     hash: String,
     growing: Arc<AsyncMutex<()>>,
+    /// The mirror has grown.
+    grown: Notify,
     /// A checkpoint by an unknown key was shown: the ledger may have changed its key.
     wake: Notify,
     /// The error that ends the process.
     broken: Mutex<Option<Error>>,
     fell: Notify,
+    /// Work on the disk holds it for reading. True once the folder was given up.
+    closed: Arc<RwLock<bool>>,
+    /// True once the folder is to be given up: work that waits for others ends then.
+    closing: watch::Sender<bool>,
 }
 
 impl Shared {
@@ -69,25 +88,30 @@ impl Shared {
     /// If a setting is wrong or the disk refuses.
     pub fn new(
         witness: Witness,
+        auditing: Option<Auditing>,
         config: &Config,
         storage: Arc<dyn Storage>,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<Self>, Error> {
         let keys = config.peer_keys()?;
-        let peers = config.peers.iter().zip(&keys).map(|(peer, key)| Peer { url: peer.url.clone(), key: key.clone() });
+        let peers = config.peers.iter().map(|peer| Peer { url: peer.url.clone(), audits: peer.auditor.is_some() });
         Ok(Arc::new(Self {
             hash: origin_hash(config.ledger()?.name()),
             peers: peers.collect(),
             sightings: Mutex::new(Sightings::open(storage, keys)?),
             witness: Mutex::new(witness),
+            auditing,
             clock,
             web: Web::new(config.ca.as_deref())?,
             logs: config.logs.clone(),
             gossip: Duration::from_secs(config.gossip_seconds),
             growing: Arc::default(),
+            grown: Notify::new(),
             wake: Notify::new(),
             broken: Mutex::default(),
             fell: Notify::new(),
+            closed: Arc::default(),
+            closing: watch::Sender::new(false),
         }))
     }
 
@@ -97,7 +121,7 @@ impl Shared {
         &self.hash
     }
 
-    /// Runs something on the state machine, on a thread that may wait for the disk.
+    /// Runs something on the witness, on a thread that may wait for the disk.
     ///
     /// # Errors
     /// Those of the work. An error of the disk, or damage, ends the process.
@@ -105,9 +129,35 @@ impl Shared {
         self: &Arc<Self>,
         work: impl FnOnce(&mut Witness) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
+        self.with_one(Which::Witness, work).await
+    }
+
+    /// Runs something on one of the two state machines.
+    ///
+    /// # Errors
+    /// Those of [`Shared::with`], and [`Error::Refused`] if there is no auditor.
+    pub async fn with_one<T: Send + 'static>(
+        self: &Arc<Self>,
+        which: Which,
+        work: impl FnOnce(&mut Witness) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
         let shared = self.clone();
-        let done = self.blocking(move || work(&mut shared.witness.lock().expect("no holder panics"))).await;
+        let done = self.blocking(move || work(&mut *shared.machine(which)?)).await;
         done.inspect_err(|error| self.judge_error(error))
+    }
+
+    fn machine(&self, which: Which) -> Result<MutexGuard<'_, Witness>, Error> {
+        let machine = match (which, &self.auditing) {
+            (Which::Witness, _) => &self.witness,
+            (Which::Auditor, Some(auditing)) => auditing.machine(),
+            (Which::Auditor, None) => return Err(Error::Refused("there is no auditor".to_owned())),
+        };
+        Ok(machine.lock().expect("no holder panics"))
+    }
+
+    /// The state machines that there are.
+    fn machines(&self) -> impl Iterator<Item = Which> + use<> {
+        std::iter::once(Which::Witness).chain(self.auditing.is_some().then_some(Which::Auditor))
     }
 
     /// Reads the mirror on a thread that may wait for the disk.
@@ -126,8 +176,31 @@ impl Shared {
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let joined = tokio::task::spawn_blocking(work).await;
+        let closed = self.closed.clone();
+        let unless_closed = move || {
+            let closed = closed.read().unwrap_or_else(PoisonError::into_inner);
+            if *closed { Err(Error::Refused("the cosigner was stopped".to_owned())) } else { work() }
+        };
+        let joined = tokio::task::spawn_blocking(unless_closed).await;
         joined.unwrap_or_else(|_| Err(Error::Damaged("the cosigner's state: a thread panicked".to_owned())))
+    }
+
+    /// Gives up the folder once no work on its disk is going on. Connections and tasks that are
+    /// left do nothing any more.
+    pub async fn close(self: &Arc<Self>) {
+        self.closing.send_replace(true);
+        let shared = self.clone();
+        let release = move || {
+            *shared.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
+            for which in shared.machines() {
+                if let Ok(mut machine) = shared.machine(which) {
+                    machine.release();
+                }
+            }
+        };
+        if tokio::task::spawn_blocking(release).await.is_err() {
+            tracing::error!("the folder is held until the process ends: a thread panicked");
+        }
     }
 
     /// Ends the process if its disk can't be believed any more.
@@ -163,26 +236,6 @@ impl Shared {
         self.sightings.lock().unwrap_or_else(PoisonError::into_inner).of(key_hash)
     }
 
-    /// Lets the mirror grow up to a signed note, and waits for that at most so long. Returns
-    /// whether the log has the note's size now.
-    ///
-    /// # Errors
-    /// If the disk refuses.
-    pub async fn catch_up(self: &Arc<Self>, note: Vec<u8>, most: Duration) -> Result<bool, Error> {
-        let size = Checkpoint::claimed(&note).map_or(0, |checkpoint| checkpoint.size);
-        let grown = async {
-            let place = self.growing.clone().lock_owned().await;
-            if self.with(move |witness| Ok(witness.size() >= size)).await? {
-                return Ok(true);
-            }
-            let shared = self.clone();
-            // The task goes on if the wait for it ends.
-            let task = tokio::spawn(async move { shared.grow(&note, &shared.logs, place).await });
-            Ok(task.await.is_ok_and(|grown| grown.is_ok()))
-        };
-        timeout(most, grown).await.unwrap_or(Ok(false))
-    }
-
     /// Follows the log, and asks others. Never returns.
     pub async fn run(self: Arc<Self>) {
         let mut next_gossip = Duration::ZERO;
@@ -206,10 +259,6 @@ impl Shared {
                 () = self.wake.notified() => sleep(POLL / 10).await,
             }
         }
-    }
-
-    fn has_floor(&self) -> bool {
-        self.witness.lock().expect("no holder panics").has_floor()
     }
 
     /// Looks at the checkpoint of a server. Returns false if it has a later line of this cosigner
@@ -236,23 +285,33 @@ impl Shared {
             }
         }
         let seen = note.clone();
-        let own = self.with(move |witness| {
+        let judged = self.with(move |witness| {
             let judged = witness.judge(&seen)?;
             if judged == Judged::Fine {
                 witness.keep_lines(&seen);
             }
-            Ok((judged, witness.own(&seen)?))
+            Ok(judged)
         });
-        let own = own.await?;
-        if own.0 != Judged::Unsigned {
+        if judged.await? != Judged::Unsigned {
             let (shared, seen) = (self.clone(), note.clone());
             let look = move || shared.sightings.lock().unwrap_or_else(PoisonError::into_inner).look(&seen);
             self.blocking(look).await.inspect_err(|error| self.judge_error(error))?;
         }
-        if own.1 != Own::Later {
+        let mut settled = true;
+        for which in self.machines() {
+            settled &= self.settle_own(which, note.clone()).await?;
+        }
+        Ok(settled)
+    }
+
+    /// Goes on from a line of this cosigner's key on a note, if it is later than what is known.
+    /// Returns false if it is, and could not be adopted.
+    async fn settle_own(self: &Arc<Self>, which: Which, note: Vec<u8>) -> Result<bool, Error> {
+        let seen = note.clone();
+        if self.with_one(which, move |machine| machine.own(&seen)).await? != Own::Later {
             return Ok(true);
         }
-        match self.with(move |witness| witness.adopt(&note)).await {
+        match self.with_one(which, move |machine| machine.adopt(&note)).await {
             Ok(()) => Ok(true),
             Err(Error::Refused(why)) => {
                 tracing::warn!(why, "a later line of this cosigner was not adopted");

@@ -10,9 +10,11 @@
 //! - [`record`], [`mirror`], `fetch`: what is on disk, what comes over HTTP
 //! - [`tiles`], [`prove`], [`convict`]: a log in tiles, evidence of two checkpoints and a log
 //! - [`config`], [`sightings`]: the folder, what was seen of others
-//! - [`witness`]: the state machine, which is synchronous
+//! - [`witness`]: the state machine, which is synchronous; [`audit`]: the replay of versions
+//! - [`report`]: what both say about themselves
 //! - [`follow`], then [`server`], then [`mod@run`]: tasks around it, HTTP, the process
 
+pub mod audit;
 pub mod config;
 pub mod convict;
 mod error;
@@ -23,6 +25,7 @@ pub mod lines;
 pub mod mirror;
 pub mod prove;
 pub mod record;
+pub mod report;
 pub mod run;
 pub mod server;
 pub mod sightings;

@@ -72,7 +72,54 @@ impl Mirror {
         let width = u16::try_from(index % TILE + 1).expect("at most 256");
         let bundle = self.read(TileName { content: Content::Entries, number: index / TILE, width })?;
         let last = entries(&bundle, width).and_then(|found| found.last().map(|entry| entry.to_vec()));
-        last.ok_or_else(|| damaged(format!("log: entry {index} is damaged")))
+        last.ok_or_else(|| torn(index))
+    }
+
+    /// Shows the entries of a range in order, each with its index, until one is refused. Returns
+    /// whether none was.
+    ///
+    /// # Errors
+    /// Like [`Mirror::root`].
+    pub fn each(&self, from: u64, to: u64, mut see: impl FnMut(u64, &[u8]) -> bool) -> Result<bool, Error> {
+        let mut at = from;
+        while at < to {
+            let (bundle, first) = self.bundle(at, to)?;
+            let found = entries(&bundle, width_of(at, to)).ok_or_else(|| torn(at))?;
+            for (index, entry) in (first..).zip(found).skip((at - first) as usize) {
+                if !see(index, entry) {
+                    return Ok(false);
+                }
+                at = index + 1;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Shows the entries of a log of `size` entries from the newest on, each with its index, until
+    /// one is refused.
+    ///
+    /// # Errors
+    /// Like [`Mirror::root`].
+    pub fn each_back(&self, size: u64, mut see: impl FnMut(u64, &[u8]) -> bool) -> Result<(), Error> {
+        let mut end = size;
+        while let Some(last) = end.checked_sub(1) {
+            let (bundle, first) = self.bundle(last, end)?;
+            let found = entries(&bundle, width_of(last, end)).ok_or_else(|| torn(last))?;
+            for (index, entry) in (first..).zip(found).collect::<Vec<_>>().into_iter().rev() {
+                if !see(index, entry) {
+                    return Ok(());
+                }
+            }
+            end = first;
+        }
+        Ok(())
+    }
+
+    /// The bundle of an entry in a log of `size` entries, and the index of its first entry.
+    fn bundle(&self, index: u64, size: u64) -> Result<(Vec<u8>, u64), Error> {
+        let number = index / TILE;
+        let bundle = self.read(TileName { content: Content::Entries, number, width: width_of(index, size) })?;
+        Ok((bundle, number * TILE))
     }
 
     /// The key change at this entry.
@@ -169,6 +216,17 @@ impl Mirror {
     }
 }
 
+/// A growth of a log whose entries are durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grown {
+    /// Size before.
+    pub from: u64,
+    /// Size after.
+    pub to: u64,
+    /// Indices of the key changes among the new entries, ascending.
+    pub changes: Vec<u64>,
+}
+
 /// A log that grows, before anybody has verified its root.
 #[derive(Debug)]
 pub struct Extension {
@@ -192,6 +250,12 @@ impl Extension {
     #[must_use]
     pub fn changes(&self) -> &[(u64, KeyChange)] {
         &self.changes
+    }
+
+    /// The growth so far, from this size on.
+    #[must_use]
+    pub fn grown(&self, from: u64) -> Grown {
+        Grown { from, to: self.size, changes: self.changes.iter().map(|(index, _)| *index).collect() }
     }
 
     /// Adds entries of one bundle. They are durable when this returns.
@@ -249,6 +313,15 @@ impl Extension {
         let (file, path) = (self.mirror.open(name)?, path(name));
         file.write_all_at(bytes, offset).and_then(|()| file.sync_data()).map_err(disk(&path))
     }
+}
+
+/// The width of the bundle of an entry in a log of `size` entries.
+fn width_of(index: u64, size: u64) -> u16 {
+    u16::try_from((size - index / TILE * TILE).min(TILE)).expect("at most 256")
+}
+
+fn torn(index: u64) -> Error {
+    damaged(format!("log: the bundle of entry {index} is damaged"))
 }
 
 /// The file of a tile, partial or not.

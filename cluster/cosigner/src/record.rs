@@ -8,7 +8,10 @@
 
 use std::sync::Arc;
 
-use coppice_env::{File, OpenMode, Storage};
+use coppice_env::{
+    File, OpenMode, Storage,
+    bug::{self, Bug},
+};
 use coppice_types::{
     Digest,
     codec::{self, Reader, Writer},
@@ -226,7 +229,9 @@ impl Slots {
         let slot = encode(self.counter + 1, record)?;
         self.failed = true;
         self.file.write_all_at(&slot, (self.counter + 1) % SLOTS * SLOT_BYTES as u64).map_err(disk(STATE))?;
-        self.file.sync_data().map_err(disk(STATE))?;
+        if !bug::planted(Bug::SignedBeforeSync) {
+            self.file.sync_data().map_err(disk(STATE))?;
+        }
         self.failed = false;
         self.counter += 1;
         Ok(())

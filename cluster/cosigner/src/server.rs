@@ -1,5 +1,5 @@
-//! What a cosigner serves over HTTP: the submission prefix `/w`, the monitoring prefix `/`, the
-//! mirrored log, evidence, status and metrics.
+//! What a cosigner serves over HTTP: the submission prefixes `/w` of the witness and `/a` of the
+//! auditor, the monitoring prefix `/`, the mirrored log, evidence, status and metrics.
 //!
 //! Anybody may ask. Connections, open requests, their bodies, their time and their rate are
 //! bounded.
@@ -20,6 +20,7 @@ use coppice_env::Clock;
 use coppice_process::{
     http,
     net::{Bounds, incoming_within},
+    tls::Acceptor,
 };
 use coppice_verify::{cosignature::REQUEST_BYTES_MAX, note::NOTE_BYTES_MAX, tile::TileName};
 use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
@@ -28,17 +29,15 @@ use crate::{
     config::hex,
     convict::Judged,
     error::Error,
-    follow::Shared,
+    follow::{Shared, Which},
     mirror::Mirror,
-    witness::{Answer, EVIDENCE, Outcome, Status},
+    witness::{Answer, EVIDENCE},
 };
 
 /// Most open requests. Further ones are asked to retry.
 const REQUESTS_MAX: usize = 64;
 /// How long a request may take, with the growth of the mirror that it waits for.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a request waits for the mirror to grow.
-const GROWTH_WAIT: Duration = Duration::from_secs(5);
 /// Most posts a second, and at once.
 const POSTS_PER_S: u32 = 100;
 const POSTS_MAX: f64 = 200.0;
@@ -76,8 +75,8 @@ pub fn routes(shared: Arc<Shared>, clock: Arc<dyn Clock>) -> Router {
 }
 
 /// Serves the connections of a listener.
-pub async fn serve(listener: TcpListener, routes: Router) {
-    http::serve(incoming_within(listener, None, BOUNDS), routes, LIMITS).await;
+pub async fn serve(listener: TcpListener, tls: Option<Acceptor>, routes: Router) {
+    http::serve(incoming_within(listener, tls, BOUNDS), routes, LIMITS).await;
 }
 
 async fn answer(State(door): State<Arc<Door>>, request: Request) -> Response {
@@ -98,7 +97,10 @@ impl Door {
         let path = target.strip_prefix('/').unwrap_or_default();
         let below = path.strip_prefix(self.shared.hash()).and_then(|rest| rest.strip_prefix('/'));
         match (request.method(), path, below) {
-            (&Method::POST, "w/add-checkpoint", _) => self.post(request, Post::Checkpoint).await,
+            (&Method::POST, "w/add-checkpoint", _) => self.post(request, Post::Checkpoint(Which::Witness)).await,
+            (&Method::POST, "a/add-checkpoint", _) if self.shared.audits() => {
+                self.post(request, Post::Checkpoint(Which::Auditor)).await
+            }
             (&Method::POST, _, Some("report")) => self.post(request, Post::Report).await,
             (&Method::GET | &Method::HEAD, _, Some(rest)) => self.log(rest).await,
             (&Method::GET | &Method::HEAD, path, _) => self.about(path).await,
@@ -108,8 +110,13 @@ impl Door {
 
     /// What is told about the log.
     async fn log(&self, path: &str) -> Result<Response, Error> {
-        if path == "checkpoint" {
-            let note = self.shared.with(|witness| Ok(witness.cosigned())).await?;
+        let which = match path {
+            "checkpoint" => Some(Which::Witness),
+            "audited" if self.shared.audits() => Some(Which::Auditor),
+            _ => None,
+        };
+        if let Some(which) = which {
+            let note = self.shared.with_one(which, |machine| Ok(machine.cosigned())).await?;
             return Ok(note.map_or_else(missing, |note| fresh(TEXT, note)));
         }
         if let Some(key) = path.strip_prefix("cosigned/") {
@@ -133,21 +140,21 @@ impl Door {
         let prefix = format!("{EVIDENCE}/");
         match path {
             "status" => {
-                let status = self.shared.with(|witness| witness.status()).await?;
-                let text = serde_json::to_string(&status).map_err(|error| Error::Refused(error.to_string()))?;
+                let text = serde_json::to_string(&self.shared.report().await?)
+                    .map_err(|error| Error::Refused(error.to_string()))?;
                 Ok(fresh(JSON, format!("{text}\n").into_bytes()))
             }
             "metrics" => {
-                let status = self.shared.with(|witness| witness.status()).await?;
-                Ok(fresh("text/plain; version=0.0.4; charset=utf-8", metrics(&status).into_bytes()))
+                let text = self.shared.report().await?.metrics();
+                Ok(fresh("text/plain; version=0.0.4; charset=utf-8", text.into_bytes()))
             }
             path if path == prefix => {
-                let names = self.shared.with(|witness| witness.evidence()).await?;
+                let names = self.shared.evidence().await?;
                 Ok(fresh(TEXT, names.iter().map(|name| format!("{name}\n")).collect::<String>().into_bytes()))
             }
             path => {
                 let Some(name) = path.strip_prefix(&prefix).map(str::to_owned) else { return Ok(missing()) };
-                let file = self.shared.with(move |witness| witness.evidence_file(&name)).await?;
+                let file = self.shared.evidence_file(name).await?;
                 Ok(file.map_or_else(missing, |file| fresh(TEXT, file)))
             }
         }
@@ -160,14 +167,14 @@ impl Door {
             return Ok(response);
         }
         let most = match what {
-            Post::Checkpoint => REQUEST_BYTES_MAX,
+            Post::Checkpoint(_) => REQUEST_BYTES_MAX,
             Post::Report => NOTE_BYTES_MAX,
         };
         let Ok(body) = to_bytes(request.into_body(), most).await else {
             return Ok(plain(StatusCode::BAD_REQUEST, "the body is longer than 64 KiB, or was cut short\n".to_owned()));
         };
         match what {
-            Post::Checkpoint => self.add_checkpoint(body).await.map(told),
+            Post::Checkpoint(which) => self.shared.add_checkpoint(which, body).await.map(told),
             Post::Report => self.report(body).await,
         }
     }
@@ -180,29 +187,6 @@ impl Door {
         let may = posts.0 >= 1.0;
         posts.0 -= f64::from(u8::from(may));
         may
-    }
-
-    async fn add_checkpoint(&self, body: Bytes) -> Result<Answer, Error> {
-        let again = body.clone();
-        match self.shared.with(move |witness| witness.add_checkpoint(&body)).await? {
-            Outcome::Done(answer) => {
-                if answer == Answer::Untrusted {
-                    // The ledger may have changed its key.
-                    self.shared.wake();
-                }
-                Ok(answer)
-            }
-            Outcome::Behind(note) => {
-                if !self.shared.catch_up(note.clone(), GROWTH_WAIT).await? {
-                    self.shared.with(move |witness| witness.put_off(&note)).await?;
-                    return Ok(Answer::NotNow("the log of the checkpoint is not here yet"));
-                }
-                match self.shared.with(move |witness| witness.add_checkpoint(&again)).await? {
-                    Outcome::Done(answer) => Ok(answer),
-                    Outcome::Behind(_) => Ok(Answer::NotNow("the log of the checkpoint is not here yet")),
-                }
-            }
-        }
     }
 
     /// Judges a checkpoint that somebody was shown.
@@ -232,25 +216,21 @@ impl Door {
 
 #[derive(Clone, Copy, Debug)]
 enum Post {
-    Checkpoint,
+    Checkpoint(Which),
     Report,
 }
 
 /// The answer to `add-checkpoint`.
 fn told(answer: Answer) -> Response {
+    let status = StatusCode::from_u16(answer.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = plain(status, answer.text());
+    let headers = response.headers_mut();
     match answer {
-        Answer::Line(line) => plain(StatusCode::OK, format!("{line}\n")),
-        Answer::Malformed(why) => plain(StatusCode::BAD_REQUEST, format!("{why}\n")),
-        Answer::Untrusted => plain(StatusCode::FORBIDDEN, "not signed by a trusted key of this log\n".to_owned()),
-        Answer::Unknown => plain(StatusCode::NOT_FOUND, "unknown log\n".to_owned()),
-        Answer::Inconsistent(why) => plain(StatusCode::UNPROCESSABLE_ENTITY, format!("{why}\n")),
-        Answer::NotNow(why) => later(why),
-        Answer::Conflict(size) => {
-            let mut response = plain(StatusCode::CONFLICT, format!("{size}\n"));
-            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/x.tlog.size"));
-            response
-        }
+        Answer::Conflict(_) => drop(headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/x.tlog.size"))),
+        Answer::NotNow(_) => drop(headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"))),
+        _ => {}
     }
+    response
 }
 
 fn tile(bytes: Vec<u8>) -> Response {
@@ -277,22 +257,4 @@ fn later(why: &str) -> Response {
     let mut response = plain(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"));
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     response
-}
-
-/// The status in the text format of Prometheus.
-fn metrics(status: &Status) -> String {
-    let gauges = [
-        ("log_entries", "Entries of the mirrored log", status.log_entries),
-        ("cosigned_entries", "Entries of the log that was cosigned last", status.cosigned_entries),
-        ("cosigned_time_seconds", "Time of the last cosignature since 1970", status.cosigned_at.unwrap_or(0)),
-        ("halted", "Whether evidence has halted this cosigner", u64::from(status.halted.is_some())),
-        ("evidence_files", "Evidence files that this cosigner has", status.evidence.len() as u64),
-        ("may_sign", "Whether others have said what they saw of this cosigner", u64::from(status.floor == Some(true))),
-        ("pending_checkpoints", "Signed checkpoints that are larger than the log", status.pending as u64),
-    ];
-    let one = |(name, help, value): (&str, &str, u64)| {
-        let name = format!("coppice_cosigner_{name}");
-        format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n")
-    };
-    gauges.into_iter().map(one).collect()
 }

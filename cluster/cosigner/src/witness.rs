@@ -14,7 +14,10 @@ mod status;
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use coppice_env::{Clock, Storage};
+use coppice_env::{
+    Clock, Storage,
+    bug::{self, Bug},
+};
 use coppice_types::Sequence;
 use coppice_verify::{
     checkpoint::{Checkpoint, cluster_of},
@@ -32,7 +35,7 @@ use crate::{
     convict::{Judged, Known},
     error::{Error, damaged, disk},
     lines::{self, Found},
-    mirror::{Extension, Mirror},
+    mirror::{Grown, Mirror},
     record::{Cosigned, Record, Slots},
 };
 
@@ -44,12 +47,16 @@ pub const EVIDENCE: &str = "evidence";
 pub const EVIDENCE_ENDING: &str = ".evidence";
 /// Ending of the names of notes that only another holder of this key can have cosigned.
 pub const TWIN_ENDING: &str = ".twin";
+/// Ending of the names of an auditor's findings: versions that do not follow from their batches.
+pub const FINDING_ENDING: &str = ".finding";
 
 /// What a cosigner is made of.
 #[derive(Debug)]
 pub struct Means {
-    /// The folder.
+    /// The folder of its state and of its evidence.
     pub storage: Arc<dyn Storage>,
+    /// The mirrored log.
+    pub mirror: Mirror,
     pub clock: Arc<dyn Clock>,
     pub signer: Cosigner,
     /// The ledger's public key.
@@ -133,14 +140,16 @@ impl Witness {
     /// # Errors
     /// If the folder is damaged, or is of another key or ledger.
     pub fn look(means: Means) -> Result<Self, Error> {
-        let Means { storage, clock, signer, ledger, key_changes, floor_peers } = means;
-        let (slots, record) = Slots::open(&*storage)?;
+        let Means { storage, mirror, clock, signer, ledger, key_changes, floor_peers } = means;
+        let (slots, mut record) = Slots::open(&*storage)?;
+        if bug::planted(Bug::HaltForgotten) {
+            record.halted = None;
+        }
         if record.origin != ledger.name() || record.key != signer.verifier().public_key() {
             return Err(Error::Refused("the state is of another ledger or of another key".to_owned()));
         }
-        let mirror = Mirror::new(storage.subdir(LOG).map_err(disk(LOG))?);
-        let keys = keys_of(&mirror, &ledger, &record.changes)?;
         check_tip(&mirror, &record)?;
+        let keys = keys_of(&mirror, &ledger, &record.changes)?;
         let mut witness = Self {
             clock,
             signer,
@@ -188,6 +197,12 @@ impl Witness {
         self.keys.clone()
     }
 
+    /// Indices of the key changes of the verified log from this entry on, ascending.
+    #[must_use]
+    pub fn changes_from(&self, index: u64) -> Vec<u64> {
+        self.record.changes.iter().copied().filter(|change| *change >= index).collect()
+    }
+
     /// The key changes of the verified log, each with its entry.
     ///
     /// # Errors
@@ -226,12 +241,22 @@ impl Witness {
     /// # Errors
     /// If the disk refuses, or the mirror is damaged.
     pub fn judge(&self, note: &[u8]) -> Result<Judged, Error> {
-        let own = self.cosigned().filter(|_| self.cosigned_size() <= self.size());
+        // A log that was fetched again may be another one than what was cosigned.
+        let own = if self.has_cosigned()? { self.cosigned() } else { None };
         let tip = self.record.tip.as_ref().map(|tip| tip.clone().into_bytes());
         let notes: Vec<Vec<u8>> = self.shown.iter().cloned().chain(own).chain(tip).collect();
         let known =
             Known { trusted: &self.ledger, keys: &self.keys, mirror: &self.mirror, size: self.size(), notes: &notes };
         known.judge(note)
+    }
+
+    /// Whether the verified log has what was cosigned last.
+    fn has_cosigned(&self) -> Result<bool, Error> {
+        let Some(cosigned) = &self.record.cosigned else { return Ok(false) };
+        match Checkpoint::claimed(cosigned.note.as_bytes()) {
+            Ok(last) if last.size <= self.size() => Ok(self.mirror.root(last.size)? == last.root),
+            _ => Ok(false),
+        }
     }
 
     /// Judges a note that somebody shows. Evidence halts this cosigner.
@@ -318,7 +343,7 @@ impl Witness {
         self.answered = self.answered.max(peers);
         // The ledger alone is not asked what it may hide.
         let enough = self.floor_peers.max(usize::from(self.record.lost));
-        if !self.floor && self.answered >= enough {
+        if !self.floor && (self.answered >= enough || bug::planted(Bug::CosignerFloorSkipped)) {
             if self.record.lost {
                 self.write(|record| record.lost = false)?;
             }
@@ -331,17 +356,18 @@ impl Witness {
     ///
     /// # Errors
     /// [`Error::Refused`] if it does not lead to the note, or no key in force signed that.
-    pub fn advance(&mut self, note: &[u8], grown: &Extension, from: u64) -> Result<(), Error> {
+    pub fn advance(&mut self, note: &[u8], grown: &Grown) -> Result<(), Error> {
         let refused = |what: &str| Error::Refused(what.to_owned());
-        if from != self.size() {
+        if grown.from != self.size() {
             return Err(refused("the log has grown meanwhile"));
         }
+        // The mirror may have another owner, who had to fetch it again.
+        check_tip(&self.mirror, &self.record)?;
         let checkpoint = Checkpoint::claimed(note).map_err(|error| Error::Refused(error.to_string()))?;
-        if checkpoint.size != grown.size() || self.mirror.root(checkpoint.size)? != checkpoint.root {
+        if checkpoint.size != grown.to || self.mirror.root(checkpoint.size)? != checkpoint.root {
             return Err(refused("the entries do not lead to the signed root"));
         }
-        let changes: Vec<u64> =
-            self.record.changes.iter().copied().chain(grown.changes().iter().map(|(index, _)| *index)).collect();
+        let changes: Vec<u64> = self.record.changes.iter().chain(&grown.changes).copied().collect();
         let keys = keys_of(&self.mirror, &self.ledger, &changes)?;
         let in_force = keys.in_force(checkpoint.size);
         let tip = lines::bare(note, in_force).ok_or_else(|| refused("not signed by the key in force"))?;
@@ -369,6 +395,11 @@ impl Witness {
         self.write(|record| record.accepted += 1)
     }
 
+    /// Gives up the folder: from now on another process may have it, and nothing is written here.
+    pub fn release(&mut self) {
+        self.lock = None;
+    }
+
     /// Makes a changed record durable.
     fn write(&mut self, change: impl FnOnce(&mut Record)) -> Result<(), Error> {
         let mut record = self.record.clone();
@@ -381,20 +412,19 @@ impl Witness {
 }
 
 /// Writes a new state from what is left of the old one. Nothing is signed before others have said
-/// which lines of this key they saw. A mirror that does not lead to its signed root is dropped.
+/// which lines of this key they saw. If the mirror does not lead to the signed root, the state has
+/// no log, so that all of it is fetched or audited again.
 ///
 /// # Errors
 /// If the folder is in use or the disk refuses.
-pub fn recover(storage: &dyn Storage, origin: &str, key: [u8; 32]) -> Result<Record, Error> {
+pub fn recover(storage: &dyn Storage, mirror: &Mirror, origin: &str, key: [u8; 32]) -> Result<Record, Error> {
     let _lock = lock(storage)?;
     let mut record = Slots::salvage(storage)?.unwrap_or_else(|| Record::new(origin, key));
     if record.origin != origin || record.key != key {
         return Err(Error::Refused("the state is of another ledger or of another key".to_owned()));
     }
     record.lost = true;
-    let mirror = Mirror::new(storage.subdir(LOG).map_err(disk(LOG))?);
-    if check_tip(&mirror, &record).is_err() {
-        storage.remove_dir_all(LOG).map_err(disk(LOG))?;
+    if check_tip(mirror, &record).is_err() {
         (record.tip, record.changes) = (None, Vec::new());
     }
     Slots::replace(storage, &record)?;
@@ -433,7 +463,9 @@ pub fn follow<'a>(keys: &Keys, changes: impl Iterator<Item = (Sequence, &'a KeyC
     let cluster = cluster_of(keys.first().name());
     for (_, change) in &changes {
         let cluster = cluster.as_ref().ok_or_else(|| Error::Refused("the origin ends in no cluster id".to_owned()))?;
-        change.check(cluster).map_err(|broken| Error::Refused(format!("key change: {}", broken.0)))?;
+        if !bug::planted(Bug::ChangeSignedOnce) {
+            change.check(cluster).map_err(|broken| Error::Refused(format!("key change: {}", broken.0)))?;
+        }
     }
     keys.follow(changes).map_err(|why| Error::Refused(why.to_owned()))
 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{COMMON, adopt, ask, clock, grow, init, key, log, means, note};
+use common::{COMMON, adopt, ask, clock, grow, init, key, log, means, mirror, note};
 use coppice_cosigner::{
     Error,
     convict::Judged,
@@ -43,7 +43,7 @@ impl Member {
         }
         let mut witness = match Witness::open(means(&self.disk, clock, 1)) {
             Err(Error::Damaged(_)) => {
-                recover(&self.disk, common::ledger_key().name(), key().public_key())?;
+                recover(&self.disk, &mirror(&self.disk), common::ledger_key().name(), key().public_key())?;
                 Witness::open(means(&self.disk, clock, 1))?
             }
             opened => opened?,

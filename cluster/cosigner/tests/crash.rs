@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{COMMON, adopt, ask, clock, cosigned, init, log, means, signed_by_line};
+use common::{COMMON, adopt, ask, clock, cosigned, init, log, means, mirror, signed_by_line};
 use coppice_cosigner::{
     Error,
     record::STATE,
@@ -53,7 +53,7 @@ fn reopen(disk: &SimStorage, clock: &SimClock, world: &World, logs: &[Ledger; 2]
     let (ledger, key) = public();
     let mut witness = match Witness::open(means(disk, clock, 0)) {
         Err(Error::Damaged(_)) => {
-            recover(disk, ledger.name(), key)?;
+            recover(disk, &mirror(disk), ledger.name(), key)?;
             let mut witness = Witness::open(means(disk, clock, 0))?;
             assert!(!witness.asked(0)?, "a lost state needs the word of a peer");
             if let Some((index, note)) = world.newest(logs) {

@@ -4,6 +4,7 @@ mod common;
 
 use std::{
     future::Future,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::Duration,
@@ -111,15 +112,19 @@ fn folder(dir: &Path, name: &str, logs: &[&Coordinator]) -> (PathBuf, Config, Co
         floor_peers: None,
         gossip_seconds: 1,
         ca: None,
+        audit: false,
+        stream: None,
+        tls: None,
+        api: None,
         peers: Vec::new(),
     };
     let path = dir.join(name);
-    let key = config::init(&path, &config, &format!("{name}.example/w"), &mut SystemRng).expect("a new folder");
-    (path, config, key)
+    let made = config::init(&path, &config, &format!("{name}.example/w"), &mut SystemRng).expect("a new folder");
+    (path, config, made.witness)
 }
 
 fn peer(config: &Config, key: &CosignerKey) -> Peer {
-    Peer { url: format!("http://{}", config.listen), vkey: key.to_string() }
+    Peer { url: format!("http://{}", config.listen), vkey: key.to_string(), auditor: None }
 }
 
 fn save(dir: &Path, config: &Config) {
@@ -152,7 +157,7 @@ async fn try_start(dir: &Path, key: &CosignerKey) -> Result<Running, Error> {
             // A sender that is dropped stops it, too.
             let _ = stopped.await;
         };
-        run::run(&dir, stopped, |address, _| told.send(format!("http://{address}")).expect("the test waits")).await
+        run::run(&dir, stopped, |url, _| told.send(url.to_owned()).expect("the test waits")).await
     });
     match ready.await {
         Ok(url) => Ok(Running { url, key: key.clone(), stop, task }),
@@ -260,7 +265,7 @@ async fn a_cosigner_follows_cosigns_and_serves_the_log() {
     }
     assert_eq!(folder.headers_of_keys(650).await.expect("it can be read").len(), 1, "genesis");
     // It can be looked into while it runs, and not be opened.
-    assert_eq!(run::status(&dir).expect("a sound state").cosigned_entries, 650);
+    assert_eq!(run::status(&dir).expect("a sound state").witness.cosigned_entries, 650);
     assert!(run::open(&dir).expect_err("it runs").to_string().contains("in use"));
     member.stop().await;
 }
@@ -295,11 +300,12 @@ async fn a_key_change_is_followed_or_waits_for_a_person() {
     assert_eq!(asks.post("w/add-checkpoint", request(&good, 10, 25)).await.status().as_u16(), 403);
     assert!(asks.status().await["waits_for_key"].as_str().is_some_and(|key| key == good.key.verifier().to_string()));
     asks.stop().await;
-    let (mut witness, _) = run::open(&cautious_dir).expect("nobody has it");
+    let (mut cosigners, _) = run::open(&cautious_dir).expect("nobody has it");
+    let witness = &mut cosigners.witness;
     assert!(witness.accept(common::ledger_signer(3).verifier()).is_err(), "another key");
     witness.accept(good.key.verifier()).expect("it is the next key");
     assert!(witness.accept(good.key.verifier()).is_err(), "nothing waits any more");
-    drop(witness);
+    drop(cosigners);
     let asks = start(&cautious_dir, &cautious_key).await;
     asks.cosign(&good, 25).await;
     // The replaced key signs on: that is late, and evidence.
@@ -470,4 +476,30 @@ fn copy(from: &Path, to: &Path) {
             std::fs::copy(entry.path(), target).expect("it can be copied");
         }
     }
+}
+
+#[tokio::test]
+async fn a_cosigner_shows_its_own_certificate() {
+    let work = tempfile::tempdir().expect("a temporary directory");
+    let ledger = Coordinator::start(log(1, 20), 10).await;
+    let (dir, mut config, key) = folder(work.path(), "acme", &[&ledger]);
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate");
+    let tls = config::Tls { cert: work.path().join("tls.crt"), key: work.path().join("tls.key") };
+    std::fs::write(&tls.cert, cert.pem()).expect("it can be written");
+    config.tls = Some(tls.clone());
+    save(&dir, &config);
+    let refused = try_start(&dir, &key).await.map(drop).expect_err("the key is missing").to_string();
+    assert!(refused.contains("tls.key"), "{refused}");
+    std::fs::write(&tls.key, signing_key.serialize_pem()).expect("it can be written");
+    std::fs::set_permissions(&tls.key, std::fs::Permissions::from_mode(0o600)).expect("it is ours");
+    let running = start(&dir, &key).await;
+    assert!(running.url.starts_with("https://"), "{}", running.url);
+    let ca = reqwest::Certificate::from_pem(cert.pem().as_bytes()).expect("a certificate");
+    let client = reqwest::Client::builder().add_root_certificate(ca).build().expect("a client");
+    let answer = client.get(format!("{}/status", running.url)).send().await.expect("it answers");
+    assert_eq!(answer.status().as_u16(), 200);
+    let plain = reqwest::get(running.url.replace("https", "http") + "/status").await;
+    assert!(plain.is_err(), "plain HTTP is not served beside it");
+    running.stop().await;
 }

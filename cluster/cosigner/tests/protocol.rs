@@ -324,7 +324,7 @@ fn a_key_change_needs_the_signatures_of_both_keys() {
         forged.append_unknown(9, Vec::new());
         extension.push(&[&forged.newest().encode()]).expect("the disk is well");
         let by_new = forged.checkpoint(12).sign(&ledger_signer(2)).expect("its name").into_bytes();
-        let advanced = witness.advance(&by_new, &extension, 10);
+        let advanced = witness.advance(&by_new, &extension.grown(10));
         assert_eq!(advanced.is_ok(), broken == 2, "{advanced:?}");
         let answer = witness.add_checkpoint(&cosignature::request(0, &[], &by_new)).expect("well");
         assert_eq!(matches!(answer, Outcome::Done(Answer::Line(_))), broken == 2, "{answer:?}");

@@ -82,9 +82,35 @@ bugs! {
     ReaderServesAny = "reader-serves-unnamed";
     /// An anchor keeps the stamps of an older checkpoint for the newest one.
     AnchorNamesNewer = "anchor-names-newer-size";
+    /// A cosigner's signature leaves before the record of it is durable.
+    SignedBeforeSync = "signed-before-sync";
+    /// An auditor signs versions that it has not replayed.
+    SignedBeforeReplay = "signed-before-replay";
+    /// A cosigner signs before others have said which of its lines they saw.
+    CosignerFloorSkipped = "cosigner-floor-skipped";
+    /// A cosigner follows a key change that one of the two keys has signed.
+    ChangeSignedOnce = "key-change-with-one-signature";
+    /// A cosigner halts by a file that proves nothing.
+    EvidenceBelieved = "evidence-of-a-consistent-pair";
+    /// A cosigner that has halted goes on after a restart.
+    HaltForgotten = "halt-forgotten-at-restart";
 }
 
 impl Bug {
+    /// Whether the bug concerns cosigners of a federation, and shows in runs of these alone.
+    #[must_use]
+    pub fn is_of_cosigners(self) -> bool {
+        matches!(
+            self,
+            Self::SignedBeforeSync
+                | Self::SignedBeforeReplay
+                | Self::CosignerFloorSkipped
+                | Self::ChangeSignedOnce
+                | Self::EvidenceBelieved
+                | Self::HaltForgotten
+        )
+    }
+
     /// Whether the bug concerns ledgers of members, and shows in runs with them alone.
     #[must_use]
     pub fn is_of_ledgers(self) -> bool {

@@ -3,8 +3,8 @@
 //!
 //! A certificate states a role by a URI among its alternative names: [`ROLE_URI`] and the role's
 //! name. It may state several. The cluster's processes are `node` and `coordinator`; clients are
-//! `reader`, `writer`, `operator`, `auditor` or `member`. A call is denied unless the table
-//! ([`allowed`]) allows it to one of the caller's roles. A method that is not in the table is
+//! `reader`, `writer`, `operator`, `auditor`, `member` or `cosigner`. A call is denied unless the
+//! table ([`allowed`]) allows it to one of the caller's roles. A method that is not in the table is
 //! denied to everybody.
 //!
 //! A certificate of a node or coordinator also states the process's name, by [`NAME_URI`] and the

@@ -1,6 +1,7 @@
 //! `sim SEED [SEEDS]` runs seeds one after the other, a single one with its whole trace. With `BUG`
 //! in the environment, a deliberate bug is planted; without a seed, the first seed that finds it is
-//! searched for. With `LEDGERS`, members append to a ledger; with `PEACEFUL`, there are no faults.
+//! searched for. With `LEDGERS`, members append to a ledger; with `FEDERATION`, members' cosigners
+//! follow a ledger that forks; with `PEACEFUL`, there are no faults.
 
 use std::process::ExitCode;
 
@@ -43,7 +44,12 @@ fn main() -> ExitCode {
     };
     let count = numbers.get(1).copied().unwrap_or(1);
     let set = |name: &str| std::env::var_os(name).is_some();
-    let settings = Settings { print: count == 1, peaceful: set("PEACEFUL"), ledgers: set("LEDGERS") };
+    let settings = Settings {
+        print: count == 1,
+        peaceful: set("PEACEFUL"),
+        ledgers: set("LEDGERS"),
+        federation: set("FEDERATION"),
+    };
     let mut failed = 0;
     for seed in first..first + count {
         bug::plant(bugs.first().copied());
@@ -75,7 +81,8 @@ fn hunt(bugs: &[Bug]) -> ExitCode {
     for &bug in bugs {
         let found = (1..=SEEDS_MAX).find_map(|seed| {
             bug::plant(Some(bug));
-            let settings = Settings { ledgers: bug.is_of_ledgers(), ..Settings::default() };
+            let (ledgers, federation) = (bug.is_of_ledgers(), bug.is_of_cosigners());
+            let settings = Settings { ledgers, federation, ..Settings::default() };
             let verdict = run(runtime(), seed, settings);
             bug::plant(None);
             Some((seed, verdict.wrong?))

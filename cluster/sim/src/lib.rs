@@ -15,6 +15,7 @@
 //!
 //! ```text
 //!  run                                    a seed, from its first event to the verdict
+//!  federation                             members' cosigners, and a model of a ledger that forks
 //!  nemesis   check                        the faults, and the judges
 //!  world     rot                          everything in a run; images with a bad byte
 //!  author                                 members that append to a ledger
@@ -49,6 +50,8 @@ pub mod world;
 
 pub mod check;
 pub mod nemesis;
+
+pub mod federation;
 
 pub mod run;
 

@@ -129,6 +129,7 @@ impl Machine {
             seed: shape.seed ^ u64::from(self.ordinal) << 40 ^ u64::from(self.runs),
             replicas: Vec::new(),
             tuning: tuning(&self.disk, shape.seed),
+            pim: None,
         }
     }
 

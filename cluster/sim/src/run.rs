@@ -13,7 +13,7 @@ use crate::{
     author::{AUTHORS, Author},
     check,
     client::{Client, Phase},
-    coordinators, event,
+    coordinators, event, federation,
     nemesis::Nemesis,
     shape::{Faults, Shape},
     trace::Trace,
@@ -50,12 +50,17 @@ pub struct Settings {
     pub peaceful: bool,
     /// Whether the cluster keeps ledgers of members, and members append to one.
     pub ledgers: bool,
+    /// Whether the run is one of a federation: members' cosigners, and a ledger that forks.
+    pub federation: bool,
 }
 
 /// Runs a seed on a new runtime of one thread with paused time. Time goes on by itself when nothing
 /// else can be done.
 #[must_use]
 pub fn run(runtime: Runtime, seed: u64, settings: Settings) -> Verdict {
+    if settings.federation {
+        return runtime.block_on(federation::run(seed, settings.print));
+    }
     let verdict = runtime.block_on(async {
         let mut shape = Shape::new(seed);
         if settings.ledgers {

@@ -41,6 +41,12 @@ const FINDERS: &[(Bug, u64)] = &[
     (Bug::AnchorNamesNewer, 4),
     (Bug::ReaderPromoted, 4),
     (Bug::ReaderServesAny, 4),
+    (Bug::SignedBeforeSync, 1),
+    (Bug::SignedBeforeReplay, 1),
+    (Bug::CosignerFloorSkipped, 1),
+    (Bug::ChangeSignedOnce, 1),
+    (Bug::EvidenceBelieved, 1),
+    (Bug::HaltForgotten, 1),
 ];
 
 /// Number of seeds that are tried: enough to find a bug that no longer shows at its own seed.
@@ -50,7 +56,8 @@ const TRIED: u64 = 600;
 fn found(bug: Bug, first: u64) -> Option<u64> {
     // A bug is planted in one thread.
     bug::plant(Some(bug));
-    let settings = Settings { ledgers: bug.is_of_ledgers(), ..Settings::default() };
+    let (ledgers, federation) = (bug.is_of_ledgers(), bug.is_of_cosigners());
+    let settings = Settings { ledgers, federation, ..Settings::default() };
     (first..first + TRIED).find(|seed| {
         let finding = common::run(*seed, settings).wrong;
         if let Some(finding) = &finding {

@@ -20,6 +20,8 @@ const SEEDS_MIN: u64 = 100;
 const TIME: Duration = Duration::from_secs(240);
 /// The fewest seeds with ledgers of members, and the time for more.
 const LEDGERS_LEAST: (u64, Duration) = (30, Duration::from_secs(60));
+/// Number of seeds with a federation, each of which takes a fraction of a second.
+const FEDERATIONS: u64 = 60;
 /// Longest real time of one seed. In a run that takes longer, simulated time has stopped: some task
 /// is always ready, and in a real process it would take a whole processor.
 const SEED_TIME_MAX: Duration = Duration::from_secs(300);
@@ -96,4 +98,15 @@ fn clusters_survive_their_faults() {
 fn ledgers_of_members_survive_the_same_faults() {
     let failed = run_all(1..=SEEDS, Settings { ledgers: true, ..Settings::default() }, LEDGERS_LEAST);
     assert!(failed.is_empty(), "run `LEDGERS=1 make sim SEED=n` to see what happens:\n{}", failed.join("\n"));
+}
+
+/// Members' cosigners crash, lose their state and are set back, and the ledger forks.
+#[test]
+fn no_member_signs_two_logs() {
+    let settings = Settings { federation: true, ..Settings::default() };
+    let failed = run_all(1..=FEDERATIONS, settings, (FEDERATIONS, Duration::ZERO));
+    assert!(failed.is_empty(), "run `FEDERATION=1 make sim SEED=n` to see what happens:\n{}", failed.join("\n"));
+    let (first, again) = (common::run(3, settings), common::run(3, settings));
+    assert_eq!(first, again, "a seed is not repeatable");
+    assert!(first.done.0 > 5, "members sign: {first:?}");
 }

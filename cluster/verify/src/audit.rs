@@ -39,19 +39,100 @@ pub struct Line {
     pub journal: (Digest, u32),
 }
 
-/// Checks the rules along a log, header by header.
-///
-/// Invariant: `lines` has a line for each version from genesis to the head, in order.
+impl Line {
+    /// The line of a version, by the header of its commit or of genesis.
+    ///
+    /// # Panics
+    /// If the header was not decoded, and its bytes are longer than a header may be.
+    #[must_use]
+    pub fn of(header: &Header) -> Self {
+        Self {
+            stamp: header.stamp,
+            hash: header.hash(),
+            state_root: header.state_root,
+            timestamp_ms: header.timestamp_ms,
+            journal: (header.journal_root, header.journal_leaves),
+        }
+    }
+}
+
+/// Checks the rules along a log, header by header, and keeps no versions: its memory grows with key
+/// changes and with rollbacks alone.
 #[derive(Clone, Debug, Default)]
-pub struct Chain {
+pub struct LogRules {
     before: Option<Header>,
-    lines: Vec<Line>,
     epochs: Epochs,
     boundary: Version,
     /// The ledger's keys, from that of genesis on.
     keys: Vec<[u8; 32]>,
     /// Entries of the log that was stamped last.
     stamped: Option<u64>,
+}
+
+impl LogRules {
+    /// Takes the next header of the log. `target` is the line of the version to which a rollback
+    /// leads, as it stood before; `None` if there is none, or the header is no rollback.
+    ///
+    /// # Errors
+    /// Names the first rule that the header breaks. The rules must not be used then.
+    pub fn take(&mut self, header: Header, target: Option<&Line>) -> Result<(), BrokenRule> {
+        header.check_alone()?;
+        match &self.before {
+            Some(before) => header.check_follows(before)?,
+            None => check(&[("the log begins with genesis", matches!(header.body, Body::Genesis(_)))])?,
+        }
+        let shards = |header: &Header| (header.shard_map, header.state_leaves);
+        let same = self.before.as_ref().is_none_or(|before| shards(before) == shards(&header));
+        check(&[("different shards than those of genesis", same)])?;
+        match &header.body {
+            Body::Genesis(genesis) => self.keys.push(genesis.public_key),
+            Body::Rollback(rollback) => self.roll_back(&header, rollback.target, target)?,
+            Body::Prune(prune) => {
+                check(&[("the boundary of a prune does not rise", prune.boundary > self.boundary)])?;
+                self.boundary = prune.boundary;
+            }
+            Body::Key(change) => {
+                check(&[
+                    ("number of a key change", usize::try_from(change.number) == Ok(self.keys.len())),
+                    ("more key changes than a ledger may have", self.keys.len() <= KEY_CHANGES_MAX),
+                    ("a key change from another key", self.keys.last() == Some(&change.old)),
+                    ("a key change to an earlier key", !self.keys.contains(&change.new)),
+                ])?;
+                self.keys.push(change.new);
+            }
+            Body::Anchor(Anchor::Stamps(stamps)) => {
+                let grows = self.stamped.is_none_or(|size| stamps.size > size);
+                check(&[("an anchor of a log that is no larger than the one stamped before", grows)])?;
+                self.stamped = Some(stamps.size);
+            }
+            Body::Commit | Body::Anchor(Anchor::Chain(_)) | Body::Other { .. } => {}
+        }
+        let pairs = u32::try_from(self.epochs.pairs().len()) == Ok(header.epoch_pairs);
+        check(&[("epochs that its rollbacks do not lead to", pairs && self.epochs.root() == header.epochs_root)])?;
+        self.before = Some(header);
+        Ok(())
+    }
+
+    fn roll_back(&mut self, header: &Header, target: Stamp, line: Option<&Line>) -> Result<(), BrokenRule> {
+        check(&[("a rollback to below the boundary of a prune", target.version >= self.boundary)])?;
+        let line = line.ok_or(BrokenRule("a rollback to a version above head"))?;
+        check(&[
+            ("a rollback with another name for its target", line.stamp == target),
+            ("a rollback to a different state root than its target's", line.state_root == header.state_root),
+            ("a rollback that raises no epoch", header.stamp.epoch > self.epochs.current()),
+        ])?;
+        self.epochs.roll_back(header.stamp.epoch, target.version);
+        Ok(())
+    }
+}
+
+/// Checks the rules along a log, header by header, and keeps the versions that stand.
+///
+/// Invariant: `lines` has a line for each version from genesis to the head, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Chain {
+    rules: LogRules,
+    lines: Vec<Line>,
 }
 
 impl Chain {
@@ -75,66 +156,17 @@ impl Chain {
     /// # Panics
     /// If the header was not decoded, and its bytes are longer than a header may be.
     pub fn take(&mut self, header: Header) -> Result<(), BrokenRule> {
-        header.check_alone()?;
-        match &self.before {
-            Some(before) => header.check_follows(before)?,
-            None => check(&[("the log begins with genesis", matches!(header.body, Body::Genesis(_)))])?,
-        }
-        let shards = |header: &Header| (header.shard_map, header.state_leaves);
-        let same = self.before.as_ref().is_none_or(|before| shards(before) == shards(&header));
-        check(&[("different shards than those of genesis", same)])?;
-        let line = Line {
-            stamp: header.stamp,
-            hash: header.hash(),
-            state_root: header.state_root,
-            timestamp_ms: header.timestamp_ms,
-            journal: (header.journal_root, header.journal_leaves),
-        };
+        let (mut new, mut kept) = (None, None);
         match &header.body {
-            Body::Genesis(genesis) => {
-                self.keys.push(genesis.public_key);
-                self.lines.push(line);
-            }
-            Body::Commit => self.lines.push(line),
-            Body::Rollback(rollback) => self.roll_back(&header, rollback.target)?,
-            Body::Prune(prune) => {
-                check(&[("the boundary of a prune does not rise", prune.boundary > self.boundary)])?;
-                self.boundary = prune.boundary;
-            }
-            Body::Key(change) => {
-                check(&[
-                    ("number of a key change", usize::try_from(change.number) == Ok(self.keys.len())),
-                    ("more key changes than a ledger may have", self.keys.len() <= KEY_CHANGES_MAX),
-                    ("a key change from another key", self.keys.last() == Some(&change.old)),
-                    ("a key change to an earlier key", !self.keys.contains(&change.new)),
-                ])?;
-                self.keys.push(change.new);
-            }
-            Body::Anchor(Anchor::Stamps(stamps)) => {
-                let grows = self.stamped.is_none_or(|size| stamps.size > size);
-                check(&[("an anchor of a log that is no larger than the one stamped before", grows)])?;
-                self.stamped = Some(stamps.size);
-            }
-            Body::Anchor(Anchor::Chain(_)) | Body::Other { .. } => {}
+            Body::Genesis(_) | Body::Commit => new = Some(Line::of(&header)),
+            Body::Rollback(rollback) => kept = usize::try_from(rollback.target.version.0).ok(),
+            _ => {}
         }
-        let pairs = u32::try_from(self.epochs.pairs().len()) == Ok(header.epoch_pairs);
-        check(&[("epochs that its rollbacks do not lead to", pairs && self.epochs.root() == header.epochs_root)])?;
-        self.before = Some(header);
-        Ok(())
-    }
-
-    fn roll_back(&mut self, header: &Header, target: Stamp) -> Result<(), BrokenRule> {
-        check(&[("a rollback to below the boundary of a prune", target.version >= self.boundary)])?;
-        let above = BrokenRule("a rollback to a version above head");
-        let kept = usize::try_from(target.version.0).ok().filter(|target| *target < self.lines.len()).ok_or(above)?;
-        self.lines.truncate(kept + 1);
-        let line = self.lines.last().ok_or(above)?;
-        check(&[
-            ("a rollback with another name for its target", line.stamp == target),
-            ("a rollback to a different state root than its target's", line.state_root == header.state_root),
-            ("a rollback that raises no epoch", header.stamp.epoch > self.epochs.current()),
-        ])?;
-        self.epochs.roll_back(header.stamp.epoch, target.version);
+        self.rules.take(header, kept.and_then(|target| self.lines.get(target)))?;
+        if let Some(target) = kept {
+            self.lines.truncate(target + 1);
+        }
+        self.lines.extend(new);
         Ok(())
     }
 }

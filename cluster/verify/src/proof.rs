@@ -8,6 +8,7 @@ mod digests;
 mod interval;
 mod ledgers;
 mod parts;
+mod shared;
 mod time;
 mod tree;
 
@@ -21,6 +22,7 @@ use coppice_types::{
 pub use self::interval::{ANCHORS_MAX, IntervalProof};
 pub use self::ledgers::{JournalPart, JournalsProof, KnownPart, LineageProof, RequestPart};
 pub use self::parts::{EpochPart, HeaderPart, LogPart, TooLarge};
+pub use self::shared::{join_log, split_log};
 pub use self::time::TimeProof;
 pub use self::tree::{Entry, LEVEL_MAX, NodePart, Subtree, TREES_MAX, Tree, TreeList};
 use self::{

@@ -3,12 +3,12 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use coppice_process::access::{Action, Caller, may_also, recorded};
+use coppice_process::access::{Action, Caller, Claimant, may_also, recorded};
 use coppice_proto::{
     convert, status,
     v1::{self, ledger_server::Ledger},
 };
-use coppice_types::{ErrorKind, GroupId, PinId, Reason, SessionId, Version};
+use coppice_types::{ErrorKind, GroupId, PinId, Reason, SessionId, Version, escape::guard};
 use coppice_verify::note::VerifierKey;
 use opentelemetry::context::FutureExt;
 use tokio::{
@@ -31,6 +31,7 @@ use crate::{
         survey::{DONE, Survey},
         wire::View,
     },
+    log::witness::streams::Streams,
     plan::Refusal,
     quotas,
     read::{
@@ -55,6 +56,10 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
 const PIN_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The right to call it is the right to read journals, and the keys of ledgers of members.
 const JOURNAL: &str = "/coppice.v1.Ledger/Journal";
+/// What a cosigner's stream is, for denials.
+const WITNESS: &str = "/coppice.v1.Ledger/Witness";
+/// How long a cosigner's stream may take to say whose it is.
+const FIRST_MESSAGE_MAX: Duration = Duration::from_secs(5);
 /// The kind number of the header of a key change.
 const KEY_KIND: u8 = 6;
 
@@ -69,6 +74,7 @@ pub struct Api {
     shown: Arc<Shown>,
     /// Orders anchors; `None` if no authority is configured.
     anchors: Option<Orders>,
+    streams: Streams,
 }
 
 /// A stream of messages to a client.
@@ -84,8 +90,9 @@ impl Api {
         links: Arc<Links>,
         shown: Arc<Shown>,
         anchors: Option<Orders>,
+        streams: Streams,
     ) -> Self {
-        Self { intake, reads, keys: Arc::default(), forward, links, shown, anchors }
+        Self { intake, reads, keys: Arc::default(), forward, links, shown, anchors, streams }
     }
 
     async fn commit_here(
@@ -207,11 +214,13 @@ where
 #[tonic::async_trait]
 impl Ledger for Api {
     type CommitStreamStream = Messages<v1::CommitStreamResponse>;
+    type QueryBatchStream = Messages<v1::QueryBatchResponse>;
     type RangeStream = Messages<v1::RangeResponse>;
     type HistoryStream = Messages<v1::HistoryResponse>;
     type DiffStream = Messages<v1::DiffResponse>;
     type WatchHeadsStream = Messages<v1::WatchHeadsResponse>;
     type JournalStream = Messages<v1::JournalResponse>;
+    type WitnessStream = Messages<v1::WitnessRequest>;
     type ListLedgersStream = Messages<v1::ListLedgersResponse>;
     type ListMembersStream = Messages<v1::ListMembersResponse>;
 
@@ -235,6 +244,22 @@ impl Ledger for Api {
             return Ok(Response::new(Box::pin(self.forward.pass(leader, &caller, batches).await?)));
         }
         stream(move |sink| async move { super::stream::serve(intake, caller.name.to_string(), batches, sink).await })
+    }
+
+    async fn witness(&self, request: Request<Streaming<v1::WitnessAnswer>>) -> Answer<Self::WitnessStream> {
+        let claimant = Claimant::of(request.extensions());
+        let (streams, mut answers) = (self.streams.clone(), request.into_inner());
+        let first = timeout(FIRST_MESSAGE_MAX, answers.message()).await;
+        let first = first.map_err(|_| Status::deadline_exceeded("the stream begins with nothing"))??;
+        let name = first.ok_or_else(|| Status::invalid_argument("the stream begins with nothing"))?.name;
+        if let Some(claimant) = claimant {
+            claimant.must_be(WITNESS, &name)?;
+        }
+        if !streams.expects(&name) {
+            let what = format!("no cosigner has the address stream:{}", guard(&name));
+            return Err(status::refuse(Reason::NotFound, what));
+        }
+        stream(move |sink| async move { streams.serve(&name, answers, sink).await })
     }
 
     async fn stage(&self, request: Request<v1::StageRequest>) -> Answer<v1::StageResponse> {
@@ -280,6 +305,11 @@ impl Ledger for Api {
         let reads = self.reads.by(&quotas::caller(&request));
         let request = request.into_inner();
         Ok(Response::new(reads.batch_get(&request.keys, &request.read.unwrap_or_default()).await?))
+    }
+
+    async fn query_batch(&self, request: Request<v1::QueryBatchRequest>) -> Answer<Self::QueryBatchStream> {
+        let (reads, request) = (self.reads.by(&quotas::caller(&request)), request.into_inner());
+        stream(move |sink| async move { reads.query_batch(request, &sink).await })
     }
 
     async fn range(&self, request: Request<v1::RangeRequest>) -> Answer<Self::RangeStream> {

@@ -236,6 +236,7 @@ impl Shards {
             parts: vec![v1::ReadPart { keys: keys.clone() }],
             want_proof: false,
             want_values,
+            bytes_max: 0,
         };
         let mut answer = self.links.read_shard(Lane::Commits, &request, deadline).await?;
         let records = answer.answers.pop().filter(|_| answer.answers.is_empty()).ok_or_else(|| wire::broken("read"))?;

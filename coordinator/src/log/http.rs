@@ -1,5 +1,5 @@
 //! The root log for the public, over HTTP: checkpoint, tiles and entries as C2SP `tlog-tiles`
-//! defines them.
+//! defines them, and at the root the pages that show and verify them in a browser.
 //!
 //! Invariants: a checkpoint is shown only after its entries are committed in the root group, so its
 //! tiles can already be fetched. Each resource has one path; everything else is 404. Responses that
@@ -19,6 +19,7 @@ use axum::{
     routing::get,
 };
 use bytes::Bytes;
+use coppice_console::Front;
 use coppice_process::{
     http,
     net::{Bounds, incoming_within},
@@ -74,6 +75,9 @@ pub async fn serve(listener: TcpListener, tls: Option<Acceptor>, routes: Router)
 }
 
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    if let Some(file) = page(&request) {
+        return file;
+    }
     let Some(resource) = Resource::of(&request) else { return missing() };
     let Ok(_permit) = shared.request_slots.try_acquire() else { return later() };
     let found = async {
@@ -88,6 +92,11 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         Ok(Err(error)) => failed(&error),
         Err(_) => later(),
     }
+}
+
+/// The file of the pages that a path names. They come from the program, so they take no slot.
+fn page(request: &Request) -> Option<Response> {
+    Front::Log.answer(request.uri().path_and_query()?.as_str())
 }
 
 /// The resource that a path names.
@@ -150,6 +159,17 @@ mod tests {
 
     fn resource(uri: &str) -> Option<Resource> {
         Resource::of(&Request::builder().uri(uri).body(Body::empty()).expect("a request"))
+    }
+
+    #[test]
+    fn the_root_is_a_page_for_browsers() {
+        let answered = |uri: &str| page(&Request::builder().uri(uri).body(Body::empty()).expect("a request"));
+        let root = answered("/").expect("a page");
+        assert_eq!(root.headers()[header::CONTENT_TYPE], "text/html; charset=utf-8");
+        assert!(answered("/app.js").is_some() && answered("/verify.wasm").is_some());
+        for other in ["/?x", "/app.js?x", "/index.html", "/checkpoint", "/tile/0/000"] {
+            assert!(answered(other).is_none(), "{other}");
+        }
     }
 
     #[test]

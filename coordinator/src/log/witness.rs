@@ -13,6 +13,7 @@
 //! kept on disk, since each witness reports the size that it cosigned last.
 
 mod client;
+pub mod streams;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -409,7 +409,7 @@ impl Config {
             if !self.witnesses.is_empty() || self.witness_quorum.is_some() {
                 return Err(Failure::usage("witness_policy takes the place of witnesses and witness_quorum"));
             }
-            return by_policy(path);
+            return witnesses_by_policy(path);
         }
         let witness = |Witness { url, vkey }: &Witness| {
             let wrong =
@@ -466,8 +466,11 @@ impl Config {
     }
 }
 
-/// The witnesses of a policy, all of which are asked. Its logs do not matter here.
-fn by_policy(path: &Path) -> Result<(Vec<witness::Witness>, Quorum), Failure> {
+/// The witnesses of a policy, all of which are asked, and its quorum. Its logs do not matter here.
+///
+/// # Errors
+/// If the file is no policy, or a witness in it has no URL.
+pub fn witnesses_by_policy(path: &Path) -> Result<(Vec<witness::Witness>, Quorum), Failure> {
     let named = |error: String| Failure::usage(format!("witness_policy: {}: {error}", path.display()));
     let policy = Policy::parse(read_text(path)?.as_bytes()).map_err(|error| named(error.to_string()))?;
     let witness = |(name, key, url): (&[u8], &WitnessKey, Option<&[u8]>)| {

@@ -101,7 +101,8 @@ impl Reads {
         for key in keys {
             by_shard.entry(located.leaves.index_of(&key)).or_default().push(key.into());
         }
-        let calls = by_shard.into_iter().map(|(index, keys)| self.get_shard(located, index, keys, false, deadline));
+        let calls =
+            by_shard.into_iter().map(|(index, keys)| self.get_shard(located, index, keys, (false, 0), deadline));
         let answers = futures::future::try_join_all(calls).await?;
         let records = answers.into_iter().flat_map(|(_, records)| records).filter(|record| record.found);
         Ok(records.map(|record| (record.key.clone(), record)).collect())

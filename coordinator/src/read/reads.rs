@@ -83,10 +83,12 @@ pub struct Reads {
     /// Shows which checkpoints are cosigned.
     pub(super) shown: Arc<Shown>,
     room: Arc<Room>,
-    metrics: Arc<Metrics>,
+    /// The room of batches of queries, which hold theirs until their callers have all answers.
+    pub(super) batches: Arc<Room>,
+    pub(super) metrics: Arc<Metrics>,
     pub(super) read_timeout: Duration,
     /// The caller that the reads are made for.
-    caller: Arc<str>,
+    pub(super) caller: Arc<str>,
 }
 
 impl Reads {
@@ -98,7 +100,8 @@ impl Reads {
         metrics: Arc<Metrics>,
         read_timeout: Duration,
     ) -> Self {
-        Self { log, shards, shown, room: Arc::default(), metrics, read_timeout, caller: Arc::default() }
+        let (room, batches) = (Arc::default(), Arc::default());
+        Self { log, shards, shown, room, batches, metrics, read_timeout, caller: Arc::default() }
     }
 
     /// Reads for this caller.
@@ -266,8 +269,21 @@ impl Reads {
         read: &v1::ReadOptions,
         deadline: Instant,
     ) -> Result<v1::BatchGetResponse, Status> {
+        let _room = self.room_for(keys.len(), &located.view.genesis.params, deadline).await?;
+        self.get_in_room(&located, keys, read, 0, deadline).await
+    }
+
+    /// Like `get_at`, for a caller that holds room. A shard whose answer has more bytes than
+    /// `bytes_max` refuses; 0 means the limit of messages.
+    pub(super) async fn get_in_room(
+        &self,
+        located: &Located,
+        keys: &[Bytes],
+        read: &v1::ReadOptions,
+        bytes_max: u32,
+        deadline: Instant,
+    ) -> Result<v1::BatchGetResponse, Status> {
         let params = &located.view.genesis.params;
-        let _room = self.room_for(keys.len(), params, deadline).await?;
         let mut by_shard: BTreeMap<usize, Vec<Bytes>> = BTreeMap::new();
         let mut sorted: Vec<Bytes> = keys.to_vec();
         sorted.sort_unstable();
@@ -275,8 +291,8 @@ impl Reads {
         for key in &sorted {
             by_shard.entry(located.leaves.index_of(key)).or_default().push(key.clone());
         }
-        let calls =
-            by_shard.into_iter().map(|(index, keys)| self.get_shard(&located, index, keys, read.want_proof, deadline));
+        let asked = (read.want_proof, bytes_max);
+        let calls = by_shard.into_iter().map(|(index, keys)| self.get_shard(located, index, keys, asked, deadline));
         let answers = futures::future::try_join_all(calls).await?;
         let (proofs, records): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
         let found: BTreeMap<Bytes, v1::ShardRecord> =
@@ -287,7 +303,7 @@ impl Reads {
             let values = values_of(found.values(), params);
             want_values = values.is_none() || !read.values_in_proof;
             let query = Query::Keys(sorted.iter().map(|key| Cow::Borrowed(key.as_ref())).collect());
-            let header = self.header_proof(&located).await?;
+            let header = self.header_proof(located).await?;
             checked_proof(proofs::query_file(header, &located.leaves, query, &proofs, values)?, params)?
         } else {
             Bytes::new()
@@ -306,7 +322,7 @@ impl Reads {
         located: &Located,
         index: usize,
         keys: Vec<Bytes>,
-        want_proof: bool,
+        (want_proof, bytes_max): (bool, u32),
         deadline: Instant,
     ) -> Result<(ShardProof, Vec<v1::ShardRecord>), Status> {
         let leaf = &located.leaves.all()[index];
@@ -317,6 +333,7 @@ impl Reads {
             parts: Vec::new(),
             want_proof,
             want_values: true,
+            bytes_max,
         };
         let answer = self.shards.read(request, keys, deadline).await?;
         Ok((ShardProof { index, trees: answer.trees }, answer.records))

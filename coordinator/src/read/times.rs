@@ -60,14 +60,37 @@ impl Reads {
         let Found { view, version, .. } = self.find_time(time_ms).await?;
         let newest_ms = view.tail.header.timestamp_ms;
         if newest_ms <= time_ms {
-            let message = format!(
-                "a later version may have the time {time_ms} ms, too: the newest header is of {newest_ms} ms; \
-                 version {} is the newest so far",
-                version.header.stamp
-            );
-            return Err(status::refuse(Reason::NotYet, message));
+            return Err(not_final(time_ms, newest_ms, version.header.stamp));
         }
         Ok((view, version.header.stamp))
+    }
+
+    /// The newest version at a time, if a header of this view is later. The answer is proven if
+    /// there is a checkpoint over the view.
+    ///
+    /// # Errors
+    /// `NOT_YET` if a later version may have the time, too; `NOT_FOUND` if the time is before
+    /// genesis; `UNAVAILABLE` without a quorum, or if versions were rolled back since the view.
+    pub(super) async fn time_in(
+        &self,
+        time_ms: u64,
+        view: &Arc<View>,
+        checkpoint: Option<&Bytes>,
+    ) -> Result<v1::TimeResponse, Status> {
+        let newest_ms = view.tail.header.timestamp_ms;
+        if newest_ms <= time_ms {
+            return Err(not_final(time_ms, newest_ms, view.head()));
+        }
+        if let Some(checkpoint) = checkpoint {
+            let prefix = SignedPrefix::over(view.clone(), checkpoint.clone());
+            return self.prove_time(time_ms, prefix).await.map_err(moved);
+        }
+        let Found { version, next, .. } = self.find_time(time_ms).await?;
+        let stamp = version.header.stamp;
+        if stamp.version > view.head().version || view.tail.epochs.stamp_of(stamp.version) != stamp {
+            return Err(moved(status::refuse(Reason::RolledBack, "versions were rolled back")));
+        }
+        Ok(answer(time_ms, &version, next.as_ref(), newest_ms, Bytes::new()))
     }
 
     async fn find_time(&self, time_ms: u64) -> Result<Found, Status> {
@@ -136,6 +159,15 @@ impl Reads {
         let file = proofs::time_file(proof(&version).await?, next_proof, time_ms)?;
         Ok(answer(time_ms, &version, next.as_ref(), newest.timestamp_ms, file))
     }
+}
+
+/// The refusal of a time that a later version may have, too.
+fn not_final(time_ms: u64, newest_ms: u64, newest: Stamp) -> Status {
+    let message = format!(
+        "a later version may have the time {time_ms} ms, too: the newest header is of {newest_ms} ms; version \
+         {newest} is the newest so far"
+    );
+    status::refuse(Reason::NotYet, message)
 }
 
 fn answer(time_ms: u64, version: &Told, next: Option<&Told>, newest_ms: u64, proof: Bytes) -> v1::TimeResponse {

@@ -152,6 +152,7 @@ impl World {
                 seed: u64::from(ordinal),
                 replicas: groups.iter().map(replica).collect(),
                 tuning: Tuning { tick: Duration::from_millis(20), flush_bytes_max: 4 << 20, ..Tuning::default() },
+                pim: None,
             };
             let incoming = net.listen(name);
             nodes.push(Node::start(options, incoming).await.expect("the node starts"));
@@ -183,6 +184,7 @@ impl World {
             seed: u64::from(ordinal),
             replicas: Vec::new(),
             tuning: Tuning { tick: Duration::from_millis(20), flush_bytes_max: 4 << 20, ..Tuning::default() },
+            pim: None,
         };
         let node = Node::start(options, self.net.listen(&name)).await.expect("the node starts");
         proxy::start(&self.net, &name, self.faults.clone());

@@ -27,7 +27,8 @@ use crate::{
             authority::{self, Stage},
         },
         observe::{Observed, node_groups},
-        status::{self, Outcome},
+        retire,
+        status::{self, Outcome, READERS_READY},
     },
     rollout::{self, Fleet},
 };
@@ -94,8 +95,14 @@ impl Reconciliation<'_> {
         let found = dereference::dereference(&self.context.client, self.cluster, now.as_second()).await?;
         let observed = apply::observe(&self.context.client, &found.facts).await?;
         if !self.cluster.spec.paused {
+            let retired = retire::certificates(&self.context.client, &found.facts, &observed).await?;
+            if !retired.is_empty() {
+                let words = format!("no longer in the settings: {}", retired.join(", "));
+                self.tell(EventType::Normal, "ReadersRemoved", &words).await;
+            }
             let objects = build::build(&found.facts);
             apply::apply(&self.context.client, &found.facts, &objects, &observed).await?;
+            retire::objects_and_volumes(&self.context.client, &found.facts, &observed).await?;
         }
         // The objects are read again, with the revisions that follow from the apply. This is done
         // before the ledger is asked, so that the ledger's report is the newer one.
@@ -114,6 +121,7 @@ impl Reconciliation<'_> {
         let outcome = Outcome { found: &found, fleets: &fleets, report: report.as_ref(), progress };
         let status = status::status(self.cluster, &outcome, now);
         let ready = status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        self.tell_of_readers(&status).await;
         self.write_status(&status).await?;
         if ready && !busy && !self.cluster.spec.paused {
             self.spread(&found, &fleets).await;
@@ -141,6 +149,20 @@ impl Reconciliation<'_> {
                 self.tell(EventType::Normal, "LeaderMoved", &words).await;
             }
             Err(error) => tracing::warn!(group = handover.group, to, %error, "a leadership could not be moved"),
+        }
+    }
+
+    /// Reports that readers stopped or began to serve, if that is news.
+    async fn tell_of_readers(&self, status: &LedgerClusterStatus) {
+        let of = |status: &LedgerClusterStatus| {
+            status.conditions.iter().find(|condition| condition.type_ == READERS_READY).cloned()
+        };
+        let Some(now) = of(status) else { return };
+        let before = self.cluster.status.as_ref().and_then(of).map(|before| before.status);
+        match (now.status.as_str(), before.as_deref()) {
+            ("True", Some("False")) => self.tell(EventType::Normal, READERS_READY, &now.message).await,
+            ("False", Some("True")) => self.tell(EventType::Warning, &now.reason, &now.message).await,
+            _ => {}
         }
     }
 

@@ -27,7 +27,7 @@ pub async fn operation(
     context: Arc<Context>,
 ) -> Result<Action, finalizer::Error<Error>> {
     let look = Look { context: &context, resource: &operation };
-    look.advance().await.map_err(finalizer::Error::ApplyFailed)
+    Box::pin(look.advance()).await.map_err(finalizer::Error::ApplyFailed)
 }
 
 /// One look at one operation.

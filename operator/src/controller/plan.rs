@@ -26,7 +26,8 @@ pub fn plan(facts: &Facts, fleets: &[(Role, Fleet)]) -> Plan {
             waits = waits.or_else(|| Some(format!("{} is being made", facts.set(role))));
             continue;
         };
-        match rollout::next(fleet) {
+        let step = if role == Role::Reader { rollout::next_reader(&fleet.members) } else { rollout::next(fleet) };
+        match step {
             Step::Done => {}
             Step::Wait(words) => waits = waits.or(Some(words)),
             Step::Restart { member, why } => {

@@ -270,7 +270,11 @@ fn condition(server: &Server, kind: &str) -> (String, String) {
 
 /// Acts as the StatefulSets' controller and the kubelet: every pod runs, at this revision.
 fn run_pods(server: &Server, revision: &str) {
-    for (set, count) in [("ledger-etcd", 3), ("ledger-node", 3), ("ledger-coordinator", 2)] {
+    let readers = server.get(&format!("{SETS}/ledger-reader")).and_then(|set| set["spec"]["replicas"].as_i64());
+    let of_readers = readers.map(|count| ("ledger-reader", count));
+    for (set, count) in
+        [("ledger-etcd", 3), ("ledger-node", 3), ("ledger-coordinator", 2)].into_iter().chain(of_readers)
+    {
         let path = format!("{SETS}/{set}");
         let mut object = server.get(&path).expect("the set was applied");
         let generation = object["metadata"]["generation"].clone();
@@ -329,6 +333,39 @@ async fn an_empty_specification_becomes_a_cluster_and_a_second_look_makes_nothin
     assert!(writes.iter().all(|write| write.starts_with("PATCH") || write.contains("/events")), "{writes:?}");
     assert!(writes.iter().all(|write| !write.contains("/secrets/")), "certificates are current: {writes:?}");
     assert_eq!(server.get(&format!("{SECRETS}/ledger-signing-key")), key);
+}
+
+#[tokio::test]
+async fn a_clients_secret_is_all_that_an_application_needs_and_stays_so() {
+    let (server, context) = set_up(&json!({}));
+    reconcile(&server, &context).await;
+    let vkey = the_cluster(&server).status.as_ref().and_then(|status| status.vkey.clone()).expect("it is known");
+    let file = |client: &str, name: &str| {
+        let secret = server.get(&format!("{SECRETS}/ledger-{client}-tls")).expect("it was made");
+        let secret: k8s_openapi::api::core::v1::Secret = serde_json::from_value(secret).expect("it is one");
+        secret.data.and_then(|mut data| data.remove(name)).map(|bytes| String::from_utf8(bytes.0).expect("it is text"))
+    };
+    let whole = || {
+        for (client, _) in crate::reconcile::build::CLIENTS {
+            assert_eq!(file(client, "endpoint").as_deref(), Some("https://ledger.bank.svc:7411"), "{client}");
+            assert_eq!(file(client, "http-endpoint").as_deref(), Some("https://ledger.bank.svc:7421"));
+            assert_eq!(file(client, "ledger.vkey"), Some(vkey.clone()));
+            assert!(["ca.crt", "tls.crt", "tls.key"].iter().all(|name| file(client, name).is_some()));
+        }
+    };
+    whole();
+    assert_eq!(file("node-0", "endpoint"), None, "nodes are no clients");
+    // Somebody changes it, or writes it again without what was added.
+    let path = format!("{SECRETS}/ledger-writer-tls");
+    let mut secret = server.get(&path).expect("it was made");
+    secret["data"]["endpoint"] = json!("aHR0cDovL2V2aWwv");
+    secret["data"].as_object_mut().expect("it has files").remove("ledger.vkey");
+    server.put(&path, secret);
+    server.writes();
+    reconcile(&server, &context).await;
+    whole();
+    let secrets = server.writes().into_iter().filter(|write| write.contains("/secrets/"));
+    assert_eq!(secrets.collect::<Vec<_>>(), [format!("PATCH {path}")]);
 }
 
 #[tokio::test]
@@ -624,6 +661,87 @@ fn the_operator_may_not_do_more_than_it_does() {
     assert!(rights().iter().all(|right| right.iter().all(|word| word != "*")), "nothing is allowed by a star");
 }
 
+/// The writes that delete something, without events.
+fn deleted(server: &Server) -> Vec<String> {
+    let writes = server.writes().into_iter();
+    writes.filter_map(|write| write.strip_prefix("DELETE ").map(str::to_owned)).collect()
+}
+
+#[tokio::test]
+async fn readers_come_and_go_and_volumes_stay_unless_the_policy_says_otherwise() {
+    for policy in ["Retain", "Delete"] {
+        let (server, context) = set_up(&json!({ "volumePolicy": policy, "readers": { "count": 3 } }));
+        reconcile(&server, &context).await;
+        run_pods(&server, "1");
+        for index in 0..3 {
+            assert!(server.get(&format!("{SECRETS}/ledger-reader-{index}-tls")).is_some());
+            let name = format!("data-ledger-reader-{index}");
+            let labels = json!({ "app.kubernetes.io/component": "reader" });
+            server.put(&format!("{CLAIMS}/{name}"), json!({ "metadata": { "name": name, "labels": labels } }));
+        }
+        let name = "data-ledger-node-2";
+        let labels = json!({ "app.kubernetes.io/component": "node" });
+        server.put(&format!("{CLAIMS}/{name}"), json!({ "metadata": { "name": name, "labels": labels } }));
+        let set_count = |count: u32| {
+            let mut changed = server.get(CLUSTER).expect("the cluster is there");
+            changed["spec"]["readers"]["count"] = json!(count);
+            server.put(CLUSTER, changed);
+            server.writes();
+        };
+        let volumes = |indices: &[u32]| -> Vec<String> {
+            let of = |index: &u32| format!("{CLAIMS}/data-ledger-reader-{index}");
+            indices.iter().filter(|_| policy == "Delete").map(of).collect()
+        };
+        let secret = |index: u32| format!("{SECRETS}/ledger-reader-{index}-tls");
+        set_count(1);
+        reconcile(&server, &context).await;
+        let gone = [vec![secret(1), secret(2)], volumes(&[1, 2])].concat();
+        assert_eq!(deleted(&server), gone, "{policy}");
+        assert_eq!(server.get(&format!("{SETS}/ledger-reader")).expect("it is there")["spec"]["replicas"], 1);
+        reconcile(&server, &context).await;
+        assert_eq!(deleted(&server), [""; 0], "{policy}: once");
+
+        set_count(0);
+        reconcile(&server, &context).await;
+        let shared = [
+            "/apis/networking.k8s.io/v1/namespaces/bank/networkpolicies/ledger-reader",
+            "/apis/policy/v1/namespaces/bank/poddisruptionbudgets/ledger-reader",
+            "/api/v1/namespaces/bank/services/ledger-reader",
+            "/apis/apps/v1/namespaces/bank/statefulsets/ledger-reader",
+        ];
+        let gone = [vec![secret(0)], shared.map(str::to_owned).to_vec(), volumes(&[0])].concat();
+        assert_eq!(deleted(&server), gone, "{policy}");
+        assert!(server.get(&format!("{CLAIMS}/data-ledger-node-2")).is_some(), "{policy}: a voter's volume stays");
+        assert!(server.get(&format!("{SECRETS}/ledger-reader-tls")).is_some(), "it is a client's");
+        // Settings that nothing mounts any more.
+        reconcile(&server, &context).await;
+        run_pods(&server, "2");
+        server.objects().retain(|path, _| !path.starts_with(&format!("{PODS}/ledger-reader")));
+        reconcile(&server, &context).await;
+        let left: Vec<String> =
+            server.objects().keys().filter(|path| path.contains("ledger-reader-")).cloned().collect();
+        assert!(left.iter().all(|path| path.starts_with(CLAIMS) || path.ends_with("/ledger-reader-tls")), "{left:?}");
+    }
+}
+
+#[tokio::test]
+async fn readers_are_replaced_before_voters_and_do_not_hold_them_up() {
+    let (server, context) = set_up(&json!({ "readers": { "count": 2 } }));
+    reconcile(&server, &context).await;
+    run_pods(&server, "1");
+    for name in ["ledger-node-1", "ledger-reader-0"] {
+        run_pod(&server, name, "0", &json!({ "waiting": { "reason": "ImagePullBackOff" } }));
+    }
+    server.writes();
+    reconcile(&server, &context).await;
+    assert_eq!(deleted(&server), [format!("{PODS}/ledger-reader-0 uid of ledger-reader-0")]);
+    // It does not start with the new template, either: the voters go on.
+    run_pod(&server, "ledger-reader-0", "1", &json!({ "waiting": { "reason": "ImagePullBackOff" } }));
+    server.writes();
+    reconcile(&server, &context).await;
+    assert_eq!(deleted(&server), [format!("{PODS}/ledger-node-1 uid of ledger-node-1")]);
+}
+
 fn fleet(state: State) -> Fleet {
     let member = Member { name: "first".to_owned(), outdated: true, state };
     Fleet { members: vec![member], groups: None, unborn: false }
@@ -661,6 +779,26 @@ async fn a_role_waits_for_those_before_it_unless_its_pods_are_broken() {
     assert!(matches!(plan(&facts, &fleets(&done, &healthy("c"))), Plan::Restart { .. }));
     assert_eq!(plan(&facts, &fleets(&done, &done)), Plan::Current);
     assert_eq!(plan(&facts, &[]), Plan::Wait("ledger-etcd is being made".to_owned()));
+    let mut facts = facts;
+    facts.cluster.spec.readers = Some(serde_json::from_value(json!({ "count": 2 })).expect("it can be read"));
+    let with_readers = |first: (bool, State), second: (bool, State)| {
+        let members = [first, second].into_iter().zip(["r0", "r1"]);
+        let member = |((outdated, state), name): (_, &str)| Member { name: name.to_owned(), outdated, state };
+        let readers = Fleet { members: members.map(member).collect(), groups: Some(Vec::new()), unborn: false };
+        let mut fleets = fleets(&healthy("n"), &done);
+        fleets.push((Role::Reader, readers));
+        match plan(&facts, &fleets) {
+            Plan::Restart { pod, .. } => pod,
+            Plan::Wait(words) => words,
+            Plan::Current => String::new(),
+        }
+    };
+    assert_eq!(with_readers((true, State::Ready), (true, State::Ready)), "r1", "readers come before voters");
+    assert_eq!(with_readers((true, State::Ready), (false, State::Running)), "r1 is not ready yet");
+    assert_eq!(with_readers((true, State::Ready), (false, State::Stalled)), "r0");
+    for state in [State::Gone, State::Running, State::Stopped, State::Stalled] {
+        assert_eq!(with_readers((false, State::Ready), (false, state)), "first", "no voter waits for a new reader");
+    }
 }
 
 #[test]

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ColdStorage, Etcd, Image, LedgerClusterStatus, Pods, Retention, SigningKey, Storage, Telemetry, TimeStamps, Tls,
-    Toggle, VolumePolicy, Witnesses,
+    ClientService, ColdStorage, Etcd, Image, LedgerClusterStatus, Pods, Retention, SigningKey, Storage, Telemetry,
+    TimeStamps, Tls, Toggle, VolumePolicy, Witnesses,
 };
 
 /// A ledger and its processes. Every field has a default: an empty specification is a cluster of
@@ -31,6 +31,7 @@ use super::{
     validation = Rule::new("!self.metadata.name.matches('-(node|coordinator|etcd)$')").message("the name must not end in -node, -coordinator or -etcd: services of other clusters have such names"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Nodes", type_ = "string", json_path = ".status.nodes"),
+    printcolumn(name = "Readers", type_ = "string", json_path = ".status.readers", priority = 1),
     printcolumn(name = "Coordinators", type_ = "string", json_path = ".status.coordinators"),
     printcolumn(name = "Epoch", type_ = "integer", json_path = ".status.head.epoch"),
     printcolumn(name = "Version", type_ = "integer", json_path = ".status.head.version"),
@@ -45,6 +46,10 @@ use super::{
     .message("oneProcess is for nodes.count 1: several nodes need etcd and coordinators to be restarted one by one"))]
 #[x_kube(validation = Rule::new("!has(self.root.replicas) || self.root.replicas <= self.nodes.count")
     .message("root.replicas must be at most nodes.count"))]
+#[x_kube(validation = Rule::new("!self.oneProcess || !has(self.readers) || self.readers.count == 0")
+    .message("oneProcess has no readers: nodes that vote must be in pods of their own"))]
+#[x_kube(validation = Rule::new("!has(self.readers) || self.readers.count == 0 || !has(self.tls.secrets) || has(self.tls.secrets.readers)")
+    .message("tls.secrets.readers must name the secrets of readers"))]
 #[serde(rename_all = "camelCase")]
 pub struct LedgerClusterSpec {
     /// The image of all processes of Coppice.
@@ -53,6 +58,9 @@ pub struct LedgerClusterSpec {
     /// The nodes, which hold the data.
     #[serde(default)]
     pub nodes: Nodes,
+    /// Copies of all shards that serve reads and never vote. They may come and go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub readers: Option<Readers>,
     /// How the ledger's keys are split into shards.
     #[serde(default)]
     pub shards: Shards,
@@ -71,6 +79,9 @@ pub struct LedgerClusterSpec {
     /// The coordinators, which clients connect to.
     #[serde(default)]
     pub coordinators: Coordinators,
+    /// The service for clients.
+    #[serde(default)]
+    pub service: ClientService,
     /// Whether the only node is the coordinator, too: one process in one pod, without etcd. For
     /// ledgers of one node; their pods have the settings of `nodes`.
     #[x_kube(validation = Rule::new("self == oldSelf")
@@ -164,6 +175,30 @@ impl Default for Nodes {
     }
 }
 
+/// Nodes with copies of all shards that serve reads and never vote. Commits don't wait for them,
+/// and they count in no decision about the other nodes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Readers {
+    /// The number of readers. Each change replaces the other nodes and the coordinators one by one:
+    /// they have to know the readers.
+    #[schemars(range(min = 0, max = 32))]
+    pub count: u32,
+    /// The zone that the readers are in. Coordinators of the same zone ask them first.
+    #[schemars(length(min = 1, max = 63), regex(pattern = super::patterns::ZONE))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// The volume of each reader. `volumePolicy` says whether it outlives the reader.
+    #[serde(default = "node_storage")]
+    pub storage: Storage,
+    /// Processor time and memory of each reader.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ResourceRequirements>,
+    /// Additions to the readers' pods.
+    #[serde(default)]
+    pub pods: Pods,
+}
+
 /// How keys are split into shards. This can't be changed: digests depend on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = Rule::new("self == oldSelf").message("shards can't change"))]
@@ -227,6 +262,11 @@ pub struct Coordinators {
     /// The number of coordinators. One of them leads; all of them serve.
     #[schemars(range(min = 1, max = 9))]
     pub count: u32,
+    /// The zone that the coordinators are in. Reads go to nodes of this zone first; without it,
+    /// every node is near.
+    #[schemars(length(min = 1, max = 63), regex(pattern = super::patterns::ZONE))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
     /// Processor time and memory of each coordinator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
@@ -236,6 +276,6 @@ pub struct Coordinators {
 
 impl Default for Coordinators {
     fn default() -> Self {
-        Self { count: 2, resources: None, pods: Pods::default() }
+        Self { count: 2, zone: None, resources: None, pods: Pods::default() }
     }
 }

@@ -11,9 +11,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Image {
-    /// The image, with its tag or digest.
+    /// The image, without its tag.
     #[schemars(length(min = 1, max = 512), regex(pattern = super::patterns::IMAGE))]
-    pub name: String,
+    pub repository: String,
+    /// The image's tag, or its digest (`sha256:...`).
+    #[schemars(length(min = 1, max = 128), regex(pattern = super::patterns::TAG))]
+    pub tag: String,
+    /// The image with its tag or digest, in place of `repository` and `tag`. It is for resources of
+    /// before these two fields.
+    #[schemars(length(min = 1, max = 512), regex(pattern = super::patterns::IMAGE))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// When the image is pulled.
     #[schemars(regex(pattern = "^(Always|IfNotPresent|Never)$"))]
     pub pull_policy: String,
@@ -25,11 +33,52 @@ pub struct Image {
 impl Default for Image {
     fn default() -> Self {
         Self {
-            name: format!("ghcr.io/coppice-dev/coppice:{}", env!("CARGO_PKG_VERSION")),
+            repository: "ghcr.io/coppice-dev/coppice".to_owned(),
+            tag: env!("CARGO_PKG_VERSION").to_owned(),
+            name: None,
             pull_policy: "IfNotPresent".to_owned(),
             pull_secrets: Vec::new(),
         }
     }
+}
+
+impl Image {
+    /// The reference by which a kubelet pulls the image.
+    #[must_use]
+    pub fn reference(&self) -> String {
+        let between = if self.tag.starts_with("sha256:") { '@' } else { ':' };
+        self.name.clone().unwrap_or_else(|| format!("{}{between}{}", self.repository, self.tag))
+    }
+}
+
+/// The service for clients.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ClientService {
+    /// The kind of service: inside of the cluster, at a port of every machine, or behind a load
+    /// balancer.
+    #[serde(rename = "type")]
+    pub kind: ServiceType,
+    /// Annotations, for instance for the provider of load balancers.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// More names by which clients reach the coordinators. They are added to the certificates that
+    /// the operator makes or requests.
+    #[schemars(length(max = 16), inner(length(min = 1, max = 253), regex(pattern = super::patterns::HOST)))]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub dns_names: Vec<String>,
+}
+
+/// The kinds of services of Kubernetes for clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ServiceType {
+    /// Reachable inside of the cluster.
+    #[default]
+    ClusterIP,
+    /// Reachable at a port of every machine.
+    NodePort,
+    /// Reachable behind a load balancer of the provider.
+    LoadBalancer,
 }
 
 /// A volume for each pod.
@@ -230,6 +279,10 @@ pub struct TlsSecrets {
     /// `docs/operator.md` lists what each certificate must say.
     #[schemars(length(min = 1, max = 253), regex(pattern = super::patterns::NAME))]
     pub nodes: String,
+    /// The prefix of the names of the readers' secrets, if there are readers.
+    #[schemars(length(min = 1, max = 253), regex(pattern = super::patterns::NAME))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub readers: Option<String>,
     /// The prefix of the names of the coordinators' secrets. The operator shows the first
     /// coordinator's certificate when it calls coordinators.
     #[schemars(length(min = 1, max = 253), regex(pattern = super::patterns::NAME))]
@@ -276,8 +329,10 @@ pub struct SigningKey {
 
 /// The witnesses that are asked to cosign checkpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[x_kube(validation = Rule::new("!has(self.quorum) || self.quorum <= self.list.size()")
+#[x_kube(validation = Rule::new("has(self.policy) || !has(self.quorum) || self.quorum <= self.list.size()")
     .message("quorum must be at most the number of witnesses"))]
+#[x_kube(validation = Rule::new("!has(self.policy) || (self.list.size() == 0 && !has(self.quorum))")
+    .message("policy takes the place of list and quorum"))]
 #[serde(rename_all = "camelCase")]
 pub struct Witnesses {
     /// The witnesses.
@@ -288,6 +343,12 @@ pub struct Witnesses {
     #[schemars(range(min = 1, max = 16))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quorum: Option<u32>,
+    /// A C2SP policy in place of `list` and `quorum`: the file that everybody verifies with, as
+    /// `docs/federation.md` makes it. All its witnesses are asked and need URLs, also those outside
+    /// of its quorum. Its quorum, with its groups, says which checkpoints are cosigned.
+    #[schemars(length(min = 1, max = 65536), regex(pattern = super::patterns::LINES))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
 }
 
 /// A witness that speaks C2SP `tlog-witness`.

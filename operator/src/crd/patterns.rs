@@ -4,6 +4,10 @@
 pub const NAME: &str = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
 /// Image references, as registries accept them.
 pub const IMAGE: &str = "^[a-zA-Z0-9][a-zA-Z0-9._:/@-]*$";
+/// Tags and digests of images.
+pub const TAG: &str = "^([a-zA-Z0-9_][a-zA-Z0-9._-]*|sha256:[0-9a-f]{64})$";
+/// Names of hosts in certificates; the first label may be a star.
+pub const HOST: &str = r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
 /// Texts that people read. Control and other invisible characters are excluded; the ledger refuses
 /// a few more.
 pub const TEXT: &str = r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]+$";
@@ -11,3 +15,7 @@ pub const TEXT: &str = r"^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]+$";
 pub const CERTIFICATES: &str = r"^-----BEGIN CERTIFICATE-----[ -~\n]+$";
 /// Printable ASCII without spaces.
 pub const WORD: &str = "^[!-~]+$";
+/// Names of zones, as the values of labels on machines.
+pub const ZONE: &str = "^[a-zA-Z0-9]([-a-zA-Z0-9._]*[a-zA-Z0-9])?$";
+/// Lines of printable ASCII.
+pub const LINES: &str = r"^[ -~\t\n]+$";

@@ -13,7 +13,8 @@ pub struct LedgerClusterStatus {
     pub observed_generation: Option<i64>,
     /// `Ready`: the ledger takes commits, and nothing is missing. `Available`: the ledger takes
     /// commits. `Progressing`: pods are being made or replaced. `Valid`: the specification can be
-    /// carried out.
+    /// carried out. `ReadersReady`, if there are readers: all of them serve. The other conditions
+    /// do not depend on readers.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
     /// The cluster's id in hex, which is the end of the signing key's name.
@@ -39,6 +40,12 @@ pub struct LedgerClusterStatus {
     /// Nodes that are ready, and nodes in all: `3/3`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<String>,
+    /// Readers that are ready, and readers in all; absent without readers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub readers: Option<String>,
+    /// The number of entries that the slowest reader lacks in one group; absent while unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reader_lag: Option<i64>,
     /// Coordinators that are ready, and coordinators in all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coordinators: Option<String>,

@@ -39,6 +39,100 @@ fn the_chart_ships_the_definitions_of_the_types() {
 }
 
 #[test]
+fn the_reference_of_fields_is_that_of_the_types() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/fields.md");
+    let page = std::fs::read_to_string(page).expect("the page is there");
+    assert!(page == reference(), "docs/fields.md is old: make crds");
+    for row in [
+        "| `spec.nodes.count` | integer 1 to 9 | `3` |",
+        "| `spec.nodes.coldStorage.size` | string | required |",
+        "| `spec.witnesses.list[].url` | string | required |",
+        "| `spec.volumePolicy` | `Retain`, `Delete` |",
+    ] {
+        assert!(page.contains(row), "no row {row}");
+    }
+}
+
+/// The documents of all samples, with the file that each is in.
+fn samples() -> Vec<(String, Value)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/examples");
+    let files = std::fs::read_dir(dir).expect("the folder is there").map(|file| file.expect("it is listed").path());
+    let mut samples = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("it can be read");
+        let name = file.file_name().expect("a file has a name").to_string_lossy().into_owned();
+        for part in text.split("\n---\n") {
+            samples.push((name.clone(), serde_saphyr::from_str(part).expect("it is YAML")));
+        }
+    }
+    samples
+}
+
+/// Collects the path of every field of a schema; lists count as their items.
+fn fields(path: &str, schema: &Value, found: &mut Vec<String>) {
+    let foreign = ["resources", "tolerations", "topologySpreadConstraints", "affinity", "pullSecrets"];
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        let path = format!("{path}.{name}");
+        if !foreign.contains(&name.as_str()) {
+            fields(&path, property, found);
+            fields(&path, &property["items"], found);
+        }
+        found.push(path);
+    }
+}
+
+/// Whether a resource has a value at a path.
+fn has(value: &Value, path: &str) -> bool {
+    let (name, rest) = path.split_once('.').unwrap_or((path, ""));
+    let Some(below) = value.get(name) else { return false };
+    match below {
+        _ if rest.is_empty() => true,
+        Value::Array(items) => items.iter().any(|item| has(item, rest)),
+        below => has(below, rest),
+    }
+}
+
+#[test]
+fn samples_are_valid_have_no_misspelt_field_and_show_every_field() {
+    let samples = samples();
+    let mut texts = [0, 0];
+    for (file, sample) in &samples {
+        let spec = match sample["kind"].as_str() {
+            Some("LedgerCluster") => {
+                texts[0] += 1;
+                let cluster: LedgerCluster = serde_json::from_value(sample.clone()).expect(file);
+                assert_eq!(cluster.validate_cel().map_err(|error| error.to_string()), Ok(()), "{file}");
+                assert_eq!(crate::reconcile::validate::validate(&cluster.spec), Ok(()), "{file}");
+                serde_json::to_value(&cluster.spec)
+            }
+            Some("LedgerOperation") => {
+                texts[1] += 1;
+                let operation: LedgerOperation = serde_json::from_value(sample.clone()).expect(file);
+                assert_eq!(operation.validate_cel().map_err(|error| error.to_string()), Ok(()), "{file}");
+                serde_json::to_value(&operation.spec)
+            }
+            // The application, which is of Kubernetes itself.
+            _ => continue,
+        };
+        let kept = spec.expect("a specification is JSON");
+        assert_eq!(crate::reconcile::build::lost(&sample["spec"], &kept), None, "{file}");
+    }
+    assert!(texts[0] >= 6 && texts[1] >= 3, "{texts:?}");
+    for (_, definition) in definitions() {
+        let definition = serde_json::to_value(definition).expect("a definition is JSON");
+        let kind = &definition["spec"]["names"]["kind"];
+        let mut paths = Vec::new();
+        let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        fields("spec", schema, &mut paths);
+        let of_kind: Vec<&Value> = samples.iter().map(|(_, it)| it).filter(|it| it["kind"] == *kind).collect();
+        paths.retain(|path| !of_kind.iter().any(|sample| has(sample, path)));
+        // It is only for resources of before `repository` and `tag`.
+        paths.retain(|path| path != "spec.image.name");
+        assert_eq!(paths, [""; 0], "no sample of a {kind} has these fields");
+    }
+}
+
+#[test]
 fn an_empty_specification_is_a_whole_cluster() {
     let cluster = cluster(json!({}));
     assert_eq!(cluster.validate_cel().map_err(|error| error.to_string()), Ok(()));
@@ -72,6 +166,15 @@ fn specifications_that_contradict_themselves_are_refused() {
         (json!({ "shards": { "replicas": 5 } }), "shards.replicas must be at most nodes.count"),
         (json!({ "root": { "replicas": 5 } }), "root.replicas must be at most nodes.count"),
         (json!({ "oneProcess": true }), "oneProcess is for nodes.count 1"),
+        (
+            json!({ "oneProcess": true, "nodes": { "count": 1 }, "readers": { "count": 1 } }),
+            "oneProcess has no readers",
+        ),
+        (json!({ "readers": { "count": 1, "storage": { "size": "much" } } }), "size must be a quantity"),
+        (
+            json!({ "readers": { "count": 1 }, "tls": { "secrets": { "nodes": "n", "coordinators": "c" } } }),
+            "tls.secrets.readers must name the secrets",
+        ),
         (json!({ "nodes": { "storage": { "size": "much" } } }), "size must be a quantity"),
         (json!({ "nodes": { "coldStorage": { "size": "much" } } }), "size must be a quantity"),
         (json!({ "retention": { "versions": 5, "hours": 5 } }), "retention must be by versions or by hours"),
@@ -86,6 +189,11 @@ fn specifications_that_contradict_themselves_are_refused() {
             "secrets.etcd holds, which is missing",
         ),
         (json!({ "witnesses": { "quorum": 1 } }), "quorum must be at most the number of witnesses"),
+        (json!({ "witnesses": { "quorum": 1, "policy": "quorum none" } }), "policy takes the place of list and quorum"),
+        (
+            json!({ "witnesses": { "policy": "quorum none", "list": [{ "url": "https://w/", "vkey": "v" }] } }),
+            "policy takes the place of list and quorum",
+        ),
         (json!({ "timeStamps": { "quorum": 1 } }), "quorum must be at most the number of authorities"),
         (json!({ "telemetry": { "traceRatio": 1.0 } }), "otlpEndpoint, which is missing"),
     ] {
@@ -139,6 +247,18 @@ fn permanent_fields_cannot_be_changed() {
         let said = change_refused(old, new.clone());
         assert!(said.contains(words), "{new}: {said}");
     }
+    // Readers come and go, with another class of volumes if there were none.
+    for (old, new) in [
+        (json!({}), json!({ "readers": { "count": 2, "storage": { "size": "1Gi", "class": "fast" } } })),
+        (json!({ "readers": { "count": 3, "storage": { "size": "1Gi", "class": "fast" } } }), json!({})),
+        (json!({ "readers": { "count": 1 } }), json!({ "readers": { "count": 4, "zone": "b" } })),
+    ] {
+        let said = cluster(new.clone()).validate_cel_update(&cluster(old));
+        assert_eq!(said.map_err(|error| error.to_string()), Ok(()), "{new}");
+    }
+    let shrunk = json!({ "readers": { "count": 2, "storage": { "size": "1Gi" } } });
+    let said = change_refused(json!({ "readers": { "count": 2 } }), shrunk);
+    assert!(said.contains("a volume can't shrink"), "{said}");
     let grown = cluster(json!({ "nodes": { "storage": { "size": "1Ti" } }, "coordinators": { "count": 3 } }));
     assert!(grown.validate_cel_update(&cluster(json!({}))).is_ok());
 }
@@ -225,6 +345,7 @@ fn every_text_says_what_may_be_in_it() {
         "spec.etcd.managed.storage.size",
         "spec.nodes.coldStorage.size",
         "spec.nodes.storage.size",
+        "spec.readers.storage.size",
         // A rule demands the exact words.
         "spec.rollback.confirm",
         // Keys, which may have any bytes.

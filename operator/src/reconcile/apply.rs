@@ -137,7 +137,7 @@ pub async fn clean_up(client: &Client, cluster: &LedgerCluster) -> Result<(), Er
     gone_is_fine(deleted).trying(|| format!("deleting secret {name}"))
 }
 
-async fn list<K>(client: &Client, facts: &Facts, more: &str) -> Result<Vec<K>, Error>
+pub(super) async fn list<K>(client: &Client, facts: &Facts, more: &str) -> Result<Vec<K>, Error>
 where
     K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
         + Clone
@@ -163,7 +163,7 @@ async fn grow_volumes(
     let mut growing = BTreeSet::new();
     let sets: Api<StatefulSet> = Api::namespaced(client.clone(), &facts.namespace());
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &facts.namespace());
-    for role in [Role::Etcd, Role::Node] {
+    for role in [Role::Etcd, Role::Reader, Role::Node] {
         let name = facts.set(role);
         let built = objects.iter().find(|object| object.resource.kind == "StatefulSet" && object.name() == name);
         let there = observed.sets.iter().find(|set| set.name_any() == name);

@@ -57,25 +57,34 @@ pub const CLIENTS: [(&str, &[&str]); 5] = [
 pub enum Role {
     /// A member of the managed etcd.
     Etcd,
-    /// A node, which holds data.
+    /// A node with copies that serve reads and never vote.
+    Reader,
+    /// A node whose replicas vote.
     Node,
     /// A coordinator, which clients connect to.
     Coordinator,
 }
 
 impl Role {
-    /// All roles, in the order of replacement: nodes before coordinators, which may speak a newer
-    /// protocol.
-    pub const ALL: [Self; 3] = [Self::Etcd, Self::Node, Self::Coordinator];
+    /// All roles, in the order of replacement: readers before voters, since they must understand
+    /// what voters log, and nodes before coordinators, which may speak a newer protocol.
+    pub const ALL: [Self; 4] = [Self::Etcd, Self::Reader, Self::Node, Self::Coordinator];
 
     /// The role in object names and in `app.kubernetes.io/component`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Etcd => "etcd",
+            Self::Reader => "reader",
             Self::Node => "node",
             Self::Coordinator => "coordinator",
         }
+    }
+
+    /// The role in certificates. To other processes, a reader is a node.
+    #[must_use]
+    pub fn certified(self) -> &'static str {
+        if self == Self::Reader { Self::Node.name() } else { self.name() }
     }
 }
 
@@ -167,7 +176,8 @@ impl Facts {
     pub fn count(&self, role: Role) -> u32 {
         match role {
             Role::Node => self.spec().nodes.count,
-            Role::Coordinator | Role::Etcd if self.spec().one_process => 0,
+            Role::Coordinator | Role::Etcd | Role::Reader if self.spec().one_process => 0,
+            Role::Reader => self.spec().readers.as_ref().map_or(0, |readers| readers.count),
             Role::Coordinator => self.spec().coordinators.count,
             Role::Etcd if self.spec().etcd.external.is_some() => 0,
             Role::Etcd => 3,
@@ -199,6 +209,7 @@ impl Facts {
                 format!("{name}.{namespace}.svc.cluster.local"),
                 "localhost".to_owned(),
             ]);
+            hosts.extend(self.spec().service.dns_names.iter().cloned());
         }
         hosts
     }
@@ -219,6 +230,7 @@ impl Facts {
                 return vec![own.unwrap_or_else(|| format!("{}-server-tls", self.set(role)))];
             }
             Role::Node => own.map(|secrets| &secrets.nodes),
+            Role::Reader => own.and_then(|secrets| secrets.readers.as_ref()),
             Role::Coordinator => own.map(|secrets| &secrets.coordinators),
         };
         let name = |index| match of_pods {
@@ -320,14 +332,14 @@ impl Facts {
             let hosts = move |pod: &String| self.hosts(role, std::slice::from_ref(pod));
             let roles = move || match self.spec().one_process {
                 true => vec![Role::Node.name(), Role::Coordinator.name()],
-                false => vec![role.name()],
+                false => vec![role.certified()],
             };
             self.pods(role).into_iter().zip(self.tls_secrets(role)).map(move |(name, secret)| {
                 let hosts = hosts(&name);
                 (Some(role), Holder { name, hosts, roles: roles(), is_process: true, days: PROCESS_DAYS }, secret)
             })
         };
-        let processes = [Role::Node, Role::Coordinator].into_iter().flat_map(process);
+        let processes = [Role::Node, Role::Reader, Role::Coordinator].into_iter().flat_map(process);
         processes.chain(CLIENTS.map(client)).collect()
     }
 
@@ -341,6 +353,12 @@ impl Facts {
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("{}://{}.{}.svc:{CLIENT_PORT}", self.scheme(), self.name(), self.namespace())
+    }
+
+    /// The endpoint of the root log over HTTP.
+    #[must_use]
+    pub fn http_endpoint(&self) -> String {
+        format!("{}://{}.{}.svc:{HTTP_PORT}", self.scheme(), self.name(), self.namespace())
     }
 
     /// The operator's endpoints. They include coordinators that aren't ready, since they can say
@@ -428,9 +446,15 @@ pub fn build(facts: &Facts) -> Vec<Object> {
     if facts.count(Role::Etcd) > 0 {
         objects.push(etcd::set(facts));
     }
+    let readers = facts.spec().readers.as_ref().filter(|readers| readers.count > 0);
+    let of_readers = readers.map(|readers| (readers, config::readers(facts)));
+    if let Some((readers, settings)) = &of_readers {
+        objects.push(nodes::readers(facts, readers, settings.name()));
+    }
     objects.push(nodes::set(facts, nodes.name()));
     objects.push(coordinators::set(facts, coordinators.name()));
-    objects.splice(1..1, [nodes, coordinators]);
+    let settings = of_readers.map(|(_, settings)| settings);
+    objects.splice(1..1, [nodes, coordinators].into_iter().chain(settings));
     objects
 }
 

@@ -26,7 +26,7 @@ use zeroize::Zeroizing;
 
 use super::{
     apply::check_ours,
-    build::{Facts, MANAGER, Realm, Role, hash_of, selector_of},
+    build::{CLIENTS, Facts, MANAGER, Realm, Role, hash_of, selector_of},
     validate::validate,
 };
 use crate::{
@@ -44,6 +44,10 @@ const ENDS: &str = "coppice.dev/not-after";
 const HOSTS: &str = "coppice.dev/hosts";
 /// The annotation with the roles of a certificate, and its process.
 const ROLE: &str = "coppice.dev/role";
+/// The file of a client's secret with the ledger's public key.
+const VKEY: &str = "ledger.vkey";
+/// The field manager of what is added to clients' secrets.
+const CONNECTION_MANAGER: &str = "coppice-operator-connection";
 /// The part before the `/` in names of keys that the operator makes.
 const ORIGIN_PREFIX: &str = "coppice";
 
@@ -90,7 +94,9 @@ pub async fn dereference(client: &Client, cluster: &LedgerCluster, now: i64) -> 
         authority::retire(&secrets, &facts).await?;
     }
     let tls = certificates(client, &secrets, &mut facts).await?;
-    Ok(Dereferenced { facts, vkey: key.verifier().to_string(), tls, authorities })
+    let vkey = key.verifier().to_string();
+    connections(&secrets, &facts, &vkey).await?;
+    Ok(Dereferenced { facts, vkey, tls, authorities })
 }
 
 /// Records at the signing key that its ledger was founded.
@@ -123,9 +129,12 @@ async fn signing_secret(
     }
     let had_one = cluster.status.as_ref().is_some_and(|status| status.vkey.is_some());
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
-    let of_nodes = format!("{},app.kubernetes.io/component=node", selector_of(&cluster.name_any()));
-    let claims = claims.list(&ListParams::default().labels(&of_nodes).limit(1)).await;
-    let has_data = !claims.trying(|| "listing volumes".to_owned())?.items.is_empty();
+    let claims = claims.list(&ListParams::default().labels(&selector_of(&cluster.name_any()))).await;
+    let holds_data = |claim: &PersistentVolumeClaim| {
+        let of = claim.labels().get("app.kubernetes.io/component");
+        of.is_some_and(|of| [Role::Node.name(), Role::Reader.name()].contains(&of.as_str()))
+    };
+    let has_data = claims.trying(|| "listing volumes".to_owned())?.items.iter().any(holds_data);
     if had_one || has_data {
         let message = format!(
             "secret {name} is gone, and the ledger can't be signed without it: put it back from its backup (no other key will do)"
@@ -223,6 +232,32 @@ async fn certificates(
     let Some(own) = facts.own_secret() else { return Ok(None) };
     let [ca, certificate, key] = whole(secrets, &own).await?;
     Ok(Some(coppice_client::Tls::Pem { ca, identity: Some((certificate, key)) }))
+}
+
+/// Adds to each client's secret what else it needs for a connection: the endpoints, and the key
+/// that it trusts. Another manager owns these fields, so whoever writes the certificate keeps them.
+async fn connections(secrets: &Api<Secret>, facts: &Facts, vkey: &str) -> Result<(), Error> {
+    if facts.spec().tls.plaintext || facts.spec().tls.secrets.is_some() {
+        return Ok(());
+    }
+    let texts = [("endpoint", facts.endpoint()), ("http-endpoint", facts.http_endpoint()), (VKEY, vkey.to_owned())];
+    for (client, _) in CLIENTS {
+        let name = format!("{}-{client}-tls", facts.name());
+        let found = secrets.get_opt(&name).await.trying(|| format!("reading secret {name}"))?;
+        // cert-manager may not have made it yet.
+        let Some(secret) = found else { continue };
+        check_ours("Secret", Some(&secret), &facts.cluster)?;
+        if texts.iter().all(|(file, wanted)| text(&secret, file) == *wanted) {
+            continue;
+        }
+        let data: BTreeMap<_, _> =
+            texts.iter().map(|(file, text)| (*file, ByteString(text.clone().into_bytes()))).collect();
+        let body = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name }, "data": data });
+        let params = PatchParams::apply(CONNECTION_MANAGER).force();
+        let applied = secrets.patch(&name, &params, &Patch::Apply(&body)).await;
+        applied.map(drop).trying(|| format!("applying secret {name}"))?;
+    }
+    Ok(())
 }
 
 /// The files of a secret with a certificate: the authority, the certificate, its key.
@@ -330,7 +365,7 @@ async fn ask_cert_manager(client: &Client, facts: &Facts, holder: &Holder, secre
 }
 
 /// The API for `Certificate`s of cert-manager.
-fn cert_manager(client: &Client, facts: &Facts) -> Api<DynamicObject> {
+pub(super) fn cert_manager(client: &Client, facts: &Facts) -> Api<DynamicObject> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate"));
     Api::namespaced_with(client.clone(), &facts.namespace(), &resource)
 }

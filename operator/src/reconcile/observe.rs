@@ -17,6 +17,9 @@ use crate::{
 /// A pod whose process has run for this long without being ready is stalled. It is longer than a
 /// replica takes to recover from its log.
 const STALLED_AFTER: SignedDuration = SignedDuration::from_mins(10);
+/// A reader that has not been ready for this long holds nothing up any more. It is longer than a
+/// restarted reader takes, except one that needs a snapshot.
+const READER_LATE_AFTER: SignedDuration = SignedDuration::from_mins(3);
 /// A follower that lacks this many entries of its leader is far behind.
 const BEHIND_ENTRIES: u64 = 1000;
 
@@ -52,7 +55,8 @@ impl Observed {
             let pod = self.pod(&name);
             let made_from = pod.and_then(|pod| pod.labels().get("controller-revision-hash"));
             let outdated = pod.is_some() && made_from.map(String::as_str) != Some(revision);
-            Member { name, outdated, state: state(pod, now) }
+            let state = if role == Role::Reader { reader_state(pod, now) } else { state(pod, now) };
+            Member { name, outdated, state }
         };
         Some(facts.pods(role).into_iter().map(member).collect())
     }
@@ -64,6 +68,8 @@ impl Observed {
         let members = self.members(facts, role, now)?;
         let groups = match role {
             Role::Node => report.map(|report| node_groups(facts, report)),
+            // Readers decide nothing.
+            Role::Reader => Some(Vec::new()),
             // A member that isn't ready may still vote.
             Role::Etcd => Some(vec![ready_group("etcd", &members, members.len() / 2 + 1, None, Part::Unknown)]),
             Role::Coordinator => {
@@ -97,6 +103,37 @@ pub fn state(pod: Option<&Pod>, now: Timestamp) -> State {
         }
         None => State::Running,
     }
+}
+
+/// The state of a reader's pod. It is stalled if it has not been ready for a while, for whatever
+/// reason, or if there is no pod at all.
+fn reader_state(pod: Option<&Pod>, now: Timestamp) -> State {
+    let state = state(pod, now);
+    let Some(pod) = pod else { return State::Stalled };
+    if state == State::Ready {
+        return state;
+    }
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
+    let since = match &pod.metadata.deletion_timestamp {
+        Some(time) => Some(time),
+        None => ready
+            .and_then(|condition| condition.last_transition_time.as_ref())
+            .or(pod.metadata.creation_timestamp.as_ref()),
+    };
+    if since.is_some_and(|since| now.duration_since(since.0) > READER_LATE_AFTER) { State::Stalled } else { state }
+}
+
+/// The number of entries that the slowest reader lacks in one group, as far as replicas report it.
+#[must_use]
+pub fn reader_lag(facts: &Facts, report: &Report) -> Option<u64> {
+    let readers = facts.pods(Role::Reader);
+    let lags = report.status.groups.iter().flat_map(|group| {
+        let newest = group.replicas.iter().map(|replica| replica.applied).max().unwrap_or(0);
+        let of_readers = group.replicas.iter().filter(|replica| readers.contains(&replica.node));
+        of_readers.map(move |replica| newest - replica.applied)
+    });
+    lags.max()
 }
 
 /// A group whose members are in no raft group of the ledger. Its ready members count as voters.

@@ -5,12 +5,19 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use super::{build::Role, dereference::Dereferenced, observe::node_groups};
+use super::{
+    build::Role,
+    dereference::Dereferenced,
+    observe::{node_groups, reader_lag},
+};
 use crate::{
     crd::{Group, Head, LedgerCluster, LedgerClusterStatus},
     ledger::{Report, signed},
     rollout::{self, Fleet, Part, State},
 };
+
+/// The condition that says whether all readers serve.
+pub const READERS_READY: &str = "ReadersReady";
 
 /// The observations that the status is made from.
 #[derive(Clone, Debug)]
@@ -23,6 +30,12 @@ pub struct Outcome<'a> {
     pub report: Option<&'a Report>,
     /// The rollout's current action, or the reason why it waits; `None` if all pods are current.
     pub progress: Option<String>,
+}
+
+impl Outcome<'_> {
+    fn has_readers(&self) -> bool {
+        self.found.facts.count(Role::Reader) > 0
+    }
 }
 
 /// The status of a cluster after a reconciliation, which may have stopped at a step that must wait.
@@ -54,6 +67,8 @@ pub fn status(cluster: &LedgerCluster, outcome: &Outcome<'_>, now: Timestamp) ->
         leader: report.map(|report| report.status.leader.clone()).filter(|leader| !leader.is_empty()),
         groups: groups(outcome),
         nodes: Some(ready(Role::Node)),
+        readers: (facts.count(Role::Reader) > 0).then(|| ready(Role::Reader)),
+        reader_lag: report.and_then(|report| reader_lag(facts, report)).map(signed),
         coordinators: Some(ready(facts.serving())),
     }
 }
@@ -131,13 +146,40 @@ fn conditions(cluster: &LedgerCluster, outcome: &Outcome<'_>, now: Timestamp) ->
             (None, None) => ("Ready", true, "AllWell", "every pod is ready, every group is whole"),
         },
     );
+    conditions.retain(|condition| condition.type_ != READERS_READY || outcome.has_readers());
+    if outcome.has_readers() {
+        let unready = unready_reader(outcome);
+        let (reason, words) = match &unready {
+            Some(words) => ("ReaderNotReady", words.as_str()),
+            None => ("AllWell", "every reader is ready"),
+        };
+        put(&mut conditions, cluster, now, (READERS_READY, unready.is_none(), reason, words));
+    }
     conditions
 }
 
-/// The first reason why the cluster is not ready; `None` if it is ready.
+/// The first reader that is not ready, in words; `None` if all are.
+fn unready_reader(outcome: &Outcome<'_>) -> Option<String> {
+    let facts = &outcome.found.facts;
+    let Some((_, fleet)) = outcome.fleets.iter().find(|(of, _)| *of == Role::Reader) else {
+        return Some(format!("{} is being made", facts.set(Role::Reader)));
+    };
+    let member = fleet.members.iter().find(|member| member.state != State::Ready)?;
+    let what = match member.state {
+        State::Gone => "is being replaced",
+        State::Stopped => "does not start: see its events and logs",
+        State::Running | State::Ready => "is not ready yet: it is being filled, or the voters don't know it yet",
+        State::Stalled => "is missing, or has not been ready for minutes: see its events and logs",
+    };
+    Some(format!("{} {what}", member.name))
+}
+
+/// The first reason why the cluster is not ready; `None` if it is ready. Readers are not asked for:
+/// the ledger does everything without them.
 fn unready(outcome: &Outcome<'_>) -> Option<String> {
     let facts = &outcome.found.facts;
-    for role in Role::ALL.into_iter().filter(|role| facts.count(*role) > 0) {
+    let needed = |role: &Role| *role != Role::Reader && facts.count(*role) > 0;
+    for role in Role::ALL.into_iter().filter(needed) {
         let Some((_, fleet)) = outcome.fleets.iter().find(|(of, _)| *of == role) else {
             return Some(format!("{} is being made", facts.set(role)));
         };

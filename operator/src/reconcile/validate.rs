@@ -10,7 +10,7 @@
 use std::fmt;
 
 use coppice_types::text::control_in;
-use coppice_verify::cosignature::WitnessKey;
+use coppice_verify::{cosignature::WitnessKey, policy::Policy};
 use serde_json::Value;
 
 use crate::crd::{Coordinators, Etcd, LedgerClusterSpec, TlsSecrets};
@@ -44,6 +44,10 @@ pub fn validate(spec: &LedgerClusterSpec) -> Result<(), Invalid> {
         }
         texts["timeStamps"]["authorities"][index]["roots"] = Value::Null;
     }
+    if let Some(policy) = &spec.witnesses.policy {
+        check_policy(spec, policy)?;
+        texts["witnesses"]["policy"] = Value::Null;
+    }
     no_hidden_characters("spec", &texts)?;
     splits(&spec.shards.splits)?;
     one_process(spec)?;
@@ -58,7 +62,45 @@ pub fn validate(spec: &LedgerClusterSpec) -> Result<(), Invalid> {
     if let Some(affinity) = &spec.coordinators.pods.affinity {
         check_affinity("coordinators", affinity)?;
     }
-    Ok(())
+    readers(spec)
+}
+
+/// Most witnesses that a coordinator asks.
+const WITNESSES_MAX: usize = 32;
+
+/// Checks a policy as coordinators do at their start: whether its quorum can be reached, and by
+/// witnesses that can be asked.
+fn check_policy(spec: &LedgerClusterSpec, text: &str) -> Result<(), Invalid> {
+    let refused = |words: String| Err(Invalid(format!("witnesses.policy: {words}")));
+    if !spec.witnesses.list.is_empty() || spec.witnesses.quorum.is_some() {
+        return refused("it takes the place of list and quorum: leave them out".to_owned());
+    }
+    let shown = |byte: u8| matches!(byte, b'\n' | b'\t' | b' '..=b'~');
+    if !text.bytes().all(shown) {
+        return refused("it has a character that is not shown".to_owned());
+    }
+    let policy = match Policy::parse(text.as_bytes()) {
+        Ok(policy) => policy,
+        Err(error) => return refused(error.to_string()),
+    };
+    let mut keys: Vec<&WitnessKey> = Vec::new();
+    for (name, key, url) in policy.witnesses() {
+        let name = String::from_utf8_lossy(name);
+        let asked = url.is_some_and(|url| url.starts_with(b"http://") || url.starts_with(b"https://"));
+        if !asked {
+            return refused(format!("the witness {name} has no URL to be asked at"));
+        }
+        if keys.contains(&key) {
+            return refused(format!("the witness {name} has the key of another one"));
+        }
+        keys.push(key);
+    }
+    match () {
+        () if keys.len() > WITNESSES_MAX => refused(format!("it has more than {WITNESSES_MAX} witnesses")),
+        () if policy.is_reached_by(&[]) => refused("its quorum needs no witness".to_owned()),
+        () if !policy.is_reached_by(&keys) => refused("its quorum can't be reached".to_owned()),
+        () => Ok(()),
+    }
 }
 
 /// Checks that a specification of one process asks for nothing that only pods of other roles have.
@@ -81,6 +123,20 @@ fn one_process(spec: &LedgerClusterSpec) -> Result<(), Invalid> {
         return refused("the process keeps on its volume what etcd would hold: leave etcd out");
     }
     Ok(())
+}
+
+/// Checks that readers have certificates and addresses of their own, and voters to follow.
+fn readers(spec: &LedgerClusterSpec) -> Result<(), Invalid> {
+    let Some(readers) = spec.readers.as_ref().filter(|readers| readers.count > 0) else { return Ok(()) };
+    if spec.one_process {
+        return Err(Invalid(
+            "oneProcess: there are no readers of a ledger in one process: leave readers out".to_owned(),
+        ));
+    }
+    if spec.tls.secrets.as_ref().is_some_and(|secrets| secrets.readers.is_none()) {
+        return Err(Invalid("tls.secrets.readers: it must name the secrets of readers".to_owned()));
+    }
+    readers.pods.affinity.as_ref().map_or(Ok(()), |affinity| check_affinity("readers", affinity))
 }
 
 /// The longest name of an object.
@@ -107,6 +163,7 @@ fn names(spec: &LedgerClusterSpec) -> Result<(), Invalid> {
     let given = [
         ("signingKey.secret", spec.signing_key.secret.as_ref()),
         ("tls.secrets.nodes", secrets.map(|secrets| &secrets.nodes)),
+        ("tls.secrets.readers", secrets.and_then(|secrets| secrets.readers.as_ref())),
         ("tls.secrets.coordinators", secrets.map(|secrets| &secrets.coordinators)),
         ("tls.secrets.etcd", secrets.and_then(|secrets| secrets.etcd.as_ref())),
         ("tls.secrets.etcdClient", secrets.and_then(|secrets| secrets.etcd_client.as_ref())),
@@ -221,6 +278,53 @@ mod tests {
         assert!(validate(&spec).expect_err("it is refused").to_string().contains("not a key of a witness"));
     }
 
+    /// Public keys of witnesses of these names.
+    fn keys(names: &[&str]) -> Vec<String> {
+        let key = |(seed, name): (usize, &&str)| {
+            let seed = u8::try_from(seed + 1).expect("few");
+            let key = coppice_verify::cosignature::Cosigner::from_seed(name, &[seed; 32]).expect("a key can be made");
+            key.verifier().to_string()
+        };
+        names.iter().enumerate().map(key).collect()
+    }
+
+    #[test]
+    fn a_policy_is_one_that_coordinators_take() {
+        let said = |policy: &str, more: Value| {
+            let mut witnesses = serde_json::json!({ "policy": policy });
+            witnesses.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+            let spec = serde_json::from_value(serde_json::json!({ "witnesses": witnesses })).expect("it can be read");
+            validate(&spec).map_err(|invalid| invalid.0)
+        };
+        let keys = keys(&["a.example/w", "b.example/w", "c.example/w"]);
+        let line = |name: &str, index: usize| format!("witness {name} {} http://{name}.example/w\n", keys[index]);
+        let (a, b, c) = (line("a", 0), line("b", 1), line("c", 2));
+        let plain = || serde_json::json!({});
+        assert_eq!(said(&format!("{a}{b}{c}group two 2 a b c\nquorum two\n"), plain()), Ok(()));
+        assert_eq!(said(&format!("# comment\n{a}{b}quorum a\n"), plain()), Ok(()), "b may cosign, and need not");
+        let without_url = format!("witness d {}\n", keys[0]);
+        let other_key = |spec: &str| format!("{spec}quorum a\n");
+        for (policy, more, words) in [
+            (a.clone(), plain(), "there is no quorum line"),
+            (format!("{a}quorum none\n"), plain(), "needs no witness"),
+            (format!("{without_url}quorum d\n"), plain(), "d has no URL"),
+            (format!("{a}quorum b\n"), plain(), "line 2: "),
+            ("nonsense\n".to_owned(), plain(), "line 1: "),
+            (other_key(&format!("{a}\u{1b}[2J")), plain(), "not shown"),
+            (other_key(&a), serde_json::json!({ "quorum": 1 }), "leave them out"),
+            (
+                other_key(&a),
+                serde_json::json!({ "list": [{ "url": "https://w/", "vkey": keys[1] }] }),
+                "leave them out",
+            ),
+        ] {
+            let refused = said(&policy, more).expect_err("it is refused");
+            assert!(refused.starts_with("witnesses.policy: ") && refused.contains(words), "{policy}: {refused}");
+        }
+        let twice = said(&format!("{a}{}quorum a\n", line("d", 0)), plain()).expect_err("one party has two votes");
+        assert!(twice.starts_with("witnesses.policy: "), "{twice}");
+    }
+
     #[test]
     fn a_name_leads_nowhere_else() {
         for name in ["a", "my-secret", "a.b-c", "0", &"a".repeat(253)] {
@@ -305,6 +409,32 @@ mod tests {
         ] {
             let refused = said(more.clone()).expect_err("it is refused");
             assert!(refused.contains(words), "{more}: {refused}");
+        }
+    }
+
+    #[test]
+    fn readers_have_certificates_and_voters_in_other_pods() {
+        let said = |spec: Value| validate(&serde_json::from_value(spec).expect("it can be read")).map_err(|no| no.0);
+        let secrets = |more: Value| {
+            let mut secrets = serde_json::json!({ "nodes": "n", "coordinators": "c" });
+            secrets.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+            serde_json::json!({ "readers": { "count": 1 }, "tls": { "secrets": secrets } })
+        };
+        assert_eq!(said(serde_json::json!({ "readers": { "count": 2, "zone": "b" } })), Ok(()));
+        assert_eq!(said(secrets(serde_json::json!({ "readers": "r" }))), Ok(()));
+        let alone = |count: u32| serde_json::json!({ "oneProcess": true, "nodes": { "count": 1 }, "readers": { "count": count } });
+        assert_eq!(said(alone(0)), Ok(()), "none is none");
+        for (spec, words) in [
+            (alone(1), "leave readers out"),
+            (secrets(serde_json::json!({})), "tls.secrets.readers"),
+            (secrets(serde_json::json!({ "readers": "../a" })), "is not a name"),
+            (
+                serde_json::json!({ "readers": { "count": 1, "pods": { "affinity": { "x": {} } } } }),
+                "readers.pods.affinity",
+            ),
+        ] {
+            let refused = said(spec.clone()).expect_err("it is refused");
+            assert!(refused.contains(words), "{spec}: {refused}");
         }
     }
 

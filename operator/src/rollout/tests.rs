@@ -463,3 +463,27 @@ fn no_leadership_moves_unless_all_is_current_and_whole() {
     }
     assert!(spoilt > 5000, "the model is about what is spoilt: {spoilt}");
 }
+
+#[test]
+fn readers_are_replaced_one_by_one_and_a_stalled_one_holds_nothing_up() {
+    let reader = |index: usize, outdated, state| Member { name: format!("r{index}"), outdated, state };
+    let step = |states: &[(bool, State)]| {
+        let members: Vec<Member> =
+            states.iter().enumerate().map(|(index, (outdated, state))| reader(index, *outdated, *state)).collect();
+        match next_reader(&members) {
+            Step::Restart { member, .. } => Ok(Some(member)),
+            Step::Done => Ok(None),
+            Step::Wait(words) => Err(words),
+        }
+    };
+    use State::{Gone, Ready, Running, Stalled, Stopped};
+    assert_eq!(step(&[]), Ok(None));
+    assert_eq!(step(&[(false, Running), (false, Gone), (false, Stopped)]), Ok(None), "voters do not wait for them");
+    assert_eq!(step(&[(true, Ready), (true, Ready)]), Ok(Some(1)), "the last one first");
+    assert_eq!(step(&[(true, Ready), (false, Running)]), Err("r1 is not ready yet".to_owned()));
+    assert_eq!(step(&[(true, Ready), (true, Gone)]), Err("r1 is not ready yet".to_owned()), "it is being replaced");
+    assert_eq!(step(&[(true, Ready), (false, Stalled)]), Ok(Some(0)), "it is not waited for for ever");
+    assert_eq!(step(&[(true, Stopped), (true, Ready), (false, Gone)]), Ok(Some(0)), "stopping it takes nothing away");
+    assert_eq!(step(&[(true, Stalled), (true, Ready)]), Ok(Some(0)));
+    assert_eq!(step(&[(true, Running)]), Err("r0 is not ready yet".to_owned()));
+}

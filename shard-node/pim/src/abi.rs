@@ -142,18 +142,21 @@ impl DpuApi {
         Arc::new(Self { calls: Calls::emulated(), library: None })
     }
 
-    /// The vendor's library at a path, or by its name in the linker's usual places. `None`, with a
-    /// line in the log, if it is missing or lacks a function: lookups then stay on the processor.
-    #[must_use]
-    pub fn load(path: &Path) -> Option<Arc<Self>> {
+    /// The vendor's library at a path, or by its name in the linker's usual places.
+    ///
+    /// # Errors
+    /// `NoLibrary` if it is missing or lacks a function.
+    pub fn load(path: &Path) -> Result<Arc<Self>> {
         // SAFETY: the operator names the library; its initialisers are the vendor's.
         let opened = unsafe { Library::new(path) };
         let filled = opened.and_then(|library| Ok((Calls::of(&library)?, library)));
         match filled {
-            Ok((calls, library)) => Some(Arc::new(Self { calls, library: Some(library) })),
+            Ok((calls, library)) => Ok(Arc::new(Self { calls, library: Some(library) })),
             Err(error) => {
-                tracing::info!(path = %path.display(), %error, "no processing in memory: lookups stay on the processor");
-                None
+                let (path, why) = (path.display().to_string(), error.to_string());
+                // The linker repeats the name.
+                let why = why.strip_prefix(&format!("{path}: ")).unwrap_or(&why).to_owned();
+                Err(Error::NoLibrary { path, why })
             }
         }
     }

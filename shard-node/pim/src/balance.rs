@@ -46,18 +46,38 @@ impl Default for Calibration {
 
 impl Calibration {
     /// Seconds of a batch on the DPUs, of which the busiest has `most` queries.
-    pub(crate) fn pim_s(&self, most: usize, query_bytes: usize, result_bytes: usize) -> f64 {
+    #[must_use]
+    pub fn pim_s(&self, most: usize, query_bytes: usize, result_bytes: usize) -> f64 {
         self.transfer_s(most, query_bytes, result_bytes) + most as f64 * self.lookup_cycles / self.clock_hz
     }
 
     /// Seconds of launch and transfers. Ranks work side by side.
-    pub(crate) fn transfer_s(&self, most: usize, query_bytes: usize, result_bytes: usize) -> f64 {
+    #[must_use]
+    pub fn transfer_s(&self, most: usize, query_bytes: usize, result_bytes: usize) -> f64 {
         let bytes = self.rank_dpus * most as f64;
         self.launch_s + bytes * (query_bytes as f64 / self.up_bytes_s + result_bytes as f64 / self.down_bytes_s)
     }
 
+    /// The fewest lookups that all DPUs together answer sooner than one core of the host, if they
+    /// are spread evenly. `None` if a batch of a million is not enough.
+    #[must_use]
+    pub fn break_even(&self, dpus: usize, query_bytes: usize, result_bytes: usize) -> Option<usize> {
+        let pays = |most: usize| self.pim_s(most, query_bytes, result_bytes) < self.host_s(most * dpus);
+        // Both times are linear, so the first number that pays is found by halving.
+        let (mut low, mut high) = (0, 1_000_000_usize.div_ceil(dpus.max(1)));
+        if dpus == 0 || !pays(high) {
+            return None;
+        }
+        while low + 1 < high {
+            let middle = low.midpoint(high);
+            if pays(middle) { high = middle } else { low = middle }
+        }
+        Some(high * dpus)
+    }
+
     /// Seconds of lookups on one core of the host.
-    pub(crate) fn host_s(&self, lookups: usize) -> f64 {
+    #[must_use]
+    pub fn host_s(&self, lookups: usize) -> f64 {
         lookups as f64 * self.host_lookup_s
     }
 }
@@ -215,4 +235,22 @@ impl Balance {
 /// The DPU with the most lookups, and their number. `None` if there is no DPU.
 fn busiest(loads: &[u64]) -> Option<(usize, u64)> {
     loads.iter().copied().enumerate().max_by_key(|(dpu, load)| (*load, std::cmp::Reverse(*dpu)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_worth_it_from_the_break_even_on() {
+        let calibration = Calibration::default();
+        let lookups = calibration.break_even(128, 40, 512).expect("many DPUs pay at last");
+        let most = lookups / 128;
+        assert!(calibration.pim_s(most, 40, 512) < calibration.host_s(lookups));
+        assert!(calibration.pim_s(most - 1, 40, 512) >= calibration.host_s((most - 1) * 128));
+        assert_eq!(calibration.break_even(0, 40, 512), None);
+        assert_eq!(calibration.break_even(1, 40, 512), None, "one DPU never catches up with a core");
+        let slow_host = Calibration { host_lookup_s: 1.0, ..calibration };
+        assert_eq!(slow_host.break_even(128, 40, 512), Some(128));
+    }
 }

@@ -13,6 +13,14 @@ pub enum Error {
         /// The library's number.
         code: i32,
     },
+    /// The vendor's library can't be used.
+    #[error("no {path}: {why}")]
+    NoLibrary {
+        /// The path or name that was given.
+        path: String,
+        /// What the dynamic linker says.
+        why: String,
+    },
     /// Bytes do not fit what they are said to be. The text says which.
     #[error("{0} is not as expected")]
     Mismatch(&'static str),
@@ -44,7 +52,7 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Call { .. } => ErrorKind::Unavailable,
+            Self::Call { .. } | Self::NoLibrary { .. } => ErrorKind::Unavailable,
             Self::Mismatch(_) => ErrorKind::Corrupted,
             Self::Setting(_) => ErrorKind::Invalid,
             Self::NotServed { .. } => ErrorKind::NotFound,

@@ -105,6 +105,26 @@ struct Served {
     published: bool,
 }
 
+/// A version whose nodes are being read, a part at a time.
+#[derive(Debug)]
+pub struct Loading {
+    state: ShardState,
+    trees: Vec<ServedTree>,
+    /// Places of nodes that may have to be read.
+    open: Vec<(NodePlace, Side)>,
+    fresh: HashMap<(Digest, Side), Arc<Node>>,
+    /// The image's `removals` when this was begun.
+    removals: u64,
+}
+
+impl Loading {
+    /// The version.
+    #[must_use]
+    pub fn state(&self) -> ShardState {
+        self.state
+    }
+}
+
 /// Where the way of a key through one tree leads.
 pub(crate) struct Way<'i> {
     /// The nodes on the host, and the child taken in each.
@@ -131,6 +151,8 @@ pub(crate) struct Image {
     /// Pages that are not written yet, by DPU and address.
     writes: BTreeMap<(usize, u32), Vec<u8>>,
     serial: u32,
+    /// Number of versions that were dropped.
+    removals: u64,
 }
 
 impl Image {
@@ -152,37 +174,76 @@ impl Image {
             versions: BTreeMap::new(),
             writes: BTreeMap::new(),
             serial: 0,
+            removals: 0,
         })
     }
 
     // Versions.
 
-    /// Adds the version of a view. It is served once it is published. Another version with the same
-    /// number is dropped.
-    ///
-    /// # Errors
-    /// `Engine` or `Mismatch` if a node can't be read, `TooLarge`. The image is then as before.
-    pub(crate) fn insert(&mut self, view: &View<'_>) -> Result<()> {
+    /// Begins to add the version of a view. `None` if it is here already.
+    pub(crate) fn begin(&self, view: &View<'_>) -> Option<Loading> {
         let state = view.state();
         if self.versions.get(&state.version).is_some_and(|served| served.state == state) {
-            return Ok(());
+            return None;
         }
-        let mut trees = Vec::new();
-        let mut fresh = HashMap::new();
+        let (mut trees, mut open) = (Vec::new(), Vec::new());
         for place in view.tree_places() {
             let large = place.entries >= self.options.entries_min && place.level >= self.options.cut_level;
             let side = if large { Side::Pim } else { Side::Host };
-            if let Some(root) = place.root {
-                self.gather(view, root, side, &mut fresh)?;
-            }
-            let root = place.root.map(|root| root.hash());
+            open.extend(place.root.map(|root| (root, side)));
             trees.push(ServedTree {
                 level: place.level,
                 entries: place.entries,
                 root_hash: place.root_hash,
-                root,
+                root: place.root.map(|root| root.hash()),
                 side,
             });
+        }
+        Some(Loading { state, trees, open, fresh: HashMap::new(), removals: self.removals })
+    }
+
+    /// Reads up to `nodes` nodes that are not held yet. Returns whether all are read.
+    ///
+    /// # Errors
+    /// `Engine` or `Mismatch` if a node can't be read or the view is another one, `TooLarge`.
+    pub(crate) fn gather(&self, loading: &mut Loading, view: &View<'_>, nodes: usize) -> Result<bool> {
+        if view.state() != loading.state {
+            return Err(Error::Mismatch("the view of a version"));
+        }
+        if loading.removals != self.removals {
+            // What was held at the beginning may be gone.
+            match self.begin(view) {
+                Some(again) => *loading = again,
+                None => return Ok(true),
+            }
+        }
+        let mut read = 0;
+        while read < nodes
+            && let Some((place, side)) = loading.open.pop()
+        {
+            let key = (place.hash(), side);
+            if self.held.contains_key(&key) || loading.fresh.contains_key(&key) {
+                continue;
+            }
+            if self.held.len() + loading.fresh.len() >= self.options.nodes_max {
+                return Err(Error::TooLarge);
+            }
+            let whole = view.whole_node(&place)?;
+            loading.fresh.insert(key, Node::new(whole.part, place.level(), &place.hash())?);
+            loading.open.extend(whole.children.into_iter().map(|child| (child, side)));
+            read += 1;
+        }
+        Ok(loading.open.is_empty())
+    }
+
+    /// Adds a version whose nodes are all read. It is served once it is published. Another version
+    /// with the same number is dropped. Returns `false`, and adds nothing, if a version was dropped
+    /// since the nodes were read: some may be missing.
+    pub(crate) fn finish(&mut self, loading: Loading) -> bool {
+        let Loading { state, trees, open, fresh, removals } = loading;
+        assert!(open.is_empty(), "all nodes are read");
+        if removals != self.removals {
+            return false;
         }
         let mut new_units = Vec::new();
         for tree in &trees {
@@ -193,31 +254,7 @@ impl Image {
         self.versions.insert(state.version, Served { state, trees, published: false });
         while self.versions.len() > self.options.versions_max && self.drop_oldest(state.version) {}
         self.place_all(new_units, state.version);
-        Ok(())
-    }
-
-    /// Reads the nodes that are not held yet.
-    fn gather(
-        &self,
-        view: &View<'_>,
-        root: NodePlace,
-        side: Side,
-        fresh: &mut HashMap<(Digest, Side), Arc<Node>>,
-    ) -> Result<()> {
-        let mut open = vec![root];
-        while let Some(place) = open.pop() {
-            let key = (place.hash(), side);
-            if self.held.contains_key(&key) || fresh.contains_key(&key) {
-                continue;
-            }
-            if self.held.len() + fresh.len() >= self.options.nodes_max {
-                return Err(Error::TooLarge);
-            }
-            let whole = view.whole_node(&place)?;
-            fresh.insert(key, Node::new(whole.part, place.level(), &place.hash())?);
-            open.extend(whole.children);
-        }
-        Ok(())
+        true
     }
 
     /// Counts one more reference to a node, and holds it from the first one on.
@@ -245,6 +282,7 @@ impl Image {
     /// Drops a version.
     pub(crate) fn remove(&mut self, version: Version) {
         let Some(served) = self.versions.remove(&version) else { return };
+        self.removals += 1;
         for tree in served.trees {
             tree.root.into_iter().for_each(|root| self.release((root, tree.side)));
         }
@@ -284,6 +322,22 @@ impl Image {
         let oldest = self.versions.keys().find(|version| **version != kept).copied();
         oldest.into_iter().for_each(|version| self.remove(version));
         oldest.is_some()
+    }
+
+    /// Drops the versions whose states are not wanted any more.
+    pub(crate) fn keep(&mut self, wanted: impl Fn(&ShardState) -> bool) {
+        let gone = self.versions.values().map(|served| served.state).filter(|state| !wanted(state));
+        gone.collect::<Vec<_>>().into_iter().for_each(|state| self.remove(state.version));
+    }
+
+    /// The states that are served, oldest first.
+    pub(crate) fn states(&self) -> impl Iterator<Item = ShardState> {
+        self.versions.values().filter(|served| served.published).map(|served| served.state)
+    }
+
+    /// Number of nodes that the host holds.
+    pub(crate) fn nodes(&self) -> usize {
+        self.held.len()
     }
 
     /// The oldest version that is served.

@@ -248,7 +248,8 @@ fn put_blob(out: &mut Vec<u8>, entry: &Entry<'_>, child: Option<&PageName>) {
 }
 
 /// Length of a query whose key has at most `key_bytes` bytes.
-pub(crate) fn query_bytes(key_bytes: usize) -> usize {
+#[must_use]
+pub fn query_bytes(key_bytes: usize) -> usize {
     8 + up8(key_bytes)
 }
 

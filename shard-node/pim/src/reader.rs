@@ -16,7 +16,7 @@ use coppice_types::{Digest, Version};
 use crate::{
     Calibration, Dpus, Error, ImageOptions, Result,
     balance::{Balance, Load, Times},
-    image::{End, Image, ServedTree, part_hash, proof},
+    image::{End, Image, Loading, ServedTree, part_hash, proof},
     layout::{KEY_BYTES_MAX, PageName, RESULT_BYTES_MAX, Reply, decode_result, put_query, query_bytes},
     node::{Answer, answers_key},
 };
@@ -87,6 +87,19 @@ pub struct Counts {
     pub refreshed_bytes: u64,
 }
 
+/// What one lookup costs emulated DPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LookupCost {
+    /// Cycles on the busiest DPU.
+    pub cycles: f64,
+    /// Transfers between MRAM and WRAM.
+    pub transfers: f64,
+    /// Bytes of these.
+    pub bytes: f64,
+    /// Modelled instructions.
+    pub instructions: f64,
+}
+
 /// Versions of one shard, served from the memories of DPUs and of the host.
 #[derive(Debug)]
 pub struct Reader {
@@ -137,7 +150,73 @@ impl Reader {
     /// # Errors
     /// `Engine` or `Mismatch` if a node can't be read, `TooLarge`. The versions are then as before.
     pub fn insert(&mut self, view: &View<'_>) -> Result<()> {
-        self.image.insert(view)
+        let Some(mut loading) = self.begin(view) else { return Ok(()) };
+        while !self.read_part(&mut loading, view, usize::MAX)? {}
+        assert!(self.finish(loading), "nothing was dropped meanwhile");
+        Ok(())
+    }
+
+    /// Begins to add a version in parts, so that none takes long. `None` if it is here already.
+    #[must_use]
+    pub fn begin(&self, view: &View<'_>) -> Option<Loading> {
+        self.image.begin(view)
+    }
+
+    /// Reads up to `nodes` nodes of a version from a view of it. Returns whether all are read.
+    ///
+    /// # Errors
+    /// Those of [`insert`](Self::insert), and `Mismatch` for a view of another version.
+    pub fn read_part(&self, loading: &mut Loading, view: &View<'_>, nodes: usize) -> Result<bool> {
+        self.image.gather(loading, view, nodes)
+    }
+
+    /// Adds a version whose nodes are all read. It is served once it is published. Returns `false`,
+    /// and adds nothing, if a version was dropped since its last part was read. Then begin again.
+    ///
+    /// # Panics
+    /// If nodes are left to be read.
+    pub fn finish(&mut self, loading: Loading) -> bool {
+        self.image.finish(loading)
+    }
+
+    /// Drops the versions whose states are not wanted any more.
+    pub fn keep(&mut self, wanted: impl Fn(&ShardState) -> bool) {
+        self.image.keep(wanted);
+    }
+
+    /// The states that are served, oldest first.
+    pub fn states(&self) -> impl Iterator<Item = ShardState> {
+        self.image.states()
+    }
+
+    /// Number of nodes that the host holds.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.image.nodes()
+    }
+
+    /// Number of DPUs, and of those that are in service.
+    #[must_use]
+    pub fn dpus(&self) -> (usize, usize) {
+        let all = self.dpus.as_ref().map_or(0, Dpus::count);
+        (all, (0..all).filter(|dpu| !self.image.is_bad(*dpu)).count())
+    }
+
+    /// The fewest lookups of a batch that DPUs answer, by the cost model. `None` if the host
+    /// answers all.
+    #[must_use]
+    pub fn break_even(&self) -> Option<usize> {
+        let (_, sound) = self.dpus();
+        match (sound, self.options.small_batches_on_host) {
+            (0, _) => None,
+            (_, false) => Some(1),
+            _ => self.options.calibration.break_even(sound, query_bytes(KEY_BYTES_MAX / 4), self.options.result_bytes),
+        }
+    }
+
+    /// The DPUs, for tests that break them.
+    pub fn dpus_mut(&mut self) -> Option<&mut Dpus> {
+        self.dpus.as_mut()
     }
 
     /// Drops the versions below a boundary.
@@ -178,19 +257,21 @@ impl Reader {
         }
     }
 
-    /// Cycles of one lookup on the busiest emulated DPU of the last batch; then transfers, bytes of
-    /// these and instructions of one lookup on all DPUs.
+    /// What one lookup of the last batch cost emulated DPUs, if that was the reader's only batch.
     ///
     /// # Panics
     /// If the DPUs are not emulated.
-    pub(crate) fn lookup_costs(&self) -> (f64, [f64; 3]) {
+    #[must_use]
+    pub fn lookup_cost(&self) -> LookupCost {
         let dpus = self.dpus.as_ref().expect("an emulated reader has DPUs");
         let mut all = [0_u64; 3];
         for dpu in 0..dpus.count() {
             dpus.counts(dpu).iter().zip(&mut all).for_each(|(count, all)| *all += count);
         }
         let lookups = self.counts.pim_lookups.max(1) as f64;
-        (self.last_cycles as f64 / self.counts.most_lookups.max(1) as f64, all.map(|count| count as f64 / lookups))
+        let [transfers, bytes, instructions] = all.map(|count| count as f64 / lookups);
+        let cycles = self.last_cycles as f64 / self.counts.most_lookups.max(1) as f64;
+        LookupCost { cycles, transfers, bytes, instructions }
     }
 
     /// What the reader has done.
@@ -420,10 +501,6 @@ fn judge(bin: &[(usize, PageName)], bytes: &[u8], lookups: &mut [Lookup<'_>], re
 /// Access of tests to the parts.
 #[cfg(test)]
 impl Reader {
-    pub(crate) fn dpus_mut(&mut self) -> &mut Dpus {
-        self.dpus.as_mut().expect("the reader has DPUs")
-    }
-
     pub(crate) fn image(&self) -> &Image {
         &self.image
     }

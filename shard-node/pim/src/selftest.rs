@@ -1,7 +1,7 @@
 //! What an operator runs before trusting DPUs: conformance, and times for the cost model.
 //!
 //! Conformance is that the DPUs and the emulator give the same proofs, which are the engine's own,
-//! and that no answer fails a check. Times of emulated DPUs are modelled.
+//! and that no answer fails a check. Times of emulated DPUs are modelled; the host's are measured.
 
 use std::sync::Arc;
 
@@ -9,7 +9,9 @@ use coppice_engine::{Engine, PrepareId, ShardState, StageRequest};
 use coppice_env::{Clock, SimRng, SimStorage, Workers};
 use coppice_types::{Change, Operation, Params, ShardId, Stamp, Term};
 
-use crate::{Calibration, DpuApi, Dpus, Error, ImageOptions, Options, Query, Reader, Result};
+use crate::{
+    Calibration, DpuApi, Dpus, Error, ImageOptions, LookupCost, Options, Query, Reader, Result, layout::query_bytes,
+};
 
 /// Records of the ledger that is looked into.
 const KEYS: u32 = 40_000;
@@ -25,47 +27,110 @@ pub struct Report {
     pub modelled: bool,
     /// Number of DPUs.
     pub dpus: usize,
-    /// Times, measured or modelled.
+    /// Times. Those of DPUs are measured or modelled; that of the host is measured in any case.
     pub calibration: Calibration,
     /// Lookups on DPUs whose proofs were compared.
     pub lookups: u64,
-    /// Transfers between MRAM and WRAM, bytes of these, and modelled instructions of one lookup, as
-    /// the emulator counts them.
-    pub counts: [f64; 3],
+    /// What the emulator counts for one lookup.
+    pub cost: LookupCost,
+    /// Fewest lookups that the DPUs answer sooner than one core of this host, by these times.
+    /// `None` if they never do.
+    pub break_even: Option<usize>,
 }
 
-/// Tests the DPUs. `clock` measures the times of real ones.
+/// A part of the self-test, which has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Launches and transfers are measured.
+    Times,
+    /// A ledger is made.
+    Ledger,
+    /// The host answers all queries, which is measured.
+    Host,
+    /// The DPUs answer all queries.
+    Dpus,
+    /// Emulated DPUs answer them.
+    Emulator,
+    /// All proofs are compared with the engine's.
+    Comparison,
+}
+
+impl Step {
+    /// All steps in their order.
+    pub const ALL: [Self; 6] = [Self::Times, Self::Ledger, Self::Host, Self::Dpus, Self::Emulator, Self::Comparison];
+
+    /// What is being done.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Times => "measure launches and transfers",
+            Self::Ledger => "make a ledger",
+            Self::Host => "answer on the host",
+            Self::Dpus => "answer on the DPUs",
+            Self::Emulator => "answer on emulated DPUs",
+            Self::Comparison => "compare with the engine",
+        }
+    }
+}
+
+/// Tests the DPUs. `clock` measures times, and `begins` hears of each step that begins.
 ///
 /// # Errors
 /// `Call` if the library fails, `Mismatch` if a DPU or a proof does.
-pub fn selftest(mut dpus: Dpus, clock: &Arc<dyn Clock>) -> Result<Report> {
+pub fn selftest(mut dpus: Dpus, clock: &Arc<dyn Clock>, mut begins: impl FnMut(Step)) -> Result<Report> {
     let modelled = dpus.are_emulated();
     let mut calibration = Calibration::default();
+    begins(Step::Times);
     if !modelled {
-        measure(&mut dpus, &**clock, &mut calibration)?;
+        measure_times(&mut dpus, &**clock, &mut calibration)?;
     }
+    begins(Step::Ledger);
     let (engine, state) = ledger()?;
     let queries: Vec<Query> = (0..2 * KEYS).step_by(3).map(|number| Query { state, key: key(number) }).collect();
+    begins(Step::Host);
+    calibration.host_lookup_s = time_host(&**clock, &engine, &state, &queries)?;
+    begins(Step::Dpus);
     let count = dpus.count();
+    calibration.rank_dpus = dpus.ranks().map(|rank| rank.len()).max().unwrap_or(1) as f64;
     let (proofs, lookups, _) = ask(dpus, &engine, &state, &queries)?;
+    begins(Step::Emulator);
     let emulated = Dpus::allocate(&DpuApi::emulator(), count as u32, "", "emulator:kernel")?;
     let (expected, _, reader) = ask(emulated, &engine, &state, &queries)?;
     if proofs != expected {
         return Err(Error::Mismatch("a proof of these DPUs"));
     }
+    begins(Step::Comparison);
     let view = engine.view(&state)?;
     for (query, proof) in queries.iter().zip(&proofs) {
         if view.prove_keys(&[&query.key])? != *proof {
             return Err(Error::Mismatch("a proof of the emulator"));
         }
     }
-    let (cycles, counts) = reader.lookup_costs();
-    calibration.lookup_cycles = cycles;
-    Ok(Report { modelled, dpus: count, calibration, lookups, counts })
+    let cost = reader.lookup_cost();
+    calibration.lookup_cycles = cost.cycles;
+    let query_bytes = query_bytes(key(0).len());
+    let break_even = calibration.break_even(count, query_bytes, Options::default().result_bytes);
+    Ok(Report { modelled, dpus: count, calibration, lookups, cost, break_even })
 }
 
-/// Measures launch and transfers: medians, in seconds.
-fn measure(dpus: &mut Dpus, clock: &dyn Clock, calibration: &mut Calibration) -> Result<()> {
+/// Seconds of one lookup with its proof on one core of the host.
+fn time_host(clock: &dyn Clock, engine: &Engine, state: &ShardState, queries: &[Query]) -> Result<f64> {
+    let mut reader = Reader::new(None, Options::default(), Box::new(SimRng::new(1)))?;
+    reader.insert(&engine.view(state)?)?;
+    reader.publish();
+    let start = clock.now();
+    let answers = reader.answer(queries);
+    let took = clock.now() - start;
+    answers.into_iter().collect::<Result<Vec<_>>>()?;
+    Ok(took.as_secs_f64() / queries.len() as f64)
+}
+
+/// Measures launches and transfers of DPUs: medians, into the constants of the cost model. What is
+/// in their memories is overwritten.
+///
+/// # Errors
+/// `Call` if the library fails.
+pub fn measure_times(dpus: &mut Dpus, clock: &dyn Clock, calibration: &mut Calibration) -> Result<()> {
     let count = dpus.count();
     let median = |dpus: &mut Dpus, step: &mut dyn FnMut(&mut Dpus) -> Result<()>| -> Result<f64> {
         let mut times = Vec::with_capacity(REPEATS);
@@ -141,10 +206,13 @@ mod tests {
     fn emulated_dpus_pass_and_their_times_are_said_to_be_modelled() {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let dpus = Dpus::allocate(&DpuApi::emulator(), 16, "", "emulator:kernel").expect("the emulator");
-        let report = selftest(dpus, &clock).expect("they conform");
+        let mut steps = Vec::new();
+        let report = selftest(dpus, &clock, |step| steps.push(step)).expect("they conform");
         println!("{report:?}");
+        assert_eq!(steps, Step::ALL);
+        assert!(report.calibration.host_lookup_s > 0.0, "it is measured: {report:?}");
         assert!(report.modelled && report.dpus == 16 && report.lookups > 20_000, "{report:?}");
-        let [transfers, bytes, instructions] = report.counts;
+        let LookupCost { transfers, bytes, instructions, .. } = report.cost;
         assert!((8.0..40.0).contains(&transfers) && (400.0..2000.0).contains(&bytes), "{report:?}");
         assert!((100.0..2000.0).contains(&instructions), "{report:?}");
         assert!((300.0..4000.0).contains(&report.calibration.lookup_cycles), "{report:?}");
@@ -154,6 +222,6 @@ mod tests {
     fn dpus_that_run_something_else_do_not_pass() {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let dpus = Dpus::allocate(&DpuApi::emulator(), 2, "", "emulator:none").expect("the emulator");
-        assert!(matches!(selftest(dpus, &clock), Err(Error::Mismatch(_))));
+        assert!(matches!(selftest(dpus, &clock, |_| ()), Err(Error::Mismatch(_))));
     }
 }

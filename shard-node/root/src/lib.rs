@@ -79,6 +79,7 @@ pub use manifest::{Manifest, SnapshotFile};
 pub use pins::{PIN_TTL_MS_MAX, Pin, VERSION_PINS_MAX};
 pub use read::{AtTime, HEADERS_PER_READ_MAX, View};
 pub use sessions::{SESSION_IDLE_MS_MAX, SESSION_IDLE_MS_MIN, SESSIONS_MAX, Session};
+pub use times::time_index_bytes;
 pub use transfer::{PINS_MAX, SnapshotReceiver};
 pub use types::{
     AdminEntry, AnchorPlace, EpochPair, KeyTurn, Operation, Position, SessionBatch, SessionCommit, ShardBoundary,

@@ -47,6 +47,14 @@ pub(crate) struct Times {
     last: Option<(u64, u64)>,
 }
 
+/// Bytes of the index of versions with these times, which never fall, with its growing line.
+#[must_use]
+pub fn time_index_bytes(times_ms: impl IntoIterator<Item = u64>) -> usize {
+    let mut times = Times::default();
+    times_ms.into_iter().for_each(|time_ms| times.push(time_ms));
+    times.bytes() + times.cone.map_or(0, |_| size_of::<Segment>())
+}
+
 impl Segment {
     fn at(&self, time_ms: u64) -> u64 {
         let rise = (u128::from(self.slope) * u128::from(time_ms - self.time_ms)) >> FRACTION_BITS;
@@ -143,7 +151,6 @@ impl Times {
         Some(segment.at(time_ms).min(begins.unwrap_or(self.next)))
     }
 
-    #[cfg(test)]
     fn bytes(&self) -> usize {
         self.segments.len() * size_of::<Segment>()
     }

@@ -7,6 +7,7 @@ use coppice_proto::{convert, v1};
 use coppice_types::GroupId;
 
 use crate::{
+    pim::Prover,
     replica::{AnyReplica, Member, ReplicaHandle, Status, machine::StateMachine},
     root::RootMachine,
     shard::{ShardMachine, messages},
@@ -38,7 +39,7 @@ impl Replica {
     }
 
     /// The replica's status as other nodes and coordinators see it.
-    pub(super) fn report(&self, group: GroupId, node: &str) -> v1::ReplicaReport {
+    pub(super) fn report(&self, group: GroupId, node: &str, prover: Option<&Prover>) -> v1::ReplicaReport {
         let status = self.status();
         let (disk, forest, erasures) = match self {
             Self::Shard(replica) => {
@@ -73,8 +74,16 @@ impl Replica {
                 role: status.role.as_str().to_owned(),
                 applied: status.applied,
                 bytes_on_disk: disk,
-                note: status.note,
+                note: note(status.note, prover),
             }),
         }
+    }
+}
+
+/// The status' note, or what the prover does if there is none.
+fn note(note: String, prover: Option<&Prover>) -> String {
+    match prover.map(Prover::figures) {
+        Some(figures) if note.is_empty() => figures.to_string(),
+        _ => note,
     }
 }

@@ -32,11 +32,11 @@ use crate::{
     limits::{PEER_MESSAGE_EXTRA_BYTES, message_bytes},
     net::peers::{Peers, Sender, Unreachable},
     replica::{
-        self, Config, Durations, Reserve, Site, Sleepers, Work,
+        self, Config, Durations, ReplicaHandle, Reserve, Site, Sleepers, Work,
         home::{self, Identity},
     },
     service::{NodeService, PeerService, RootService, ShardService},
-    shard::ShardConfig,
+    shard::{ShardConfig, ShardMachine},
 };
 
 /// How long open calls may take to end when the node stops.
@@ -63,6 +63,8 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let replicas = std::mem::take(&mut *self.hosted.replicas.write().unwrap_or_else(PoisonError::into_inner));
         replicas.values().for_each(|replica| replica.close());
+        // A prover without its handle ends by itself.
+        replicas.keys().for_each(|group| drop(self.hosted.take_prover(*group)));
         self.hosted.hang_up();
     }
 }
@@ -137,7 +139,11 @@ impl Node {
         let replicas = options.replicas.clone();
         let ended = home::end_removals(options.storage.as_ref());
         ended.map_err(crate::error::storage("end the removal of a directory"))?;
-        let hosted = Arc::new_cyclic(|weak| Hosted::new(weak, |unreachable| site(options, unreachable, runtime)));
+        let pim = options.pim.clone();
+        let hosted = Arc::new_cyclic(|weak| {
+            let hosted = Hosted::new(weak, |unreachable| site(options, unreachable, runtime));
+            hosted.with_modules(pim.as_ref())
+        });
         metrics::show(&hosted);
         let (site, closing) = (Arc::clone(&hosted.site), hosted.closing.subscribe());
         tokio::spawn(beats::send(site, Arc::downgrade(&hosted), closing));
@@ -272,9 +278,19 @@ impl Handle {
         let runner = hosted.tuning.runner.clone();
         let started = runner.blocking(move || start(&hosted, options)).await;
         let (replica, work) = started.unwrap_or(Err(Error::Overdue("the start of a replica")))?;
+        if let Replica::Shard(replica) = &replica {
+            self.start_prover(replica).await;
+        }
         self.inner.hosted.replicas.write().unwrap_or_else(PoisonError::into_inner).insert(group, replica);
         self.inner.work.lock().unwrap_or_else(PoisonError::into_inner).insert(group, work);
         Ok(())
+    }
+
+    /// Starts what makes proofs of a reader's shard in memory modules, if the node has some.
+    async fn start_prover(&self, replica: &ReplicaHandle<ShardMachine>) {
+        let (hosted, replica) = (Arc::clone(self.hosted()), replica.clone());
+        let runner = hosted.tuning.runner.clone();
+        let _ = runner.blocking(move || hosted.start_prover(&replica)).await;
     }
 
     /// Stops a replica as if its process had died: nothing is flushed or handed over.
@@ -288,7 +304,12 @@ impl Handle {
 
     async fn end(&self, group: GroupId) -> Result<(), Error> {
         let replica = self.inner.hosted.replicas.write().unwrap_or_else(PoisonError::into_inner).remove(&group);
+        let prover = self.inner.hosted.take_prover(group);
         replica.ok_or(Error::NoReplica(group))?.close();
+        if let Some(prover) = prover {
+            // A later replica of the group may want the same DPUs.
+            let _ = self.inner.hosted.tuning.runner.blocking(move || prover.close()).await;
+        }
         let work = self.inner.work.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
         if let Some(work) = work {
             work.ended().await;

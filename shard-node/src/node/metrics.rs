@@ -24,6 +24,7 @@ use opentelemetry::{
 
 use crate::{
     hosted::{Hosted, Replica},
+    pim::{Figures, Outcome, Prover},
     replica::{Counts, Role, Status, Traffic, group_label},
     root::RootMachine,
     shard::ShardMachine,
@@ -93,6 +94,7 @@ impl Counted {
 struct Look {
     group: KeyValue,
     status: Status,
+    is_reader: bool,
     is_open: bool,
     is_asleep: bool,
     /// How many messages from other replicas, and how many requests, wait for the replica.
@@ -100,6 +102,23 @@ struct Look {
     counted: Counted,
     shard: Option<Shard>,
     root: Option<Root>,
+    pim: Option<Pim>,
+}
+
+/// Figures of a prover.
+#[derive(Debug)]
+struct Pim {
+    figures: Figures,
+    /// Queries by outcome.
+    asked: [u64; 5],
+}
+
+impl Pim {
+    const OUTCOMES: [Outcome; 5] = [Outcome::Answered, Outcome::Small, Outcome::Unserved, Outcome::Busy, Outcome::Late];
+
+    fn of(prover: &Prover) -> Self {
+        Self { figures: prover.figures(), asked: Self::OUTCOMES.map(|outcome| prover.asked().count(outcome)) }
+    }
 }
 
 impl Look {
@@ -115,7 +134,9 @@ impl Look {
         };
         let (is_open, waiting) = (replica.is_open(), replica.waiting());
         let is_asleep = hosted.sleepers.is_asleep(group);
-        Self { group: group_label(group), status: replica.status(), is_open, is_asleep, waiting, counted, shard, root }
+        let (group, pim) = (group_label(group), hosted.prover(group).as_deref().map(Pim::of));
+        let (is_reader, status) = (hosted.hosts_readers(), replica.status());
+        Self { group, status, is_reader, is_open, is_asleep, waiting, counted, shard, root, pim }
     }
 
     fn counter(&self, counter: fn(&Counters) -> u64) -> Option<u64> {
@@ -124,6 +145,15 @@ impl Look {
 
     fn usage(&self, bytes: fn(&DiskUsage) -> u64) -> Option<u64> {
         self.shard.as_ref()?.usage.as_ref().map(bytes)
+    }
+
+    fn pim(&self, figure: fn(&Figures) -> u64) -> Option<u64> {
+        self.pim.as_ref().map(|pim| figure(&pim.figures))
+    }
+
+    /// Queries with the outcome of this number.
+    fn asked(&self, outcome: usize) -> Option<u64> {
+        self.pim.as_ref().map(|pim| pim.asked[outcome])
     }
 
     fn is(&self, role: Role) -> Option<u64> {
@@ -238,6 +268,7 @@ pub fn show(hosted: &Arc<Hosted>) {
     list::snapshots(&instruments);
     list::engine(&instruments);
     list::root_group(&instruments);
+    list::pim(&instruments);
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use coppice_types::{ClusterId, GroupId, Params, RaftId};
 
 use crate::{
     net::Connector,
+    pim::PimOptions,
     replica::{Bootstrap, Tuning},
 };
 
@@ -35,6 +36,8 @@ pub struct Options {
     pub replicas: Vec<ReplicaOptions>,
     /// Intervals and limits of the replicas.
     pub tuning: Tuning,
+    /// Memory modules that compute, which only readers use.
+    pub pim: Option<PimOptions>,
 }
 
 /// A replica to start.

@@ -1,5 +1,7 @@
 //! The settings of `coppice-shard-node`; docs/operations.md describes them for operators.
 
+mod pim;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
@@ -20,6 +22,8 @@ use coppice_types::GroupId;
 use serde::{Deserialize, Serialize};
 
 use crate::node::{claim::Owner, formation::Formation};
+
+pub use pim::{Pim, SmallBatches};
 
 /// The command line.
 pub const PROGRAM: Program = Program {
@@ -99,6 +103,8 @@ pub struct Config {
     /// Intervals and limits of the replicas.
     #[serde(default)]
     pub tuning: Tuning,
+    /// Memory modules that compute, for a node with readers.
+    pub pim: Option<Pim>,
 }
 
 /// A second directory, on a cheaper disk, for each shard's oldest values.
@@ -218,6 +224,14 @@ impl Settings for Config {
                     "metadata: dir is only for coordinators; nodes register in etcd: endpoints",
                 ));
             }
+        }
+        if let Some(pim) = &self.pim {
+            if !self.nodes.get(&self.node).is_some_and(|node| node.reader) {
+                return Err(Failure::usage(
+                    "pim is only for a node with readers: its entry in [nodes] has reader = true",
+                ));
+            }
+            pim.check()?;
         }
         self.owner()?;
         self.formation().map(drop)

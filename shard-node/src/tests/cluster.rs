@@ -10,7 +10,7 @@ use coppice_proto::{
 use coppice_types::{ClusterId, ErrorKind, GroupId, Params, RaftId, Reason, ShardId};
 use tonic::Status;
 
-use crate::{Bootstrap, DuplexNet, Error, Handle, Node, Options, ReplicaOptions, Tuning};
+use crate::{Bootstrap, DuplexNet, Error, Handle, Node, Options, ReplicaOptions, Tuning, pim::PimOptions};
 
 pub const CLUSTER: ClusterId = ClusterId([9; 16]);
 pub const SHARD: GroupId = GroupId::Shard(ShardId(0));
@@ -46,6 +46,8 @@ pub struct Cluster {
     pub disks: BTreeMap<u32, SimStorage>,
     pub nodes: BTreeMap<u32, Handle>,
     pub tuning: Tuning,
+    /// Memory modules of the readers.
+    pub pim: Option<PimOptions>,
 }
 
 impl Cluster {
@@ -71,7 +73,8 @@ impl Cluster {
         };
         tune(&mut tuning);
         let disks = (1..=size + readers).map(|ordinal| (ordinal, SimStorage::new())).collect();
-        let mut cluster = Self { net: DuplexNet::new(), size, readers, disks, nodes: BTreeMap::new(), tuning };
+        let mut cluster =
+            Self { net: DuplexNet::new(), size, readers, disks, nodes: BTreeMap::new(), tuning, pim: None };
         for ordinal in 1..=size {
             let node = cluster.open(ordinal, CLUSTER).await.expect("the node starts");
             cluster.nodes.insert(ordinal, node);
@@ -104,6 +107,7 @@ impl Cluster {
                 (true, Some(raft_id)) => vec![ReplicaOptions { group: SHARD, raft_id, bootstrap: Bootstrap::Join }],
             },
             tuning: self.tuning.clone(),
+            pim: self.pim.clone(),
         }
     }
 
@@ -343,6 +347,7 @@ impl Leader {
             parts: vec![v1::ReadPart { keys: vec![key.to_owned().into_bytes().into()] }],
             want_proof: false,
             want_values: true,
+            bytes_max: 0,
         };
         let answer = self.caller.shard(ordinal).read(request).await?.into_inner();
         let record = answer.answers.into_iter().flat_map(|answer| answer.records).next().filter(|record| record.found);

@@ -54,6 +54,7 @@ async fn get(leader: &Leader, ordinal: u32, key: &str) -> v1::ShardRecord {
         parts: vec![v1::ReadPart { keys: vec![key.to_owned().into_bytes().into()] }],
         want_proof: false,
         want_values: true,
+        bytes_max: 0,
     };
     let answer = until("an answer", async || leader.caller.shard(ordinal).read(request.clone()).await.ok()).await;
     answer.into_inner().answers.remove(0).records.remove(0)

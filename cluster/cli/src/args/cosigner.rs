@@ -7,9 +7,9 @@ use clap::{Args, Subcommand};
 /// Actions of a member's cosigner.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Cosigner {
-    /// Make the folder of a new cosigner with a new key, and print its public key and its line of a
-    /// policy.
-    Init(CosignerInit),
+    /// Make the folder of a new cosigner with new keys, and print each public key with its line of
+    /// a policy.
+    Init(Box<CosignerInit>),
     /// Follow the ledger's log, cosign it, and serve, until Ctrl-C. Prints `ready URL`.
     Run(CosignerDir),
     /// Show what a cosigner has and has signed, whether it runs or not. Exit code 1 if evidence has
@@ -49,6 +49,26 @@ pub struct CosignerInit {
     /// Public key and URL of another member's cosigner; repeatable.
     #[arg(long, value_names = ["VKEY", "URL"], num_args = 2)]
     pub peer: Vec<String>,
+    /// Make an auditor, too, which replays the ledger's journals from this API of a coordinator. It
+    /// gets a key of its own, with the name and `/auditor`. Repeat it for each coordinator.
+    #[arg(long, value_name = "URL")]
+    pub api: Vec<String>,
+    /// PEM file of the authority of the API's certificates.
+    #[arg(long, value_name = "FILE", requires = "api")]
+    pub api_ca: Option<PathBuf>,
+    /// PEM file of the certificate that this member shows to the API. It needs the role `auditor`.
+    #[arg(long, value_name = "FILE", requires = "api_ca", requires = "api_key")]
+    pub api_cert: Option<PathBuf>,
+    /// PEM file of the private key of that certificate.
+    #[arg(long, value_name = "FILE", requires = "api_cert")]
+    pub api_key: Option<PathBuf>,
+    /// Make no auditor, although there is --api.
+    #[arg(long, requires = "api")]
+    pub no_audit: bool,
+    /// Open a stream to each --api, on which coordinators ask: they can't reach this member. The
+    /// name is that of its certificate, which needs the role `cosigner`.
+    #[arg(long, value_name = "NAME", requires = "api", conflicts_with = "url")]
+    pub stream: Option<String>,
     /// Sign nothing by a new key of the ledger before `coppice cosigner accept`.
     #[arg(long)]
     pub ask: bool,

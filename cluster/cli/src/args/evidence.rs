@@ -12,6 +12,19 @@ pub enum Evidence {
     Make(EvidenceMake),
     /// Check an evidence file, offline, and say whom it convicts. Exit code 1 if it proves nothing.
     Verify(EvidenceVerify),
+    /// Show members of a federation a checkpoint that you were shown. They compare it with their
+    /// logs. Exit code 1 if one of them has evidence.
+    Report(EvidenceReport),
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct EvidenceReport {
+    /// A signed checkpoint: a note, or a proof file; `-` for standard input.
+    pub file: PathBuf,
+    /// Where a member's cosigner serves what it knows: its URL without `/w`. Repeat it for each
+    /// member.
+    #[arg(long, value_name = "URL", required = true)]
+    pub to: Vec<String>,
 }
 
 #[derive(Clone, Debug, Args)]

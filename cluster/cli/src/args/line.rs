@@ -10,8 +10,20 @@ use super::Arguments;
 pub(super) const CONNECTION: &str = "Connection";
 
 /// Commands that open no connection to a coordinator.
-const OFFLINE: [&str; 11] =
-    ["dev", "serve", "verify", "evidence", "cosigner", "keygen", "fsck", "completions", "man", "version", "help"];
+const OFFLINE: [&str; 12] = [
+    "dev",
+    "serve",
+    "verify",
+    "evidence",
+    "cosigner",
+    "keygen",
+    "fsck",
+    "pim",
+    "completions",
+    "man",
+    "version",
+    "help",
+];
 
 /// The command line. For every option, a variable that is set to the empty text counts as not set.
 /// Commands that open no connection do not have the options for one.

@@ -97,6 +97,21 @@ pub struct History {
 }
 
 #[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "A line is {\"key\": KEY} or {\"keys\": [KEY, ...]}, with \"version\": N or \"time\": TIME for a state other than head.\n\
+                  With \"since_version\": N or \"since_time\": TIME it asks for each state since then, newest first, and with \"limit\": N for the newest N of them.\n\
+                  A KEY is text, hex after 0x, or any text after text: . Answers come in any order. `line` is the number of the query's line, `more` says whether further answers about the key follow."
+)]
+pub struct Query {
+    /// JSON lines, one query each; `-` for standard input.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Write the proofs into this directory; each answer names its file.
+    #[arg(long, value_name = "DIR")]
+    pub proof: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
 pub struct Diff {
     /// The version before, VERSION or EPOCH.VERSION.
     pub from: Named,

@@ -1,13 +1,17 @@
-//! `coppice cosigner`: a federated member's witness of a ledger.
+//! `coppice cosigner`: a federated member's witness and auditor of a ledger.
+
+use std::path::Path;
 
 use coppice_cosigner::{
     Error,
-    config::{self, Config, KeyChanges, Peer},
+    config::{self, Api, Config, KeyChanges, Peer},
+    report::{Audited, Report},
     run,
-    witness::Status,
+    witness::{Status, Witness},
 };
 use coppice_env::SystemRng;
 use coppice_process::{Format, Log, health};
+use coppice_verify::cosignature::CosignerKey;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -34,8 +38,14 @@ pub async fn cosigner(command: &args::Cosigner, output: Output) -> Result<(), Fa
 fn init(args: &CosignerInit, output: Output) -> Result<(), Failure> {
     let peer = |pair: &[String]| {
         let [vkey, url] = pair else { return Err(Failure::usage("--peer takes a key and a URL")) };
-        Ok(Peer { url: url.clone(), vkey: vkey.clone() })
+        Ok(Peer { url: url.clone(), vkey: vkey.clone(), auditor: None })
     };
+    let api = (!args.api.is_empty()).then(|| Api {
+        endpoints: args.api.clone(),
+        ca: args.api_ca.clone(),
+        cert: args.api_cert.clone(),
+        key: args.api_key.clone(),
+    });
     let peers = args.peer.chunks(2).map(peer).collect::<Result<Vec<_>, _>>()?;
     let settings = Config {
         ledger_key: parse_vkey(&args.ledger_key)?.to_string(),
@@ -45,19 +55,34 @@ fn init(args: &CosignerInit, output: Output) -> Result<(), Failure> {
         floor_peers: None,
         gossip_seconds: config::GOSSIP_SECONDS,
         ca: None,
+        audit: api.is_some() && !args.no_audit,
+        stream: args.stream.clone(),
+        tls: None,
+        api,
         peers,
     };
-    let key = config::init(&args.dir, &settings, &args.name, &mut SystemRng).map_err(refused)?;
-    let url = args.url.clone().unwrap_or_else(|| format!("http://{}", args.listen));
-    let policy = format!("witness {} {key} {}/w", key.name(), url.trim_end_matches('/'));
-    let object = json!({
+    let made = config::init(&args.dir, &settings, &args.name, &mut SystemRng).map_err(refused)?;
+    let url = match &args.stream {
+        Some(name) => format!("stream:{name}"),
+        None => args.url.clone().unwrap_or_else(|| format!("http://{}", args.listen)),
+    };
+    let policy =
+        |key: &CosignerKey, way: &str| format!("witness {} {key} {}/{way}", key.name(), url.trim_end_matches('/'));
+    let (key, line) = (&made.witness, policy(&made.witness, "w"));
+    let mut object = json!({
         "name": key.name(),
         "vkey": key.to_string(),
         "dir": args.dir,
-        "policy_line": policy,
+        "policy_line": line,
         "peers": settings.peers.len(),
     });
-    output.result(&object, || format!("{key}\n{}", safe(&policy)))?;
+    let mut lines = vec![key.to_string(), safe(&line)];
+    if let Some(auditor) = &made.auditor {
+        let line = policy(auditor, "a");
+        object["auditor"] = json!({ "name": auditor.name(), "vkey": auditor.to_string(), "policy_line": line });
+        lines.extend([auditor.to_string(), safe(&line)]);
+    }
+    output.result(&object, || lines.join("\n"))?;
     if settings.peers.is_empty() {
         output.note(&json!({ "note": "no peers: only the ledger would show that the folder was set back" }), || {
             "no peers yet: name other members' cosigners in cosigner.toml, so that a folder that was set back is noticed"
@@ -83,12 +108,11 @@ async fn serve(args: &CosignerDir, output: Output) -> Result<(), Failure> {
         }
     };
     let mut told = Ok(());
-    let ready = |address, status: &Status| {
+    let ready = |url: &str, status: &Status| {
         told = if output.json {
-            let url = format!("http://{address}");
             output::object(&json!({ "event": "ready", "url": url, "vkey": status.vkey, "origin": status.origin }))
         } else {
-            line(&format!("ready http://{address}"))
+            line(&format!("ready {url}"))
         };
     };
     run::run(&args.dir, stop, ready).await.map_err(refused)?;
@@ -96,34 +120,52 @@ async fn serve(args: &CosignerDir, output: Output) -> Result<(), Failure> {
 }
 
 fn status(args: &CosignerDir, output: Output) -> Result<(), Failure> {
-    let status = run::status(&args.dir).map_err(refused)?;
-    let object = serde_json::to_value(&status).map_err(|error| Failure::usage(error.to_string()))?;
-    output.result(&object, || describe(&status))?;
-    if status.halted.is_some() { Err(Failure::new(Code::NotFound, "").silent()) } else { Ok(()) }
+    let report = run::status(&args.dir).map_err(refused)?;
+    let object = serde_json::to_value(&report).map_err(|error| Failure::usage(error.to_string()))?;
+    output.result(&object, || describe(&report))?;
+    if report.is_halted() { Err(Failure::new(Code::NotFound, "").silent()) } else { Ok(()) }
 }
 
 /// The status in a few lines.
-fn describe(status: &Status) -> String {
+fn describe(report: &Report) -> String {
+    let status = &report.witness;
     let mut lines = vec![
         format!("{}: {} mirrored", safe(&status.origin), count(status.log_entries, "entry")),
-        match status.cosigned_at {
-            None => "nothing cosigned yet".to_owned(),
-            Some(time) => format!("{} cosigned, at {time} s since 1970", count(status.cosigned_entries, "entry")),
-        },
+        cosigned(status),
         format!("key    {}", safe(&status.vkey)),
         format!("ledger {}", safe(&status.ledger_key)),
     ];
     if let Some(key) = &status.waits_for_key {
         lines.push(format!("WAITS: the ledger's next key must be accepted: {}", safe(key)));
     }
-    match &status.halted {
-        Some(file) => lines.push(format!("HALTED by evidence/{}", safe(file))),
-        None if !status.evidence.is_empty() => {
-            lines.push(format!("{} of evidence, all seen", count(status.evidence.len() as u64, "file")));
+    lines.extend(evidence(status, "evidence"));
+    if let Some(Audited { status, version, vanished_versions: vanished, .. }) = &report.auditor {
+        let audited = count(status.log_entries, "entry");
+        lines.push(format!("auditor: {audited} audited, up to version {version}; {}", cosigned(status)));
+        lines.push(format!("key    {}", safe(&status.vkey)));
+        if *vanished > 0 {
+            let versions = count(*vanished, "version");
+            lines.push(format!("{versions} rolled back before the auditor came: nobody can replay them"));
         }
-        None => {}
+        lines.extend(evidence(status, "audit/evidence"));
     }
     lines.join("\n  ")
+}
+
+fn cosigned(status: &Status) -> String {
+    match status.cosigned_at {
+        None => "nothing cosigned yet".to_owned(),
+        Some(time) => format!("{} cosigned, at {time} s since 1970", count(status.cosigned_entries, "entry")),
+    }
+}
+
+/// The line on evidence, if there is any.
+fn evidence(status: &Status, folder: &str) -> Option<String> {
+    match &status.halted {
+        Some(file) => Some(format!("HALTED by {folder}/{}", safe(file))),
+        None if status.evidence.is_empty() => None,
+        None => Some(format!("{} of evidence, all seen", count(status.evidence.len() as u64, "file"))),
+    }
 }
 
 fn recover(args: &CosignerDir, output: Output) -> Result<(), Failure> {
@@ -139,18 +181,27 @@ fn recover(args: &CosignerDir, output: Output) -> Result<(), Failure> {
 
 fn accept(args: &CosignerAccept, output: Output) -> Result<(), Failure> {
     let key = parse_vkey(&args.key)?;
-    let (mut witness, _) = run::open(&args.dir).map_err(refused)?;
-    witness.accept(&key).map_err(refused)?;
+    on_some(&args.dir, |machine| machine.accept(&key))?;
     output.result(&json!({ "accepted": key.to_string() }), || format!("accepted: {}", safe(&key.to_string())))
 }
 
 fn resume(args: &CosignerResume, output: Output) -> Result<(), Failure> {
     let seen = input::read(&args.seen)?;
-    let (mut witness, _) = run::open(&args.dir).map_err(refused)?;
-    witness.resume(&seen).map_err(refused)?;
+    on_some(&args.dir, |machine| machine.resume(&seen))?;
     output.result(&json!({ "resumed": true, "seen": args.seen }), || {
         format!("resumed: {} no longer halts this cosigner", text::path(&args.seen))
     })
+}
+
+/// Does something to the witness and to the auditor. It must succeed with one of them: the other
+/// may not have met what it is about yet.
+fn on_some(dir: &Path, mut act: impl FnMut(&mut Witness) -> Result<(), Error>) -> Result<(), Failure> {
+    let (mut cosigners, _) = run::open(dir).map_err(refused)?;
+    let done: Vec<Result<(), Error>> = cosigners.all().map(&mut act).collect();
+    if done.iter().any(Result::is_ok) {
+        return Ok(());
+    }
+    done.into_iter().next().unwrap_or(Ok(())).map_err(refused)
 }
 
 fn refused(error: Error) -> Failure {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use coppice_cosigner::{
-    Error,
+    Error, Web, config,
     prove::{self, Given, NoEvidence},
     tiles::TileLog,
 };
@@ -15,11 +15,11 @@ use coppice_verify::{
     proof::ProofFile,
     report,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::verify::parse_vkey;
 use crate::{
-    args::{self, EvidenceMake, EvidenceVerify},
+    args::{self, EvidenceMake, EvidenceReport, EvidenceVerify},
     failure::{Code, Failure},
     input,
     output::{self, Output, tell_line},
@@ -30,6 +30,7 @@ pub async fn evidence(command: &args::Evidence, output: Output) -> Result<(), Fa
     match command {
         args::Evidence::Make(args) => make(args, output).await,
         args::Evidence::Verify(args) => verify(args, output),
+        args::Evidence::Report(args) => report_to(args, output).await,
     }
 }
 
@@ -124,6 +125,45 @@ async fn make(args: &EvidenceMake, output: Output) -> Result<(), Failure> {
             show(&verdict, output.beside(Some(path)))
         }
     }
+}
+
+/// Longest verdict of a member.
+const VERDICT_BYTES_MAX: usize = 4 << 10;
+
+/// Shows a checkpoint to members. Each answers for itself, and an answer is only what it says.
+async fn report_to(args: &EvidenceReport, output: Output) -> Result<(), Failure> {
+    let given = given(&args.file)?;
+    let path = format!("{}/report", config::origin_hash(&given.checkpoint.origin));
+    let web = Web::new(None).map_err(of_member)?;
+    let (mut found, mut failed) = (false, None);
+    for url in &args.to {
+        let (verdict, evidence) = match web.post(url, &path, given.note.clone(), VERDICT_BYTES_MAX).await {
+            Ok((status, body)) => {
+                let said: Value = serde_json::from_slice(&body).unwrap_or_default();
+                let part = |name: &str| said[name].as_str().map(safe);
+                (part("verdict").unwrap_or_else(|| format!("no verdict, status {status}")), part("evidence"))
+            }
+            Err(error) => {
+                failed = failed.or(Some(of_member(error)));
+                continue;
+            }
+        };
+        found |= verdict == "evidence";
+        output.result(&json!({ "member": url, "verdict": verdict, "evidence": evidence }), || {
+            let file = evidence.map(|file| format!(": {}{file}", safe(url.trim_end_matches('/')))).unwrap_or_default();
+            format!("{} says: {verdict}{file}", safe(url))
+        })?;
+    }
+    match failed {
+        _ if found => Err(Failure::new(Code::NotFound, "").silent()),
+        Some(failure) => Err(failure),
+        None => Ok(()),
+    }
+}
+
+fn of_member(error: Error) -> Failure {
+    let code = if matches!(error, Error::Unavailable(_)) { Code::Unavailable } else { Code::Refused };
+    Failure::new(code, format!("--to: {}", safe(&error.to_string())))
 }
 
 /// A checkpoint of the command line: a note, or the one in a proof file with its key changes.

@@ -349,7 +349,7 @@ pub(super) fn version(stamp: v1::Stamp) -> Stamp {
     Stamp::new(stamp.epoch, stamp.version)
 }
 
-fn put_stamp(object: &mut Map<String, Value>, stamp: v1::Stamp) {
+pub(super) fn put_stamp(object: &mut Map<String, Value>, stamp: v1::Stamp) {
     object.insert("epoch".to_owned(), json!(stamp.epoch));
     object.insert("version".to_owned(), json!(stamp.version));
 }

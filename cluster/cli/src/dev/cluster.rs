@@ -48,8 +48,8 @@ pub struct Options {
     pub listen: Listener,
     /// The address at which the root log is served over HTTP, if it is served.
     pub http_listen: Option<Listener>,
-    /// Witnesses to ask for cosignatures of checkpoints; a majority of them counts.
-    pub witnesses: Vec<coordinator::Witness>,
+    /// Witnesses to ask for cosignatures of checkpoints, and which of them must have cosigned.
+    pub witnesses: Option<(Vec<coordinator::Witness>, coordinator::Quorum)>,
     /// The authorities that stamp checkpoints, and how often; `None` without any.
     pub anchoring: Option<coordinator::Anchoring>,
     /// The versions to keep; `None` keeps all.
@@ -112,9 +112,8 @@ impl Cluster {
         if let Some((listener, _)) = log_listener {
             service.serve_log(listener, None);
         }
-        if !witnesses.is_empty() {
-            let majority = witnesses.len() / 2 + 1;
-            service.ask_witnesses(witnesses, majority).map_err(|error| Failure::usage(error.to_string()))?;
+        if let Some((witnesses, quorum)) = witnesses {
+            service.ask_witnesses(witnesses, quorum).map_err(|error| Failure::usage(error.to_string()))?;
         }
         if let Some(anchoring) = anchoring {
             service.anchor(anchoring).map_err(|error| Failure::usage(error.to_string()))?;
@@ -378,6 +377,7 @@ impl Formation<'_> {
             seed: SystemRng.next_u64(),
             replicas,
             tuning: self.tuning.clone(),
+            pim: None,
         };
         Ok((options, missing))
     }

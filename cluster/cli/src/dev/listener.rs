@@ -34,7 +34,7 @@ impl Listener {
     }
 
     /// Starts to listen. Must be called within a tokio runtime.
-    pub(super) fn open(self) -> Result<(TcpListener, SocketAddr), Failure> {
+    pub(crate) fn open(self) -> Result<(TcpListener, SocketAddr), Failure> {
         let open = || {
             self.0.set_nonblocking(true)?;
             let listener = TcpListener::from_std(self.0)?;

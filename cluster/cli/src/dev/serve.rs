@@ -5,7 +5,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use coppice_coordinator::{Anchoring, Retention, TimeLedger, Tsa, Witness};
+use coppice_coordinator::{Anchoring, Quorum, Retention, TimeLedger, Tsa, Witness, process::witnesses_by_policy};
 use coppice_env::SystemRng;
 use coppice_process::{Format, Log, health};
 use coppice_shard_node::Tuning;
@@ -25,7 +25,7 @@ use crate::{
     args,
     commands::verify::parse_vkey,
     failure::{Code, Failure},
-    input,
+    files, input,
     output::{self, Output, line, object},
     text,
 };
@@ -44,7 +44,10 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
     start_log()?;
     health::note_panics();
     let wanted = Wanted::parse(args)?;
-    let witnesses = witnesses(&args.witness)?;
+    let witnesses = match &args.witness_policy {
+        Some(path) => Some(witnesses_by_policy(path)?),
+        None => witnesses(&args.witness)?,
+    };
     let anchoring = anchoring(args)?;
     let (listen, moved) = listen(args)?;
     let http_listen = args.http_listen.map(|address| Listener::bind(address, "--http-listen")).transpose()?;
@@ -53,7 +56,7 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
     let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
     let temporary = match args.data_dir {
         Some(_) => None,
-        None => Some(tempfile::tempdir().map_err(|error| Failure::usage(format!("no temporary directory: {error}")))?),
+        None => Some(files::private_dir().map_err(|error| Failure::usage(format!("no temporary directory: {error}")))?),
     };
     let dir = args.data_dir.as_deref().or_else(|| temporary.as_ref().map(tempfile::TempDir::path));
     let home = Home::open(dir.ok_or_else(|| Failure::usage("no data directory"))?, &wanted, &mut SystemRng)?;
@@ -218,7 +221,8 @@ fn start_log() -> Result<(), Failure> {
     log.start().map_err(|refused| Failure::usage(refused.message))
 }
 
-fn witnesses(words: &[String]) -> Result<Vec<Witness>, Failure> {
+/// The witnesses of the command line, of which a majority counts; `None` if there are none.
+fn witnesses(words: &[String]) -> Result<Option<(Vec<Witness>, Quorum)>, Failure> {
     let witness = |pair: &[String]| {
         let [key, url] = pair else { return Err(Failure::usage("--witness takes a key and a URL")) };
         // The key is not repeated: it may be a private one.
@@ -227,12 +231,13 @@ fn witnesses(words: &[String]) -> Result<Vec<Witness>, Failure> {
         Ok(Witness { key: WitnessKey::parse(key).map_err(refuse)?, url: url.clone() })
     };
     let witnesses = words.chunks(2).map(witness).collect::<Result<Vec<_>, _>>()?;
-    if !witnesses.is_empty() {
-        let majority = witnesses.len() / 2 + 1;
-        let checked = coppice_coordinator::check_witnesses(&witnesses, &majority.into());
-        checked.map_err(|error| Failure::usage(format!("--witness: {error}")))?;
+    if witnesses.is_empty() {
+        return Ok(None);
     }
-    Ok(witnesses)
+    let majority = Quorum::from(witnesses.len() / 2 + 1);
+    let checked = coppice_coordinator::check_witnesses(&witnesses, &majority);
+    checked.map_err(|error| Failure::usage(format!("--witness: {error}")))?;
+    Ok(Some((witnesses, majority)))
 }
 
 /// The authorities of the command line. Checkpoints are stamped while nothing is committed, too, so
@@ -252,7 +257,7 @@ fn anchoring(args: &args::Dev) -> Result<Option<Anchoring>, Failure> {
         return Ok(None);
     }
     let quorum = Authority::majority(count);
-    let (every, cosigned) = (args.anchor_every, !args.witness.is_empty());
+    let (every, cosigned) = (args.anchor_every, !args.witness.is_empty() || args.witness_policy.is_some());
     let anchoring = Anchoring { authorities, time_ledgers, quorum, every, cosigned, idle: true };
     anchoring.check().map_err(|error| Failure::usage(error.to_string()))?;
     Ok(Some(anchoring))

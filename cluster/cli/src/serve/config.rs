@@ -19,7 +19,7 @@ use coppice_process::{
     store::Store,
     tls::{ServerTls, Tls},
 };
-use coppice_shard_node::process::{self as node, Bootstrap, Cold, Tuning, stop_timeout_ms};
+use coppice_shard_node::process::{self as node, Bootstrap, Cold, Pim, Tuning, stop_timeout_ms};
 use serde::{Deserialize, Serialize};
 
 /// The command line.
@@ -92,6 +92,8 @@ pub struct Config {
     pub placement: BTreeMap<String, BTreeSet<String>>,
     #[serde(default)]
     pub tuning: Tuning,
+    /// For a node with readers.
+    pub pim: Option<Pim>,
     // Settings of the coordinator.
     /// The coordinator's name. With roles, it must be that of the node: one certificate states it.
     pub name: Option<String>,
@@ -159,6 +161,7 @@ impl Config {
             tls: all.tls,
             access: all.access,
             tuning: all.tuning,
+            pim: all.pim,
         }
     }
 

@@ -20,16 +20,17 @@ pub struct Printed {
 }
 
 /// The commands in a page's blocks of code. A command begins with a dollar sign, and goes on in the
-/// next line after a backslash.
+/// next line after a backslash. What follows it in its block is its output.
 pub fn commands(page: &str) -> Vec<Printed> {
     let mut commands: Vec<Printed> = Vec::new();
-    let mut inside = false;
+    let (mut inside, mut has_command) = (false, false);
     for line in page.lines() {
         if line.starts_with("```") {
-            inside = !inside;
+            (inside, has_command) = (!inside, false);
         } else if let Some(command) = line.strip_prefix("$ ").filter(|_| inside) {
+            has_command = true;
             commands.push(Printed { command: command.to_owned(), output: Vec::new() });
-        } else if let Some(last) = commands.last_mut().filter(|_| inside) {
+        } else if let Some(last) = commands.last_mut().filter(|_| has_command) {
             if last.command.ends_with('\\') && last.output.is_empty() {
                 last.command += &format!("\n{line}");
             } else {

@@ -203,8 +203,8 @@ impl Cluster {
     /// A cluster with these lines in the table `[ledger]` of its settings.
     fn with(nodes: usize, tls: bool, registered: bool, ledger: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let mut ports = free_ports(11);
-        let apis = [vec![ports[3]], ports.split_off(9)].concat();
+        let mut ports = free_ports(12);
+        let apis = [vec![ports[3]], ports.split_off(10)].concat();
         let health = ports.split_off(5);
         let etcd = registered.then(|| {
             let directory = dir.path().join("etcd");
@@ -391,7 +391,8 @@ impl Cluster {
         (Process::spawn(name, command, self.path("coordinator-2.log")), address)
     }
 
-    /// The answer of a process on its health port: 1 to 3 for the nodes, 4 for the coordinator.
+    /// The answer of a process on its health port: 1 to 3 for the nodes, 4 for the coordinator, 5
+    /// for a reader.
     /// `None` if it does not listen.
     pub fn probe(&self, process: usize, path: &str) -> Option<(u16, Value)> {
         let (code, body) = self.ask(process, path)?;

@@ -58,3 +58,21 @@ fn a_reader_joins_a_cluster_that_was_founded_without_one_and_takes_reads() {
     common::assert_sound(&cluster.path("node-5"));
     drop((coordinator, nodes));
 }
+
+#[test]
+fn settings_of_memory_modules_are_checked_and_without_the_library_a_line_says_so() {
+    let cluster = Cluster::plain();
+    cluster.add_reader();
+    let refused = |ordinal, more: &[&str]| common::run(&mut cluster.node_command(ordinal, more)).expect(2).stderr;
+    let library = "pim.library=libdpu-that-nobody-has.so";
+    let voter = refused(1, &["--set", library]);
+    assert!(voter.contains("reader = true"), "{voter}");
+    let unknown = refused(5, &["--set", library, "--set", "pim.dpsu=4"]);
+    assert!(unknown.contains("dpsu"), "{unknown}");
+    let none = refused(5, &["--set", library, "--set", "pim.dpus=0"]);
+    assert!(none.contains("dpus = 0"), "{none}");
+    let mut reader = cluster.node_with(5, &["--set", library], &[]);
+    reader.says("no libdpu-that-nobody-has.so");
+    reader.says("serving");
+    assert_eq!(reader.log().matches("no processing in memory").count(), 1);
+}

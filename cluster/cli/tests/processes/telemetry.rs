@@ -109,15 +109,16 @@ fn with_lines(text: &str, lines: &[String]) -> String {
     before.chain(lines.iter().map(String::as_str)).chain(after).map(|line| format!("{line}\n")).collect()
 }
 
-/// A witness and an authority that do not exist, in the coordinator's settings.
+/// Two witnesses and an authority that do not exist, in the coordinator's settings.
 fn strangers(cluster: &Cluster) -> PathBuf {
     let path = cluster.path("witness.toml");
-    let key = Cosigner::from_seed("witness.example", &[7; 32]).expect("a name");
-    let vkey = key.verifier().to_string();
+    let vkey = |name: &str| Cosigner::from_seed(name, &[7; 32]).expect("a name").verifier().to_string();
+    let (asked, streams) = (vkey("witness.example"), vkey("streams.example"));
     let root = cluster.path("authority.pem");
     fs::write(&root, authority()).expect("a file can be written");
     let text = format!(
-        "[[witnesses]]\nurl = \"http://127.0.0.1:1\"\nvkey = \"{vkey}\"\n\
+        "[[witnesses]]\nurl = \"http://127.0.0.1:1\"\nvkey = \"{asked}\"\n\
+         [[witnesses]]\nurl = \"stream:nobody/w\"\nvkey = \"{streams}\"\n\
          [anchor]\nevery_s = 1\n[[anchor.tsa]]\nurl = \"http://127.0.0.1:1\"\nroot = {:?}\n",
         root.display().to_string()
     );
@@ -136,7 +137,8 @@ fn authority() -> String {
 fn every_metric_is_listed_and_everything_listed_is_there() {
     let cluster = Cluster::plain();
     cluster.add_reader();
-    let (_nodes, _reader) = (cluster.nodes(), cluster.node(5));
+    let modules = ["--set", "pim.library=emulator", "--set", "pim.dpus=2"];
+    let (_nodes, _reader) = (cluster.nodes(), cluster.node_with(5, &modules, &[]));
     let settings = strangers(&cluster);
     let _coordinator = cluster.coordinator_with(&["--config", &settings.display().to_string()], &[]);
     cluster.until_it_commits("key=value");
@@ -146,8 +148,11 @@ fn every_metric_is_listed_and_everything_listed_is_there() {
     until("a leader knows the reader", || (1..=3).any(led).then_some(()));
     until("anchors were looked for", || cluster.metrics(4).contains("coppice_anchor_age").then_some(()));
 
+    let has_modules = || cluster.metrics(5).contains("coppice_pim_dpus");
+    until("the reader has modules", || has_modules().then_some(()));
+
     let mut metrics = BTreeMap::new();
-    for (number, process) in [(1, NODE), (2, NODE), (3, NODE), (4, COORDINATOR)] {
+    for (number, process) in [(1, NODE), (2, NODE), (3, NODE), (4, COORDINATOR), (5, NODE)] {
         read(&cluster.metrics(number), process, &mut metrics);
     }
     assert!(metrics.contains_key("target_info"), "it names the process");

@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Folders that hold what is built or fetched, and no source.
-const NO_SOURCE: &[&str] = &["target", "node_modules", "__pycache__", "testdata", "golden"];
+const NO_SOURCE: &[&str] = &["target", "dist", "node_modules", "__pycache__", "testdata", "golden"];
 
 /// The ending of files that a tool generates from `proto/`. A test of theirs compares them with it.
 const GENERATED: &str = ".pb.go";
@@ -35,7 +35,7 @@ impl Language {
             "rs" => Some(Self::Rust),
             "py" => Some(Self::Python),
             "go" => Some(Self::Go),
-            "js" => Some(Self::JavaScript),
+            "js" | "jsx" | "mjs" => Some(Self::JavaScript),
             "sh" => Some(Self::Shell),
             "yaml" | "yml" | "toml" => Some(Self::Yaml),
             "md" => Some(Self::Markdown),

@@ -7,7 +7,7 @@ use coppice_verify::{
     audit::Chain,
     checkpoint::{Checkpoint, origin},
     hash,
-    header::{Body, Header},
+    header::{Body, Genesis, Header},
     journal::Entry,
     keys::{KeyChange, Keys},
     merkle,
@@ -17,16 +17,40 @@ use coppice_verify::{
 use super::finding::{Difference, RESUMES_MAX, Stop, may_resume};
 use crate::{Client, Error};
 
-/// The versions that stand at a checkpoint.
-#[derive(Debug)]
-pub struct Book {
+/// The parts of genesis by which versions are replayed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Founding {
     /// The ledger's limits and digest parameters.
     pub params: Params,
     /// The shards of genesis.
     pub shard_map: ShardMap,
+}
+
+impl Founding {
+    /// What a genesis header says.
+    #[must_use]
+    pub fn of(genesis: &Genesis) -> Self {
+        Self { params: genesis.params.clone(), shard_map: genesis.shard_map.clone() }
+    }
+}
+
+/// Successive versions that stand at one checkpoint.
+///
+/// Invariant: there is at least one line, and their versions are successive.
+#[derive(Debug)]
+pub struct Versions {
+    /// The parts of genesis by which they are replayed.
+    pub founding: Founding,
+    lines: Vec<Line>,
+}
+
+/// All versions that stand at a checkpoint, and its log.
+#[derive(Debug)]
+pub struct Book {
+    /// The versions, from genesis on.
+    pub versions: Versions,
     /// The oldest version that no prune of the log has dropped.
     pub pruned: Version,
-    lines: Vec<Line>,
     log: LogTree,
 }
 
@@ -109,18 +133,36 @@ impl Book {
 
     /// The timestamp of a version's header, in milliseconds; `None` if it is above head.
     pub fn time_ms(&self, version: Version) -> Option<u64> {
-        let line = self.lines.get(usize::try_from(version.0).ok()?)?;
+        let line = self.versions.lines.get(usize::try_from(version.0).ok()?)?;
         Some(line.timestamp_ms)
-    }
-
-    /// The log's entry for a version up to head.
-    pub fn line(&self, version: Version) -> &Line {
-        &self.lines[usize::try_from(version.0).expect("versions of the book are counted in memory")]
     }
 
     /// The root of the log at a size up to that of the checkpoint.
     pub fn log_root(&self, size: u64) -> Option<Digest> {
         self.log.root(size)
+    }
+}
+
+impl std::ops::Deref for Book {
+    type Target = Versions;
+
+    fn deref(&self) -> &Versions {
+        &self.versions
+    }
+}
+
+impl Versions {
+    /// The versions with these lines; `None` if there are none, or they are not successive.
+    pub fn new(founding: Founding, lines: Vec<Line>) -> Option<Self> {
+        let follow = |pair: &[Line]| pair[0].stamp.version.next() == pair[1].stamp.version;
+        let sound = !lines.is_empty() && lines.windows(2).all(follow);
+        sound.then_some(Self { founding, lines })
+    }
+
+    /// The log's entry for one of the versions.
+    pub fn line(&self, version: Version) -> &Line {
+        let index = version.0 - self.lines[0].stamp.version.0;
+        &self.lines[usize::try_from(index).expect("the versions are counted in memory")]
     }
 
     /// The header and journal entries in the first message of a version, which must be `next`.
@@ -149,7 +191,7 @@ impl Book {
 
     /// The newest version.
     pub fn head(&self) -> Version {
-        self.lines.last().expect("genesis is a version").stamp.version
+        self.lines.last().expect("there is one").stamp.version
     }
 }
 
@@ -159,8 +201,7 @@ struct LogReader {
     chain: Chain,
     key_changes: Vec<(Sequence, KeyChange)>,
     pruned: Version,
-    /// Parameters and shards from the genesis header.
-    founding: Option<(Params, ShardMap)>,
+    founding: Option<Founding>,
 }
 
 impl LogReader {
@@ -205,7 +246,7 @@ impl LogReader {
                 if !named || genesis.public_key != keys.first().public_key() {
                     return Err(broken("genesis names a different origin or key than the checkpoint's".to_owned()));
                 }
-                self.founding.get_or_insert_with(|| (genesis.params.clone(), genesis.shard_map.clone()));
+                self.founding.get_or_insert_with(|| Founding::of(genesis));
             }
             Body::Key(change) => self.key_changes.push((header.sequence, change.clone())),
             Body::Prune(prune) => self.pruned = prune.boundary,
@@ -215,8 +256,7 @@ impl LogReader {
     }
 
     fn book(self) -> Option<Book> {
-        let (params, shard_map) = self.founding?;
-        let (pruned, lines) = (self.pruned, self.chain.into_lines());
-        Some(Book { params, shard_map, pruned, lines, log: self.log })
+        let versions = Versions::new(self.founding?, self.chain.into_lines())?;
+        Some(Book { versions, pruned: self.pruned, log: self.log })
     }
 }

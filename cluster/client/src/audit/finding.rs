@@ -19,8 +19,11 @@ pub struct Difference {
 }
 
 /// The reason why a replay stops.
-pub(super) enum Stop {
+#[derive(Debug)]
+pub enum Stop {
+    /// The ledger did not tell what was asked for. Nothing is known to be wrong.
     Failed(Error),
+    /// A version is wrong.
     Differs(Difference),
 }
 

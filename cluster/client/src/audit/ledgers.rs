@@ -185,7 +185,7 @@ impl<'a, P: FnMut(Progress)> Replay<'a, P> {
         progress: P,
     ) -> Self {
         let LedgerAudit { ledger, values, .. } = *audit;
-        let auditor = LedgerAuditor::new(cluster, ledger, book.shard_map.clone());
+        let auditor = LedgerAuditor::new(cluster, ledger, book.founding.shard_map.clone());
         let (ahead, to) = (VecDeque::new(), Version(0));
         let trusting = client.trusting(audit.key.clone());
         Self { client, trusting, book, keys, ledger, values, auditor, purged: 0, ahead, to, payloads: 0, progress }
@@ -301,7 +301,7 @@ impl<'a, P: FnMut(Progress)> Replay<'a, P> {
             want_payload,
             ..v1::GetJournalsRequest::default()
         };
-        let answer = self.client.call_get_journals(request).await?;
+        let answer = self.client.get_journals(request).await?;
         if answer.journals.len() > limit as usize {
             return Err(Error::Malformed("more journals than were asked for"));
         }

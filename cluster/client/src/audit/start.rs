@@ -16,7 +16,7 @@ use coppice_verify::{
 };
 
 use super::{
-    book::Book,
+    book::{Founding, Line},
     finding::{RESUMES_MAX, may_resume},
     state::State,
 };
@@ -25,9 +25,10 @@ use crate::{Client, Error};
 /// Most records of one range; fewer are read where their proof is large.
 const RECORDS_MAX: u32 = 512;
 
-/// Reads the state at a version of the book.
-pub async fn fetch(client: &Client, book: &Book, at: Version, keys: &Keys) -> Result<State, Error> {
-    let mut reader = StateReader { client, book, at, keys, parts: BTreeMap::new() };
+/// Reads the state at the version of a line.
+pub async fn fetch(client: &Client, founding: &Founding, line: &Line, keys: &Keys) -> Result<State, Error> {
+    let at = line.stamp.version;
+    let mut reader = StateReader { client, line, keys, parts: BTreeMap::new() };
     let mut limit = RECORDS_MAX;
     let mut low = Some(Vec::new());
     let mut resumes = 0;
@@ -43,11 +44,12 @@ pub async fn fetch(client: &Client, book: &Book, at: Version, keys: &Keys) -> Re
     }
     let mut forests = BTreeMap::new();
     for (shard, (version, gathered)) in reader.parts {
-        let forest = gathered.forest(&book.params).map_err(|_| Error::Malformed("proofs that leave something out"))?;
+        let forest =
+            gathered.forest(&founding.params).map_err(|_| Error::Malformed("proofs that leave something out"))?;
         forests.insert(shard, (version, forest));
     }
-    let state = State::at(book, forests).ok_or(Error::Malformed("proofs that leave a shard out"))?;
-    match state.compare(book.line(at)) {
+    let state = State::at(founding, forests).ok_or(Error::Malformed("proofs that leave a shard out"))?;
+    match state.compare(line) {
         Ok(()) => Ok(state),
         Err(_) => Err(Error::Untrusted("the proven state is not the one whose root the header has")),
     }
@@ -68,8 +70,7 @@ fn told(error: Error, at: Version) -> Error {
 
 struct StateReader<'a> {
     client: &'a Client,
-    book: &'a Book,
-    at: Version,
+    line: &'a Line,
     keys: &'a Keys,
     /// The version of each shard, and the parts of its trees that were read.
     parts: BTreeMap<ShardId, (Version, Gathered)>,
@@ -78,7 +79,7 @@ struct StateReader<'a> {
 impl StateReader<'_> {
     /// Reads a range. Returns the low key of the next one; `None` at the end.
     async fn read(&mut self, low: &[u8], limit: u32) -> Result<Option<Vec<u8>>, Error> {
-        let line = self.book.line(self.at);
+        let line = self.line;
         let at = Some(convert::to_stamp(line.stamp));
         let read = Some(v1::ReadOptions { at, want_proof: true, ..v1::ReadOptions::default() });
         let request =

@@ -14,7 +14,7 @@ use coppice_verify::{
 };
 
 use super::{
-    book::{Book, Line},
+    book::{Founding, Line, Versions},
     finding::{Difference, Stop},
 };
 use crate::Error;
@@ -61,10 +61,10 @@ fn breaks(line: &Line, broken: Broken) -> Stop {
 
 impl State {
     /// The empty state of genesis.
-    pub fn new(book: &Book) -> Self {
-        let shards = book.shard_map.shards();
+    pub fn new(founding: &Founding) -> Self {
+        let shards = founding.shard_map.shards();
         let state = |shard: &Shard| {
-            let forest = LiveForest::new(&book.params);
+            let forest = LiveForest::new(&founding.params);
             (shard.id, ShardState { shard: shard.clone(), version: Version(0), digest: forest.digest(), forest })
         };
         let order = shards.iter().map(|shard| shard.id).collect();
@@ -72,8 +72,8 @@ impl State {
     }
 
     /// The state made of these forests; `None` if they are not the forests of all shards.
-    pub fn at(book: &Book, mut forests: Forests) -> Option<Self> {
-        let mut state = Self::new(book);
+    pub fn at(founding: &Founding, mut forests: Forests) -> Option<Self> {
+        let mut state = Self::new(founding);
         for (id, shard) in &mut state.shards {
             let (version, forest) = forests.remove(id)?;
             (shard.version, shard.digest, shard.forest) = (version, forest.digest(), forest);
@@ -112,29 +112,35 @@ impl State {
 
     /// Takes the next message of the stream; `next` is the version that must come next. If the
     /// message completes the version, applies it and returns its number.
-    pub fn take(&mut self, book: &Book, next: Version, message: v1::JournalResponse) -> Result<Option<Version>, Stop> {
+    pub fn take(
+        &mut self,
+        versions: &Versions,
+        next: Version,
+        message: v1::JournalResponse,
+    ) -> Result<Option<Version>, Stop> {
         if message.header.is_empty() {
-            self.take_lists(book, message)?;
+            self.take_lists(versions, message)?;
         } else {
-            self.begin(book, next, message)?;
+            self.begin(versions, next, message)?;
         }
         let complete = self.pending.as_ref().is_some_and(|pending| pending.wanted.len() == pending.lists.len());
         if !complete {
             return Ok(None);
         }
         let pending = self.pending.take().expect("it is complete");
-        self.apply(book, &pending)?;
+        self.apply(versions, &pending)?;
         Ok(Some(pending.version))
     }
 
-    fn begin(&mut self, book: &Book, next: Version, message: v1::JournalResponse) -> Result<(), Stop> {
+    fn begin(&mut self, versions: &Versions, next: Version, message: v1::JournalResponse) -> Result<(), Stop> {
         if self.pending.is_some() {
             return Err(Error::Malformed("a version with a missing part").into());
         }
-        let (header, entries) = book.entries(next, &message)?;
+        let (header, entries) = versions.entries(next, &message)?;
         let version = header.stamp.version;
-        let line = book.line(version);
-        audit::check_entries(&book.params, &book.shard_map, &entries).map_err(|broken| breaks(line, broken))?;
+        let line = versions.line(version);
+        audit::check_entries(&versions.founding.params, &versions.founding.shard_map, &entries)
+            .map_err(|broken| breaks(line, broken))?;
         let mut pending = Pending {
             version,
             wanted: BTreeMap::new(),
@@ -155,7 +161,7 @@ impl State {
         Ok(())
     }
 
-    fn take_lists(&mut self, book: &Book, message: v1::JournalResponse) -> Result<(), Stop> {
+    fn take_lists(&mut self, versions: &Versions, message: v1::JournalResponse) -> Result<(), Stop> {
         let shard = ShardId(message.shard);
         let unasked = || Stop::Failed(Error::Malformed("operation lists that no version waits for"));
         let pending = self.pending.as_mut().ok_or_else(unasked)?;
@@ -163,7 +169,7 @@ impl State {
             return Err(unasked());
         }
         let wanted = pending.wanted.get(&shard).ok_or_else(unasked)?;
-        let line = book.line(pending.version);
+        let line = versions.line(pending.version);
         if message.lists.len() != wanted.len() {
             let what = format!("it keeps {} operation lists, not {}", message.lists.len(), wanted.len());
             return Err(differs(line, Some(shard), what));
@@ -180,12 +186,13 @@ impl State {
                     format!("operation list {at} is not the one that was committed"),
                 ));
             }
-            let bytes = audit::check_operations(&book.params, &book.shard_map, shard, *author, &list);
+            let bytes =
+                audit::check_operations(&versions.founding.params, &versions.founding.shard_map, shard, *author, &list);
             let bytes = bytes.map_err(|broken| breaks(line, broken))?;
             if *author == Author::Batch {
                 let sum = pending.bytes.entry(*entry).or_default();
                 *sum += bytes;
-                audit::check_batch(&book.params, *sum).map_err(|broken| breaks(line, broken))?;
+                audit::check_batch(&versions.founding.params, *sum).map_err(|broken| breaks(line, broken))?;
             }
             operations.extend(list);
         }
@@ -193,8 +200,8 @@ impl State {
         Ok(())
     }
 
-    fn apply(&mut self, book: &Book, pending: &Pending) -> Result<(), Stop> {
-        let line = book.line(pending.version);
+    fn apply(&mut self, versions: &Versions, pending: &Pending) -> Result<(), Stop> {
+        let line = versions.line(pending.version);
         let none = (Merges::new(), Operations::new());
         for id in &self.order {
             let merges = pending.merges.get(id);
@@ -206,7 +213,7 @@ impl State {
             let operations = operations.unwrap_or(&none.1).iter().map(|(key, body)| (key.as_slice(), *body));
             let done = state.forest.prepare(line.stamp, merges.unwrap_or(&none.0), operations);
             done.map_err(|error| differs(line, Some(*id), error.to_string()))?;
-            let trees = audit::check_trees(&book.params, *id, state.forest.trees());
+            let trees = audit::check_trees(&versions.founding.params, *id, state.forest.trees());
             trees.map_err(|broken| breaks(line, broken))?;
             state.version = line.stamp.version;
             state.digest = state.forest.digest();
@@ -223,7 +230,7 @@ mod tests {
         shard_map::ShardMap,
     };
 
-    use super::*;
+    use super::{super::book::Book, *};
 
     #[test]
     fn a_stream_of_journals_has_every_version_once() {
@@ -236,13 +243,13 @@ mod tests {
         ledger.prune(Version(1));
         ledger.roll_back(Version(2));
         let again = write(&mut ledger);
-        let book = Book::of(&ledger.headers, ledger.key.verifier()).ok().expect("the model follows the rules");
+        let book = Book::of(&ledger.headers, ledger.key.verifier()).expect("the model follows the rules");
         let begin = |next: u64, stamp| {
             let version = &ledger.versions[&stamp];
             let header = version.header.encode().into();
             let entries = version.journal.iter().map(|entry| entry.encode().into()).collect();
             let message = v1::JournalResponse { header, entries, ..v1::JournalResponse::default() };
-            State::new(&book).take(&book, Version(next), message)
+            State::new(&book.founding).take(&book, Version(next), message)
         };
         for (next, stamp) in [(1, stamps[0]), (2, stamps[1]), (3, again)] {
             assert!(matches!(begin(next, stamp), Ok(None)), "{stamp} waits for its lists");

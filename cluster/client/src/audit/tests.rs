@@ -43,7 +43,7 @@ fn audited(log: &[Told]) -> Result<(), Stop> {
     let key = VerifierKey::new(&name, &genesis.public_key).expect("a key");
     let headers: Vec<Header> = log.iter().map(|told| told.header.clone()).collect();
     let book = Book::of(&headers, &key)?;
-    let mut state = State::new(&book);
+    let mut state = State::new(&book.founding);
     for version in 1..=book.head().0 {
         let line = book.line(Version(version));
         let told = log.iter().find(|told| told.header.hash() == line.hash).expect("it is of the log");

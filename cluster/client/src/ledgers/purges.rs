@@ -102,7 +102,7 @@ impl Client {
         request: v1::GetJournalsRequest,
     ) -> Result<v1::GetJournalsResponse, Error> {
         let from = request.from_jsn;
-        match self.call_get_journals(request).await {
+        match self.get_journals(request).await {
             Err(error) if error.reason() == Some(Reason::PurgedJournal) && self.trust.is_some() => {
                 self.check_purged(ledger, from).await?;
                 Err(error)

@@ -63,12 +63,15 @@ impl Shared {
         }
         let grown = self.fetch(url, &mirror, (size, target.size), deadline).await?;
         let (signed, place) = (note.to_vec(), note.to_vec());
-        match self.with(move |witness| witness.advance(&signed, &grown, size)).await {
+        match self.with(move |witness| witness.advance(&signed, &grown.grown(size))).await {
             Err(Error::Refused(why)) => {
                 self.compare(place, url).await?;
                 Err(Error::Refused(why))
             }
-            done => done,
+            done => {
+                self.grown.notify_one();
+                done
+            }
         }
     }
 

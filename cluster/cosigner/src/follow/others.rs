@@ -1,10 +1,10 @@
 //! Asks other members: what they saw of this cosigner, what they have, and what they can prove.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use coppice_verify::{evidence::EVIDENCE_BYTES_MAX, note::NOTE_BYTES_MAX};
 
-use super::{Peer, Shared, printable};
+use super::{Peer, Shared, Which, printable};
 use crate::{config::key_hash, error::Error, witness::EVIDENCE_ENDING};
 
 /// Most bytes of a list of evidence files.
@@ -15,10 +15,13 @@ const FILES_MAX: usize = 16;
 impl Shared {
     /// Asks peers which lines of this cosigner they saw, until enough have answered.
     pub(super) async fn ask_for_floor(self: &Arc<Self>) {
-        if self.has_floor() {
-            return;
+        for which in self.machines() {
+            self.ask_for_floor_of(which).await;
         }
-        let key = self.witness.lock().unwrap_or_else(PoisonError::into_inner).key().public_key();
+    }
+
+    async fn ask_for_floor_of(self: &Arc<Self>, which: Which) {
+        let Ok((false, key)) = self.machine(which).map(|it| (it.has_floor(), it.key().public_key())) else { return };
         let path = format!("{}/cosigned/{}", self.hash, key_hash(&key));
         let mut answered = 0;
         for peer in &self.peers {
@@ -29,7 +32,7 @@ impl Shared {
                 Err(error) => tracing::warn!(%error, peer = printable(&peer.url), "a peer did not say what it saw"),
             }
         }
-        match self.with(move |witness| witness.asked(answered)).await {
+        match self.with_one(which, move |machine| machine.asked(answered)).await {
             Ok(true) => tracing::info!("others have said what they saw of this cosigner: it may sign"),
             Ok(false) => tracing::warn!(answered, "too few peers have said what they saw of this cosigner"),
             Err(error) => tracing::error!(%error, "the state could not be written"),
@@ -48,14 +51,18 @@ impl Shared {
     /// Looks at what peers have cosigned and can prove.
     pub(super) async fn gossip(self: &Arc<Self>) {
         for peer in &self.peers {
-            let looked = match self.look(&peer.url, &format!("{}/checkpoint", self.hash)).await {
-                Ok(_) => self.take_evidence_of(peer).await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = looked {
+            if let Err(error) = self.look_at(peer).await {
                 tracing::warn!(%error, peer = printable(&peer.url), "a peer was not followed");
             }
         }
+    }
+
+    async fn look_at(self: &Arc<Self>, peer: &Peer) -> Result<(), Error> {
+        self.look(&peer.url, &format!("{}/checkpoint", self.hash)).await?;
+        if peer.audits {
+            self.look(&peer.url, &format!("{}/audited", self.hash)).await?;
+        }
+        self.take_evidence_of(peer).await
     }
 
     async fn take_evidence_of(self: &Arc<Self>, peer: &Peer) -> Result<(), Error> {

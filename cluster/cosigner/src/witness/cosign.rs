@@ -32,6 +32,35 @@ pub enum Answer {
     NotNow(&'static str),
 }
 
+impl Answer {
+    /// The status code of HTTP.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Line(_) => 200,
+            Self::Malformed(_) => 400,
+            Self::Untrusted => 403,
+            Self::Unknown => 404,
+            Self::Conflict(_) => 409,
+            Self::Inconsistent(_) => 422,
+            Self::NotNow(_) => 503,
+        }
+    }
+
+    /// The body, which is one line.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            Self::Line(line) => format!("{line}\n"),
+            Self::Malformed(why) => format!("{why}\n"),
+            Self::Untrusted => "not signed by a trusted key of this log\n".to_owned(),
+            Self::Unknown => "unknown log\n".to_owned(),
+            Self::Conflict(size) => format!("{size}\n"),
+            Self::Inconsistent(why) | Self::NotNow(why) => format!("{why}\n"),
+        }
+    }
+}
+
 /// What a request leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {

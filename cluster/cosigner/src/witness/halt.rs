@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, io::ErrorKind};
 
+use coppice_env::bug::{self, Bug};
 use coppice_verify::{
     checkpoint::Checkpoint,
     evidence::{self, Evidence},
@@ -9,7 +10,7 @@ use coppice_verify::{
     note::NOTE_BYTES_MAX,
 };
 
-use super::{EVIDENCE, EVIDENCE_ENDING, TWIN_ENDING, Witness};
+use super::{EVIDENCE, EVIDENCE_ENDING, FINDING_ENDING, TWIN_ENDING, Witness};
 use crate::{
     config::hex,
     convict::Judged,
@@ -24,14 +25,25 @@ const PENDING: &str = "pending";
 const PENDING_MAX: usize = 64;
 /// Most evidence files that are kept.
 const EVIDENCE_FILES_MAX: usize = 64;
+
 impl Witness {
     /// Judges an evidence file that others have.
     ///
     /// # Errors
     /// [`Error::Refused`] if it proves nothing about this ledger.
     pub fn take_evidence(&mut self, file: &[u8]) -> Result<(), Error> {
-        evidence::verify(file, &self.ledger, None).map_err(|failure| Error::Refused(failure.to_string()))?;
+        if !bug::planted(Bug::EvidenceBelieved) {
+            evidence::verify(file, &self.ledger, None).map_err(|failure| Error::Refused(failure.to_string()))?;
+        }
         self.halt(file, EVIDENCE_ENDING)
+    }
+
+    /// Halts this auditor, because a version does not follow from its batches. The file says which.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn find(&mut self, file: &[u8]) -> Result<(), Error> {
+        self.halt(file, FINDING_ENDING)
     }
 
     /// Judges what was put off until the log has grown.
@@ -109,6 +121,9 @@ impl Witness {
     /// have. Lines and the other checkpoint do not matter: anybody can make files with others of a
     /// fork that was seen.
     fn about(&self, file: &[u8], ending: &str) -> Result<String, Error> {
+        if ending == FINDING_ENDING {
+            return Ok(hex(&sha256(file)));
+        }
         let mut notes = vec![file.to_vec()];
         if ending == EVIDENCE_ENDING {
             let evidence = Evidence::decode(file).map_err(|failure| Error::Refused(failure.to_string()))?;
@@ -131,7 +146,7 @@ impl Witness {
     pub(super) fn read_known(&self) -> Result<BTreeSet<String>, Error> {
         let mut known = BTreeSet::new();
         for name in self.evidence()? {
-            let ending = if name.ends_with(TWIN_ENDING) { TWIN_ENDING } else { EVIDENCE_ENDING };
+            let ending = ending_of(&name);
             let file = self.get(&format!("{EVIDENCE}/{name}"), evidence::EVIDENCE_BYTES_MAX)?;
             // A person may have put other files there.
             if let Ok(about) = self.about(&file, ending) {
@@ -150,7 +165,7 @@ impl Witness {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
             names => {
                 let mut names = names.map_err(disk(EVIDENCE))?;
-                names.retain(|name| name.ends_with(EVIDENCE_ENDING) || name.ends_with(TWIN_ENDING));
+                names.retain(|name| [EVIDENCE_ENDING, TWIN_ENDING, FINDING_ENDING].iter().any(|it| name.ends_with(it)));
                 Ok(names)
             }
         }
@@ -177,10 +192,14 @@ impl Witness {
         if !name.starts_with(&hex(&sha256(seen))) {
             return Err(Error::Refused(format!("this is not the file that halts it, which is {EVIDENCE}/{name}")));
         }
-        let ending = if name.ends_with(TWIN_ENDING) { TWIN_ENDING } else { EVIDENCE_ENDING };
+        let ending = ending_of(&name);
         let about = self.about(seen, ending)?;
         self.write(|record| {
             record.halted = None;
+            if ending == FINDING_ENDING {
+                // The version is replayed again. If it is still wrong, that halts again.
+                return;
+            }
             let over = (record.seen.len() + 1).saturating_sub(SEEN_MAX);
             record.seen.drain(..over);
             record.seen.push(about);
@@ -194,6 +213,11 @@ impl Witness {
     fn get(&self, path: &str, most: usize) -> Result<Vec<u8>, Error> {
         files::get(&*self.storage, path, most).map_err(disk(path))
     }
+}
+
+/// The ending that tells the kind of a file of evidence.
+fn ending_of(name: &str) -> &'static str {
+    [TWIN_ENDING, FINDING_ENDING].into_iter().find(|ending| name.ends_with(ending)).unwrap_or(EVIDENCE_ENDING)
 }
 
 fn pending_path(note: &[u8]) -> String {

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use coppice_cosigner::{
     Error,
     config::{KeyChanges, origin_hash},
+    mirror::Mirror,
     record::{Record, Slots},
     witness::{Answer, Means, Outcome, Own, Witness},
 };
-use coppice_env::{SimClock, SimStorage};
+use coppice_env::{SimClock, SimStorage, Storage};
 use coppice_types::{ClusterId, Params};
 use coppice_verify::{
     checkpoint::Checkpoint,
@@ -82,12 +83,17 @@ pub fn clock() -> SimClock {
 pub fn means(disk: &SimStorage, clock: &SimClock, floor_peers: usize) -> Means {
     Means {
         storage: disk.storage(),
+        mirror: mirror(disk),
         clock: Arc::new(clock.clone()),
         signer: signer(),
         ledger: ledger_key(),
         key_changes: KeyChanges::Follow,
         floor_peers,
     }
+}
+
+pub fn mirror(disk: &SimStorage) -> Mirror {
+    Mirror::new(disk.subdir("log").expect("a path"))
 }
 
 /// Makes the state of a new cosigner.
@@ -118,7 +124,7 @@ pub fn grow(witness: &mut Witness, log: &Ledger, size: u64) -> Result<(), Error>
         let new: Vec<&[u8]> = entries[at as usize..end as usize].iter().map(Vec::as_slice).collect();
         extension.push(&new)?;
     }
-    witness.advance(&note(log, size), &extension, from)
+    witness.advance(&note(log, size), &extension.grown(from))
 }
 
 /// The answer to a request; the mirror grows by this log if it is behind.

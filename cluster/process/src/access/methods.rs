@@ -1,12 +1,12 @@
 //! The one table of methods and the roles that may call them.
 
 use crate::identity::{
-    Role::{Auditor, Coordinator, Member, Node, Operator, Reader, Writer},
+    Role::{Auditor, Coordinator, Cosigner, Member, Node, Operator, Reader, Writer},
     Roles,
 };
 
 /// Every role, for health checks: they reveal nothing about records.
-const ANY: Roles = Roles::of(&[Reader, Writer, Operator, Auditor, Member, Node, Coordinator]);
+const ANY: Roles = Roles::of(&[Reader, Writer, Operator, Auditor, Member, Cosigner, Node, Coordinator]);
 /// The root log: headers and checkpoints, which strangers may see as well, and the status of the
 /// cluster.
 const LOG: Roles = Roles::of(&[Reader, Writer, Operator, Auditor, Member, Coordinator]);
@@ -14,6 +14,9 @@ const LOG: Roles = Roles::of(&[Reader, Writer, Operator, Auditor, Member, Coordi
 const READ: Roles = Roles::of(&[Reader, Writer, Auditor, Coordinator]);
 /// All batches of the ledger.
 const AUDIT: Roles = Roles::of(&[Auditor, Coordinator]);
+/// Requests for cosignatures. The caller's certificate must also be for the process that it says it
+/// is.
+const COSIGN: Roles = Roles::of(&[Cosigner]);
 /// Journals of ledgers of members. A member sees the ledgers that have it; an auditor sees all of
 /// them, without payloads.
 const LEDGERS: Roles = Roles::of(&[Auditor, Member, Coordinator]);
@@ -30,7 +33,7 @@ const BY_COORDINATORS: Roles = Roles::of(&[Coordinator]);
 /// Requests of nodes and coordinators to nodes.
 const INSIDE: Roles = Roles::of(&[Node, Coordinator]);
 
-const METHODS: [(&str, Roles); 58] = [
+const METHODS: [(&str, Roles); 60] = [
     ("/coppice.v1.Ledger/Commit", WRITE),
     ("/coppice.v1.Ledger/CommitStream", WRITE),
     ("/coppice.v1.Ledger/Stage", WRITE),
@@ -39,10 +42,12 @@ const METHODS: [(&str, Roles); 58] = [
     ("/coppice.v1.Ledger/OpenSession", WRITE),
     ("/coppice.v1.Ledger/Get", READ),
     ("/coppice.v1.Ledger/BatchGet", READ),
+    ("/coppice.v1.Ledger/QueryBatch", READ),
     ("/coppice.v1.Ledger/Range", READ),
     ("/coppice.v1.Ledger/History", READ),
     ("/coppice.v1.Ledger/Diff", READ),
     ("/coppice.v1.Ledger/Journal", AUDIT),
+    ("/coppice.v1.Ledger/Witness", COSIGN),
     ("/coppice.v1.Ledger/Append", APPEND),
     ("/coppice.v1.Ledger/ListLedgers", LEDGERS),
     ("/coppice.v1.Ledger/DescribeLedger", LEDGERS),
@@ -139,7 +144,7 @@ mod tests {
 
     #[test]
     fn no_client_may_call_what_only_the_cluster_says_to_itself() {
-        let clients = Roles::of(&[Reader, Writer, Operator, Auditor, Member]);
+        let clients = Roles::of(&[Reader, Writer, Operator, Auditor, Member, Cosigner]);
         for (path, roles) in METHODS {
             let inside =
                 ["Peer", "Shard", "Root", "Node"].iter().any(|name| path.starts_with(&format!("/coppice.v1.{name}/")));

@@ -152,6 +152,7 @@ fn is_stream(path: &str) -> bool {
     matches!(
         path,
         "/coppice.v1.Ledger/CommitStream"
+            | "/coppice.v1.Ledger/Witness"
             | "/coppice.v1.Peer/Exchange"
             | "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
             | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"

@@ -34,7 +34,7 @@ impl Kind {
     pub fn of(path: &str) -> Self {
         match path.strip_prefix("/coppice.v1.").unwrap_or(path) {
             "Ledger/Range" | "Ledger/History" | "Ledger/Diff" | "Ledger/Journal" | "Peer/FetchSnapshot" => Self::Stream,
-            "Ledger/ListLedgers" | "Ledger/ListMembers" => Self::Stream,
+            "Ledger/ListLedgers" | "Ledger/ListMembers" | "Ledger/QueryBatch" => Self::Stream,
             "Ledger/WatchHeads" | "/grpc.health.v1.Health/Watch" => Self::Watch,
             "Ledger/Get" | "Ledger/BatchGet" | "Ledger/Head" | "Ledger/GetHeader" | "Ledger/GetCheckpoint" => {
                 Self::Read

@@ -1398,6 +1398,433 @@ func (x *BatchGetResponse) GetProof() []byte {
 	return nil
 }
 
+type QueryBatchRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At least one. All of them together may have 16,384 keys.
+	Queries []*Query `protobuf:"bytes,1,rep,name=queries,proto3" json:"queries,omitempty"`
+	// Asks for proofs, all of them under one checkpoint.
+	WantProof     bool `protobuf:"varint,2,opt,name=want_proof,json=wantProof,proto3" json:"want_proof,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueryBatchRequest) Reset() {
+	*x = QueryBatchRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueryBatchRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueryBatchRequest) ProtoMessage() {}
+
+func (x *QueryBatchRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueryBatchRequest.ProtoReflect.Descriptor instead.
+func (*QueryBatchRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *QueryBatchRequest) GetQueries() []*Query {
+	if x != nil {
+		return x.Queries
+	}
+	return nil
+}
+
+func (x *QueryBatchRequest) GetWantProof() bool {
+	if x != nil {
+		return x.WantProof
+	}
+	return false
+}
+
+type Query struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At least one.
+	Keys [][]byte `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	// The state to read; head if not set.
+	At *Moment `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	// Set: asks for each state that a key had since then, up to `at`.
+	Since *Moment `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// With `since`: how many of the newest states of each key are wanted; 0 for all.
+	Limit         uint32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Query) Reset() {
+	*x = Query{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Query) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Query) ProtoMessage() {}
+
+func (x *Query) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Query.ProtoReflect.Descriptor instead.
+func (*Query) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Query) GetKeys() [][]byte {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *Query) GetAt() *Moment {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Query) GetSince() *Moment {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Query) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type Moment struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Moment:
+	//
+	//	*Moment_Version
+	//	*Moment_TimeMs
+	Moment        isMoment_Moment `protobuf_oneof:"moment"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Moment) Reset() {
+	*x = Moment{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Moment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Moment) ProtoMessage() {}
+
+func (x *Moment) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Moment.ProtoReflect.Descriptor instead.
+func (*Moment) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Moment) GetMoment() isMoment_Moment {
+	if x != nil {
+		return x.Moment
+	}
+	return nil
+}
+
+func (x *Moment) GetVersion() uint64 {
+	if x != nil {
+		if x, ok := x.Moment.(*Moment_Version); ok {
+			return x.Version
+		}
+	}
+	return 0
+}
+
+func (x *Moment) GetTimeMs() uint64 {
+	if x != nil {
+		if x, ok := x.Moment.(*Moment_TimeMs); ok {
+			return x.TimeMs
+		}
+	}
+	return 0
+}
+
+type isMoment_Moment interface {
+	isMoment_Moment()
+}
+
+type Moment_Version struct {
+	// The version, in the epoch in which it stands.
+	Version uint64 `protobuf:"varint,1,opt,name=version,proto3,oneof"`
+}
+
+type Moment_TimeMs struct {
+	// The newest version that is not later than this time, as `at_time_ms` of ReadOptions.
+	TimeMs uint64 `protobuf:"varint,2,opt,name=time_ms,json=timeMs,proto3,oneof"`
+}
+
+func (*Moment_Version) isMoment_Moment() {}
+
+func (*Moment_TimeMs) isMoment_Moment() {}
+
+// A message has times, records, or a failure.
+type QueryBatchResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The part that all proofs of the reply have in common. It comes once, with the first of them.
+	// A proof file is the first 31 bytes of a proof, this part, and the rest of the proof.
+	Log []byte `protobuf:"bytes,1,opt,name=log,proto3" json:"log,omitempty"`
+	// Each comes before the records that depend on it.
+	Times []*QueryTime `protobuf:"bytes,2,rep,name=times,proto3" json:"times,omitempty"`
+	// The keys that the message is about. The keys of all queries are counted from 0, in the order of
+	// the request.
+	Places []uint32 `protobuf:"varint,3,rep,packed,name=places,proto3" json:"places,omitempty"`
+	// Their records at one version, in the same order. With a proof, values that it contains are left
+	// out.
+	Records []*Record `protobuf:"bytes,4,rep,name=records,proto3" json:"records,omitempty"`
+	// For each record, the version from which on it did not change, up to `read_at`. If that is later
+	// than `since`, the next answer about the key is of the version before it.
+	UnchangedSince []uint64 `protobuf:"varint,5,rep,packed,name=unchanged_since,json=unchangedSince,proto3" json:"unchanged_since,omitempty"`
+	ReadAt         *Stamp   `protobuf:"bytes,6,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	Proof          []byte   `protobuf:"bytes,7,opt,name=proof,proto3" json:"proof,omitempty"`
+	// The keys get no answer, or no further one.
+	Failure       *QueryFailure `protobuf:"bytes,8,opt,name=failure,proto3" json:"failure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueryBatchResponse) Reset() {
+	*x = QueryBatchResponse{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueryBatchResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueryBatchResponse) ProtoMessage() {}
+
+func (x *QueryBatchResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueryBatchResponse.ProtoReflect.Descriptor instead.
+func (*QueryBatchResponse) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *QueryBatchResponse) GetLog() []byte {
+	if x != nil {
+		return x.Log
+	}
+	return nil
+}
+
+func (x *QueryBatchResponse) GetTimes() []*QueryTime {
+	if x != nil {
+		return x.Times
+	}
+	return nil
+}
+
+func (x *QueryBatchResponse) GetPlaces() []uint32 {
+	if x != nil {
+		return x.Places
+	}
+	return nil
+}
+
+func (x *QueryBatchResponse) GetRecords() []*Record {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+func (x *QueryBatchResponse) GetUnchangedSince() []uint64 {
+	if x != nil {
+		return x.UnchangedSince
+	}
+	return nil
+}
+
+func (x *QueryBatchResponse) GetReadAt() *Stamp {
+	if x != nil {
+		return x.ReadAt
+	}
+	return nil
+}
+
+func (x *QueryBatchResponse) GetProof() []byte {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
+func (x *QueryBatchResponse) GetFailure() *QueryFailure {
+	if x != nil {
+		return x.Failure
+	}
+	return nil
+}
+
+// The version of a time. It is also that of all earlier times that are not before its timestamp.
+type QueryTime struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TimeMs        uint64                 `protobuf:"varint,1,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"`
+	Version       *TimeResponse          `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueryTime) Reset() {
+	*x = QueryTime{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueryTime) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueryTime) ProtoMessage() {}
+
+func (x *QueryTime) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueryTime.ProtoReflect.Descriptor instead.
+func (*QueryTime) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *QueryTime) GetTimeMs() uint64 {
+	if x != nil {
+		return x.TimeMs
+	}
+	return 0
+}
+
+func (x *QueryTime) GetVersion() *TimeResponse {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+type QueryFailure struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in ErrorInfo: PRUNED, NOT_YET, NOT_FOUND, ...
+	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueryFailure) Reset() {
+	*x = QueryFailure{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueryFailure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueryFailure) ProtoMessage() {}
+
+func (x *QueryFailure) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueryFailure.ProtoReflect.Descriptor instead.
+func (*QueryFailure) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *QueryFailure) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *QueryFailure) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 type RangeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Low   []byte                 `protobuf:"bytes,1,opt,name=low,proto3" json:"low,omitempty"`
@@ -1418,7 +1845,7 @@ type RangeRequest struct {
 
 func (x *RangeRequest) Reset() {
 	*x = RangeRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[21]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1430,7 +1857,7 @@ func (x *RangeRequest) String() string {
 func (*RangeRequest) ProtoMessage() {}
 
 func (x *RangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[21]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,7 +1870,7 @@ func (x *RangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RangeRequest.ProtoReflect.Descriptor instead.
 func (*RangeRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{21}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RangeRequest) GetLow() []byte {
@@ -1499,7 +1926,7 @@ type RangeResponse struct {
 
 func (x *RangeResponse) Reset() {
 	*x = RangeResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[22]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1511,7 +1938,7 @@ func (x *RangeResponse) String() string {
 func (*RangeResponse) ProtoMessage() {}
 
 func (x *RangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[22]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1524,7 +1951,7 @@ func (x *RangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RangeResponse.ProtoReflect.Descriptor instead.
 func (*RangeResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{22}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RangeResponse) GetRecords() []*Record {
@@ -1553,7 +1980,7 @@ type RangeEnd struct {
 
 func (x *RangeEnd) Reset() {
 	*x = RangeEnd{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[23]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1992,7 @@ func (x *RangeEnd) String() string {
 func (*RangeEnd) ProtoMessage() {}
 
 func (x *RangeEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[23]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +2005,7 @@ func (x *RangeEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RangeEnd.ProtoReflect.Descriptor instead.
 func (*RangeEnd) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{23}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RangeEnd) GetReadAt() *Stamp {
@@ -1613,7 +2040,7 @@ type HistoryRequest struct {
 
 func (x *HistoryRequest) Reset() {
 	*x = HistoryRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[24]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1625,7 +2052,7 @@ func (x *HistoryRequest) String() string {
 func (*HistoryRequest) ProtoMessage() {}
 
 func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[24]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1638,7 +2065,7 @@ func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryRequest.ProtoReflect.Descriptor instead.
 func (*HistoryRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{24}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *HistoryRequest) GetKey() []byte {
@@ -1674,7 +2101,7 @@ type HistoryResponse struct {
 
 func (x *HistoryResponse) Reset() {
 	*x = HistoryResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[25]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1686,7 +2113,7 @@ func (x *HistoryResponse) String() string {
 func (*HistoryResponse) ProtoMessage() {}
 
 func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[25]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1699,7 +2126,7 @@ func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryResponse.ProtoReflect.Descriptor instead.
 func (*HistoryResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{25}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *HistoryResponse) GetChange() *Record {
@@ -1730,7 +2157,7 @@ type DiffRequest struct {
 
 func (x *DiffRequest) Reset() {
 	*x = DiffRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[26]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1742,7 +2169,7 @@ func (x *DiffRequest) String() string {
 func (*DiffRequest) ProtoMessage() {}
 
 func (x *DiffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[26]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1755,7 +2182,7 @@ func (x *DiffRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
 func (*DiffRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{26}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DiffRequest) GetFrom() *Stamp {
@@ -1802,7 +2229,7 @@ type DiffResponse struct {
 
 func (x *DiffResponse) Reset() {
 	*x = DiffResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[27]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1814,7 +2241,7 @@ func (x *DiffResponse) String() string {
 func (*DiffResponse) ProtoMessage() {}
 
 func (x *DiffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[27]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1827,7 +2254,7 @@ func (x *DiffResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffResponse.ProtoReflect.Descriptor instead.
 func (*DiffResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{27}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DiffResponse) GetDifferences() []*Difference {
@@ -1847,7 +2274,7 @@ type Difference struct {
 
 func (x *Difference) Reset() {
 	*x = Difference{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[28]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1859,7 +2286,7 @@ func (x *Difference) String() string {
 func (*Difference) ProtoMessage() {}
 
 func (x *Difference) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[28]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1872,7 +2299,7 @@ func (x *Difference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Difference.ProtoReflect.Descriptor instead.
 func (*Difference) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{28}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Difference) GetBefore() *Record {
@@ -1898,7 +2325,7 @@ type HeadRequest struct {
 
 func (x *HeadRequest) Reset() {
 	*x = HeadRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[29]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1910,7 +2337,7 @@ func (x *HeadRequest) String() string {
 func (*HeadRequest) ProtoMessage() {}
 
 func (x *HeadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[29]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1923,7 +2350,7 @@ func (x *HeadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeadRequest.ProtoReflect.Descriptor instead.
 func (*HeadRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{29}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *HeadRequest) GetStaleOk() bool {
@@ -1950,7 +2377,7 @@ type HeadResponse struct {
 
 func (x *HeadResponse) Reset() {
 	*x = HeadResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[30]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1962,7 +2389,7 @@ func (x *HeadResponse) String() string {
 func (*HeadResponse) ProtoMessage() {}
 
 func (x *HeadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[30]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1975,7 +2402,7 @@ func (x *HeadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeadResponse.ProtoReflect.Descriptor instead.
 func (*HeadResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{30}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *HeadResponse) GetClusterId() []byte {
@@ -2040,7 +2467,7 @@ type GetHeaderRequest struct {
 
 func (x *GetHeaderRequest) Reset() {
 	*x = GetHeaderRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[31]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2052,7 +2479,7 @@ func (x *GetHeaderRequest) String() string {
 func (*GetHeaderRequest) ProtoMessage() {}
 
 func (x *GetHeaderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[31]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2065,7 +2492,7 @@ func (x *GetHeaderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHeaderRequest.ProtoReflect.Descriptor instead.
 func (*GetHeaderRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{31}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetHeaderRequest) GetWhich() isGetHeaderRequest_Which {
@@ -2120,7 +2547,7 @@ type GetHeaderResponse struct {
 
 func (x *GetHeaderResponse) Reset() {
 	*x = GetHeaderResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[32]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2132,7 +2559,7 @@ func (x *GetHeaderResponse) String() string {
 func (*GetHeaderResponse) ProtoMessage() {}
 
 func (x *GetHeaderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[32]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2145,7 +2572,7 @@ func (x *GetHeaderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHeaderResponse.ProtoReflect.Descriptor instead.
 func (*GetHeaderResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{32}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GetHeaderResponse) GetHeader() []byte {
@@ -2172,7 +2599,7 @@ type WatchHeadsRequest struct {
 
 func (x *WatchHeadsRequest) Reset() {
 	*x = WatchHeadsRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[33]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2184,7 +2611,7 @@ func (x *WatchHeadsRequest) String() string {
 func (*WatchHeadsRequest) ProtoMessage() {}
 
 func (x *WatchHeadsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[33]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2197,7 +2624,7 @@ func (x *WatchHeadsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchHeadsRequest.ProtoReflect.Descriptor instead.
 func (*WatchHeadsRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{33}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WatchHeadsRequest) GetFromSequence() uint64 {
@@ -2257,7 +2684,7 @@ type WatchHeadsResponse struct {
 
 func (x *WatchHeadsResponse) Reset() {
 	*x = WatchHeadsResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[34]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2269,7 +2696,7 @@ func (x *WatchHeadsResponse) String() string {
 func (*WatchHeadsResponse) ProtoMessage() {}
 
 func (x *WatchHeadsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[34]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2282,7 +2709,7 @@ func (x *WatchHeadsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchHeadsResponse.ProtoReflect.Descriptor instead.
 func (*WatchHeadsResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{34}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WatchHeadsResponse) GetHeader() []byte {
@@ -2341,7 +2768,7 @@ type WatchedJournal struct {
 
 func (x *WatchedJournal) Reset() {
 	*x = WatchedJournal{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[35]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2353,7 +2780,7 @@ func (x *WatchedJournal) String() string {
 func (*WatchedJournal) ProtoMessage() {}
 
 func (x *WatchedJournal) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[35]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2366,7 +2793,7 @@ func (x *WatchedJournal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedJournal.ProtoReflect.Descriptor instead.
 func (*WatchedJournal) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{35}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WatchedJournal) GetEntries() [][]byte {
@@ -2403,7 +2830,7 @@ type GetCheckpointRequest struct {
 
 func (x *GetCheckpointRequest) Reset() {
 	*x = GetCheckpointRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[36]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2415,7 +2842,7 @@ func (x *GetCheckpointRequest) String() string {
 func (*GetCheckpointRequest) ProtoMessage() {}
 
 func (x *GetCheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[36]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2428,7 +2855,7 @@ func (x *GetCheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCheckpointRequest.ProtoReflect.Descriptor instead.
 func (*GetCheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{36}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetCheckpointRequest) GetOldSize() uint64 {
@@ -2455,7 +2882,7 @@ type GetCheckpointResponse struct {
 
 func (x *GetCheckpointResponse) Reset() {
 	*x = GetCheckpointResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[37]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2467,7 +2894,7 @@ func (x *GetCheckpointResponse) String() string {
 func (*GetCheckpointResponse) ProtoMessage() {}
 
 func (x *GetCheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[37]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2480,7 +2907,7 @@ func (x *GetCheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCheckpointResponse.ProtoReflect.Descriptor instead.
 func (*GetCheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{37}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetCheckpointResponse) GetCheckpoint() []byte {
@@ -2510,7 +2937,7 @@ type TimeRequest struct {
 
 func (x *TimeRequest) Reset() {
 	*x = TimeRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[38]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2522,7 +2949,7 @@ func (x *TimeRequest) String() string {
 func (*TimeRequest) ProtoMessage() {}
 
 func (x *TimeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[38]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2535,7 +2962,7 @@ func (x *TimeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeRequest.ProtoReflect.Descriptor instead.
 func (*TimeRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{38}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *TimeRequest) GetTimeMs() uint64 {
@@ -2578,7 +3005,7 @@ type TimeResponse struct {
 
 func (x *TimeResponse) Reset() {
 	*x = TimeResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[39]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2590,7 +3017,7 @@ func (x *TimeResponse) String() string {
 func (*TimeResponse) ProtoMessage() {}
 
 func (x *TimeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[39]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2603,7 +3030,7 @@ func (x *TimeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeResponse.ProtoReflect.Descriptor instead.
 func (*TimeResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{39}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *TimeResponse) GetStamp() *Stamp {
@@ -2669,7 +3096,7 @@ type PruneRequest struct {
 
 func (x *PruneRequest) Reset() {
 	*x = PruneRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[40]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2681,7 +3108,7 @@ func (x *PruneRequest) String() string {
 func (*PruneRequest) ProtoMessage() {}
 
 func (x *PruneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[40]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2694,7 +3121,7 @@ func (x *PruneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneRequest.ProtoReflect.Descriptor instead.
 func (*PruneRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{40}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PruneRequest) GetBefore() uint64 {
@@ -2738,7 +3165,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[41]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2750,7 +3177,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[41]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2763,7 +3190,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{41}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *RollbackRequest) GetTo() uint64 {
@@ -2808,7 +3235,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2820,7 +3247,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[42]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2833,7 +3260,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{42}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *RotateKeyRequest) GetVkey() string {
@@ -2872,7 +3299,7 @@ type AnchorRequest struct {
 
 func (x *AnchorRequest) Reset() {
 	*x = AnchorRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2884,7 +3311,7 @@ func (x *AnchorRequest) String() string {
 func (*AnchorRequest) ProtoMessage() {}
 
 func (x *AnchorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[43]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2897,7 +3324,7 @@ func (x *AnchorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnchorRequest.ProtoReflect.Descriptor instead.
 func (*AnchorRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{43}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{49}
 }
 
 type AnchorResponse struct {
@@ -2910,7 +3337,7 @@ type AnchorResponse struct {
 
 func (x *AnchorResponse) Reset() {
 	*x = AnchorResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2922,7 +3349,7 @@ func (x *AnchorResponse) String() string {
 func (*AnchorResponse) ProtoMessage() {}
 
 func (x *AnchorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[44]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2935,7 +3362,7 @@ func (x *AnchorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnchorResponse.ProtoReflect.Descriptor instead.
 func (*AnchorResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{44}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *AnchorResponse) GetHeader() []byte {
@@ -2964,7 +3391,7 @@ type GetIntervalRequest struct {
 
 func (x *GetIntervalRequest) Reset() {
 	*x = GetIntervalRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2976,7 +3403,7 @@ func (x *GetIntervalRequest) String() string {
 func (*GetIntervalRequest) ProtoMessage() {}
 
 func (x *GetIntervalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[45]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2989,7 +3416,7 @@ func (x *GetIntervalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetIntervalRequest.ProtoReflect.Descriptor instead.
 func (*GetIntervalRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{45}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GetIntervalRequest) GetEntry() isGetIntervalRequest_Entry {
@@ -3058,7 +3485,7 @@ type GetIntervalResponse struct {
 
 func (x *GetIntervalResponse) Reset() {
 	*x = GetIntervalResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3070,7 +3497,7 @@ func (x *GetIntervalResponse) String() string {
 func (*GetIntervalResponse) ProtoMessage() {}
 
 func (x *GetIntervalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[46]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3083,7 +3510,7 @@ func (x *GetIntervalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetIntervalResponse.ProtoReflect.Descriptor instead.
 func (*GetIntervalResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{46}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *GetIntervalResponse) GetProof() []byte {
@@ -3106,7 +3533,7 @@ type AdminResponse struct {
 
 func (x *AdminResponse) Reset() {
 	*x = AdminResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3118,7 +3545,7 @@ func (x *AdminResponse) String() string {
 func (*AdminResponse) ProtoMessage() {}
 
 func (x *AdminResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[47]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3131,7 +3558,7 @@ func (x *AdminResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminResponse.ProtoReflect.Descriptor instead.
 func (*AdminResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{47}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AdminResponse) GetHeader() []byte {
@@ -3175,7 +3602,7 @@ type VersionPin struct {
 
 func (x *VersionPin) Reset() {
 	*x = VersionPin{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3187,7 +3614,7 @@ func (x *VersionPin) String() string {
 func (*VersionPin) ProtoMessage() {}
 
 func (x *VersionPin) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[48]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3200,7 +3627,7 @@ func (x *VersionPin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionPin.ProtoReflect.Descriptor instead.
 func (*VersionPin) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{48}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *VersionPin) GetId() []byte {
@@ -3238,7 +3665,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3250,7 +3677,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[49]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3263,7 +3690,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{49}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *PinRequest) GetPinId() []byte {
@@ -3296,7 +3723,7 @@ type PinResponse struct {
 
 func (x *PinResponse) Reset() {
 	*x = PinResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3308,7 +3735,7 @@ func (x *PinResponse) String() string {
 func (*PinResponse) ProtoMessage() {}
 
 func (x *PinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[50]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3321,7 +3748,7 @@ func (x *PinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinResponse.ProtoReflect.Descriptor instead.
 func (*PinResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{50}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *PinResponse) GetPin() *VersionPin {
@@ -3340,7 +3767,7 @@ type UnpinRequest struct {
 
 func (x *UnpinRequest) Reset() {
 	*x = UnpinRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3352,7 +3779,7 @@ func (x *UnpinRequest) String() string {
 func (*UnpinRequest) ProtoMessage() {}
 
 func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[51]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3365,7 +3792,7 @@ func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinRequest.ProtoReflect.Descriptor instead.
 func (*UnpinRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{51}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *UnpinRequest) GetPinId() []byte {
@@ -3384,7 +3811,7 @@ type UnpinResponse struct {
 
 func (x *UnpinResponse) Reset() {
 	*x = UnpinResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3396,7 +3823,7 @@ func (x *UnpinResponse) String() string {
 func (*UnpinResponse) ProtoMessage() {}
 
 func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[52]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3409,7 +3836,7 @@ func (x *UnpinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinResponse.ProtoReflect.Descriptor instead.
 func (*UnpinResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{52}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *UnpinResponse) GetFound() bool {
@@ -3427,7 +3854,7 @@ type ListPinsRequest struct {
 
 func (x *ListPinsRequest) Reset() {
 	*x = ListPinsRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3439,7 +3866,7 @@ func (x *ListPinsRequest) String() string {
 func (*ListPinsRequest) ProtoMessage() {}
 
 func (x *ListPinsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[53]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3452,7 +3879,7 @@ func (x *ListPinsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPinsRequest.ProtoReflect.Descriptor instead.
 func (*ListPinsRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{53}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{59}
 }
 
 type ListPinsResponse struct {
@@ -3464,7 +3891,7 @@ type ListPinsResponse struct {
 
 func (x *ListPinsResponse) Reset() {
 	*x = ListPinsResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3476,7 +3903,7 @@ func (x *ListPinsResponse) String() string {
 func (*ListPinsResponse) ProtoMessage() {}
 
 func (x *ListPinsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[54]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3489,7 +3916,7 @@ func (x *ListPinsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPinsResponse.ProtoReflect.Descriptor instead.
 func (*ListPinsResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{54}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ListPinsResponse) GetPins() []*VersionPin {
@@ -3510,7 +3937,7 @@ type JournalRequest struct {
 
 func (x *JournalRequest) Reset() {
 	*x = JournalRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3522,7 +3949,7 @@ func (x *JournalRequest) String() string {
 func (*JournalRequest) ProtoMessage() {}
 
 func (x *JournalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[55]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3535,7 +3962,7 @@ func (x *JournalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalRequest.ProtoReflect.Descriptor instead.
 func (*JournalRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{55}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *JournalRequest) GetFromVersion() uint64 {
@@ -3569,7 +3996,7 @@ type JournalResponse struct {
 
 func (x *JournalResponse) Reset() {
 	*x = JournalResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3581,7 +4008,7 @@ func (x *JournalResponse) String() string {
 func (*JournalResponse) ProtoMessage() {}
 
 func (x *JournalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[56]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3594,7 +4021,7 @@ func (x *JournalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalResponse.ProtoReflect.Descriptor instead.
 func (*JournalResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{56}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *JournalResponse) GetHeader() []byte {
@@ -3636,7 +4063,7 @@ type TransferLeaderRequest struct {
 
 func (x *TransferLeaderRequest) Reset() {
 	*x = TransferLeaderRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3648,7 +4075,7 @@ func (x *TransferLeaderRequest) String() string {
 func (*TransferLeaderRequest) ProtoMessage() {}
 
 func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[57]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3661,7 +4088,7 @@ func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeaderRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{57}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *TransferLeaderRequest) GetGroup() string {
@@ -3686,7 +4113,7 @@ type TransferLeaderResponse struct {
 
 func (x *TransferLeaderResponse) Reset() {
 	*x = TransferLeaderResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3698,7 +4125,7 @@ func (x *TransferLeaderResponse) String() string {
 func (*TransferLeaderResponse) ProtoMessage() {}
 
 func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[58]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3711,7 +4138,7 @@ func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeaderResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{58}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{64}
 }
 
 type StatusRequest struct {
@@ -3722,7 +4149,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3734,7 +4161,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[59]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3747,7 +4174,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{59}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{65}
 }
 
 type StatusResponse struct {
@@ -3775,7 +4202,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3787,7 +4214,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[60]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3800,7 +4227,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{60}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *StatusResponse) GetClusterId() []byte {
@@ -3884,7 +4311,7 @@ type CoordinatorStatus struct {
 
 func (x *CoordinatorStatus) Reset() {
 	*x = CoordinatorStatus{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3896,7 +4323,7 @@ func (x *CoordinatorStatus) String() string {
 func (*CoordinatorStatus) ProtoMessage() {}
 
 func (x *CoordinatorStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[61]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3909,7 +4336,7 @@ func (x *CoordinatorStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CoordinatorStatus.ProtoReflect.Descriptor instead.
 func (*CoordinatorStatus) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{61}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *CoordinatorStatus) GetName() string {
@@ -3948,7 +4375,7 @@ type GroupStatus struct {
 
 func (x *GroupStatus) Reset() {
 	*x = GroupStatus{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3960,7 +4387,7 @@ func (x *GroupStatus) String() string {
 func (*GroupStatus) ProtoMessage() {}
 
 func (x *GroupStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[62]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3973,7 +4400,7 @@ func (x *GroupStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupStatus.ProtoReflect.Descriptor instead.
 func (*GroupStatus) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{62}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *GroupStatus) GetGroup() string {
@@ -4061,7 +4488,7 @@ type ReplicaStatus struct {
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4073,7 +4500,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[63]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4086,7 +4513,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{63}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ReplicaStatus) GetRaftId() uint64 {
@@ -4149,7 +4576,7 @@ type AppendRequest struct {
 
 func (x *AppendRequest) Reset() {
 	*x = AppendRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4161,7 +4588,7 @@ func (x *AppendRequest) String() string {
 func (*AppendRequest) ProtoMessage() {}
 
 func (x *AppendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[64]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4174,7 +4601,7 @@ func (x *AppendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendRequest.ProtoReflect.Descriptor instead.
 func (*AppendRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{64}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *AppendRequest) GetSigned() []byte {
@@ -4217,7 +4644,7 @@ type LedgerItem struct {
 
 func (x *LedgerItem) Reset() {
 	*x = LedgerItem{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4229,7 +4656,7 @@ func (x *LedgerItem) String() string {
 func (*LedgerItem) ProtoMessage() {}
 
 func (x *LedgerItem) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[65]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4242,7 +4669,7 @@ func (x *LedgerItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerItem.ProtoReflect.Descriptor instead.
 func (*LedgerItem) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{65}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *LedgerItem) GetKind() uint32 {
@@ -4278,7 +4705,7 @@ type AppendResponse struct {
 
 func (x *AppendResponse) Reset() {
 	*x = AppendResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4290,7 +4717,7 @@ func (x *AppendResponse) String() string {
 func (*AppendResponse) ProtoMessage() {}
 
 func (x *AppendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[66]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4303,7 +4730,7 @@ func (x *AppendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendResponse.ProtoReflect.Descriptor instead.
 func (*AppendResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{66}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *AppendResponse) GetStamp() *Stamp {
@@ -4362,7 +4789,7 @@ type LedgerName struct {
 
 func (x *LedgerName) Reset() {
 	*x = LedgerName{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4374,7 +4801,7 @@ func (x *LedgerName) String() string {
 func (*LedgerName) ProtoMessage() {}
 
 func (x *LedgerName) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[67]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4387,7 +4814,7 @@ func (x *LedgerName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerName.ProtoReflect.Descriptor instead.
 func (*LedgerName) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{67}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *LedgerName) GetWhich() isLedgerName_Which {
@@ -4444,7 +4871,7 @@ type ListLedgersRequest struct {
 
 func (x *ListLedgersRequest) Reset() {
 	*x = ListLedgersRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4456,7 +4883,7 @@ func (x *ListLedgersRequest) String() string {
 func (*ListLedgersRequest) ProtoMessage() {}
 
 func (x *ListLedgersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[68]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4469,7 +4896,7 @@ func (x *ListLedgersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLedgersRequest.ProtoReflect.Descriptor instead.
 func (*ListLedgersRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{68}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListLedgersRequest) GetAfter() string {
@@ -4503,7 +4930,7 @@ type ListLedgersResponse struct {
 
 func (x *ListLedgersResponse) Reset() {
 	*x = ListLedgersResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4515,7 +4942,7 @@ func (x *ListLedgersResponse) String() string {
 func (*ListLedgersResponse) ProtoMessage() {}
 
 func (x *ListLedgersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[69]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4528,7 +4955,7 @@ func (x *ListLedgersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLedgersResponse.ProtoReflect.Descriptor instead.
 func (*ListLedgersResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{69}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ListLedgersResponse) GetName() string {
@@ -4556,7 +4983,7 @@ type DescribeLedgerRequest struct {
 
 func (x *DescribeLedgerRequest) Reset() {
 	*x = DescribeLedgerRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4568,7 +4995,7 @@ func (x *DescribeLedgerRequest) String() string {
 func (*DescribeLedgerRequest) ProtoMessage() {}
 
 func (x *DescribeLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[70]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4581,7 +5008,7 @@ func (x *DescribeLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeLedgerRequest.ProtoReflect.Descriptor instead.
 func (*DescribeLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{70}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *DescribeLedgerRequest) GetLedger() *LedgerName {
@@ -4619,7 +5046,7 @@ type DescribeLedgerResponse struct {
 
 func (x *DescribeLedgerResponse) Reset() {
 	*x = DescribeLedgerResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4631,7 +5058,7 @@ func (x *DescribeLedgerResponse) String() string {
 func (*DescribeLedgerResponse) ProtoMessage() {}
 
 func (x *DescribeLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[71]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4644,7 +5071,7 @@ func (x *DescribeLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeLedgerResponse.ProtoReflect.Descriptor instead.
 func (*DescribeLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{71}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *DescribeLedgerResponse) GetId() []byte {
@@ -4715,7 +5142,7 @@ type ListMembersRequest struct {
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4727,7 +5154,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[72]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4740,7 +5167,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{72}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ListMembersRequest) GetLedger() *LedgerName {
@@ -4776,7 +5203,7 @@ type ListMembersResponse struct {
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4788,7 +5215,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[73]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4801,7 +5228,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{73}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ListMembersResponse) GetId() []byte {
@@ -4831,7 +5258,7 @@ type GetMemberRequest struct {
 
 func (x *GetMemberRequest) Reset() {
 	*x = GetMemberRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4843,7 +5270,7 @@ func (x *GetMemberRequest) String() string {
 func (*GetMemberRequest) ProtoMessage() {}
 
 func (x *GetMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[74]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4856,7 +5283,7 @@ func (x *GetMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMemberRequest.ProtoReflect.Descriptor instead.
 func (*GetMemberRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{74}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *GetMemberRequest) GetLedger() *LedgerName {
@@ -4900,7 +5327,7 @@ type GetMemberResponse struct {
 
 func (x *GetMemberResponse) Reset() {
 	*x = GetMemberResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4912,7 +5339,7 @@ func (x *GetMemberResponse) String() string {
 func (*GetMemberResponse) ProtoMessage() {}
 
 func (x *GetMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[75]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4925,7 +5352,7 @@ func (x *GetMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMemberResponse.ProtoReflect.Descriptor instead.
 func (*GetMemberResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{75}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *GetMemberResponse) GetId() []byte {
@@ -4977,7 +5404,7 @@ type GetJournalsRequest struct {
 
 func (x *GetJournalsRequest) Reset() {
 	*x = GetJournalsRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[76]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4989,7 +5416,7 @@ func (x *GetJournalsRequest) String() string {
 func (*GetJournalsRequest) ProtoMessage() {}
 
 func (x *GetJournalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[76]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5002,7 +5429,7 @@ func (x *GetJournalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJournalsRequest.ProtoReflect.Descriptor instead.
 func (*GetJournalsRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{76}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *GetJournalsRequest) GetLedger() *LedgerName {
@@ -5077,7 +5504,7 @@ type GetJournalsResponse struct {
 
 func (x *GetJournalsResponse) Reset() {
 	*x = GetJournalsResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[77]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5089,7 +5516,7 @@ func (x *GetJournalsResponse) String() string {
 func (*GetJournalsResponse) ProtoMessage() {}
 
 func (x *GetJournalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[77]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5102,7 +5529,7 @@ func (x *GetJournalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJournalsResponse.ProtoReflect.Descriptor instead.
 func (*GetJournalsResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{77}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *GetJournalsResponse) GetJournals() []*LedgerJournal {
@@ -5164,7 +5591,7 @@ type LedgerJournal struct {
 
 func (x *LedgerJournal) Reset() {
 	*x = LedgerJournal{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[78]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5176,7 +5603,7 @@ func (x *LedgerJournal) String() string {
 func (*LedgerJournal) ProtoMessage() {}
 
 func (x *LedgerJournal) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[78]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5189,7 +5616,7 @@ func (x *LedgerJournal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerJournal.ProtoReflect.Descriptor instead.
 func (*LedgerJournal) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{78}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *LedgerJournal) GetJsn() uint64 {
@@ -5241,7 +5668,7 @@ type GetLedgerHashesRequest struct {
 
 func (x *GetLedgerHashesRequest) Reset() {
 	*x = GetLedgerHashesRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[79]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5253,7 +5680,7 @@ func (x *GetLedgerHashesRequest) String() string {
 func (*GetLedgerHashesRequest) ProtoMessage() {}
 
 func (x *GetLedgerHashesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[79]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5266,7 +5693,7 @@ func (x *GetLedgerHashesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerHashesRequest.ProtoReflect.Descriptor instead.
 func (*GetLedgerHashesRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{79}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *GetLedgerHashesRequest) GetLedger() *LedgerName {
@@ -5316,7 +5743,7 @@ type GetLedgerHashesResponse struct {
 
 func (x *GetLedgerHashesResponse) Reset() {
 	*x = GetLedgerHashesResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[80]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5328,7 +5755,7 @@ func (x *GetLedgerHashesResponse) String() string {
 func (*GetLedgerHashesResponse) ProtoMessage() {}
 
 func (x *GetLedgerHashesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[80]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5341,7 +5768,7 @@ func (x *GetLedgerHashesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerHashesResponse.ProtoReflect.Descriptor instead.
 func (*GetLedgerHashesResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{80}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *GetLedgerHashesResponse) GetSize() uint64 {
@@ -5398,7 +5825,7 @@ type GetLedgerRecordsRequest struct {
 
 func (x *GetLedgerRecordsRequest) Reset() {
 	*x = GetLedgerRecordsRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[81]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5410,7 +5837,7 @@ func (x *GetLedgerRecordsRequest) String() string {
 func (*GetLedgerRecordsRequest) ProtoMessage() {}
 
 func (x *GetLedgerRecordsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[81]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5423,7 +5850,7 @@ func (x *GetLedgerRecordsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerRecordsRequest.ProtoReflect.Descriptor instead.
 func (*GetLedgerRecordsRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{81}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *GetLedgerRecordsRequest) GetLedger() *LedgerName {
@@ -5458,7 +5885,7 @@ type LedgerRecord struct {
 
 func (x *LedgerRecord) Reset() {
 	*x = LedgerRecord{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[82]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5470,7 +5897,7 @@ func (x *LedgerRecord) String() string {
 func (*LedgerRecord) ProtoMessage() {}
 
 func (x *LedgerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[82]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5483,7 +5910,7 @@ func (x *LedgerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerRecord.ProtoReflect.Descriptor instead.
 func (*LedgerRecord) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{82}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *LedgerRecord) GetKey() []byte {
@@ -5512,7 +5939,7 @@ type GetLedgerRecordsResponse struct {
 
 func (x *GetLedgerRecordsResponse) Reset() {
 	*x = GetLedgerRecordsResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[83]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5524,7 +5951,7 @@ func (x *GetLedgerRecordsResponse) String() string {
 func (*GetLedgerRecordsResponse) ProtoMessage() {}
 
 func (x *GetLedgerRecordsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[83]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5537,7 +5964,7 @@ func (x *GetLedgerRecordsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerRecordsResponse.ProtoReflect.Descriptor instead.
 func (*GetLedgerRecordsResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{83}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *GetLedgerRecordsResponse) GetRecords() []*LedgerRecord {
@@ -5574,7 +6001,7 @@ type VerifyJournalRequest struct {
 
 func (x *VerifyJournalRequest) Reset() {
 	*x = VerifyJournalRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[84]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5586,7 +6013,7 @@ func (x *VerifyJournalRequest) String() string {
 func (*VerifyJournalRequest) ProtoMessage() {}
 
 func (x *VerifyJournalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[84]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5599,7 +6026,7 @@ func (x *VerifyJournalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyJournalRequest.ProtoReflect.Descriptor instead.
 func (*VerifyJournalRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{84}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *VerifyJournalRequest) GetLedger() *LedgerName {
@@ -5648,7 +6075,7 @@ type VerifyJournalResponse struct {
 
 func (x *VerifyJournalResponse) Reset() {
 	*x = VerifyJournalResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[85]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5660,7 +6087,7 @@ func (x *VerifyJournalResponse) String() string {
 func (*VerifyJournalResponse) ProtoMessage() {}
 
 func (x *VerifyJournalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[85]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5673,7 +6100,7 @@ func (x *VerifyJournalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyJournalResponse.ProtoReflect.Descriptor instead.
 func (*VerifyJournalResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{85}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *VerifyJournalResponse) GetValid() bool {
@@ -5722,7 +6149,7 @@ type ErasureStatusRequest struct {
 
 func (x *ErasureStatusRequest) Reset() {
 	*x = ErasureStatusRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[86]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5734,7 +6161,7 @@ func (x *ErasureStatusRequest) String() string {
 func (*ErasureStatusRequest) ProtoMessage() {}
 
 func (x *ErasureStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[86]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5747,7 +6174,7 @@ func (x *ErasureStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErasureStatusRequest.ProtoReflect.Descriptor instead.
 func (*ErasureStatusRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{86}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *ErasureStatusRequest) GetLedger() *LedgerName {
@@ -5778,7 +6205,7 @@ type ErasureStatusResponse struct {
 
 func (x *ErasureStatusResponse) Reset() {
 	*x = ErasureStatusResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[87]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5790,7 +6217,7 @@ func (x *ErasureStatusResponse) String() string {
 func (*ErasureStatusResponse) ProtoMessage() {}
 
 func (x *ErasureStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[87]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5803,7 +6230,7 @@ func (x *ErasureStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErasureStatusResponse.ProtoReflect.Descriptor instead.
 func (*ErasureStatusResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{87}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *ErasureStatusResponse) GetOrdered() *Stamp {
@@ -5841,7 +6268,7 @@ type ReplicaErasure struct {
 
 func (x *ReplicaErasure) Reset() {
 	*x = ReplicaErasure{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[88]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5853,7 +6280,7 @@ func (x *ReplicaErasure) String() string {
 func (*ReplicaErasure) ProtoMessage() {}
 
 func (x *ReplicaErasure) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[88]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5866,7 +6293,7 @@ func (x *ReplicaErasure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaErasure.ProtoReflect.Descriptor instead.
 func (*ReplicaErasure) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{88}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *ReplicaErasure) GetGroup() string {
@@ -5912,7 +6339,7 @@ type GetLineageRequest struct {
 
 func (x *GetLineageRequest) Reset() {
 	*x = GetLineageRequest{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[89]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5924,7 +6351,7 @@ func (x *GetLineageRequest) String() string {
 func (*GetLineageRequest) ProtoMessage() {}
 
 func (x *GetLineageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[89]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5937,7 +6364,7 @@ func (x *GetLineageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLineageRequest.ProtoReflect.Descriptor instead.
 func (*GetLineageRequest) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{89}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *GetLineageRequest) GetLedger() *LedgerName {
@@ -6001,7 +6428,7 @@ type GetLineageResponse struct {
 
 func (x *GetLineageResponse) Reset() {
 	*x = GetLineageResponse{}
-	mi := &file_coppice_v1_ledger_proto_msgTypes[90]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6013,7 +6440,7 @@ func (x *GetLineageResponse) String() string {
 func (*GetLineageResponse) ProtoMessage() {}
 
 func (x *GetLineageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coppice_v1_ledger_proto_msgTypes[90]
+	mi := &file_coppice_v1_ledger_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6026,7 +6453,7 @@ func (x *GetLineageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLineageResponse.ProtoReflect.Descriptor instead.
 func (*GetLineageResponse) Descriptor() ([]byte, []int) {
-	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{90}
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *GetLineageResponse) GetJournals() []*LedgerJournal {
@@ -6069,6 +6496,141 @@ func (x *GetLineageResponse) GetGone() uint64 {
 		return x.Gone
 	}
 	return 0
+}
+
+type WitnessAnswer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first message has this alone: the name in the addresses of the caller's cosigners. The
+	// caller's certificate must be for the process of that name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Number of the request.
+	Id uint64 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	// Status code and body of an answer to add-checkpoint, as in C2SP tlog-witness. A body has at most
+	// 64 KiB.
+	Status        uint32 `protobuf:"varint,3,opt,name=status,proto3" json:"status,omitempty"`
+	Body          []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WitnessAnswer) Reset() {
+	*x = WitnessAnswer{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[97]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WitnessAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WitnessAnswer) ProtoMessage() {}
+
+func (x *WitnessAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[97]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WitnessAnswer.ProtoReflect.Descriptor instead.
+func (*WitnessAnswer) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{97}
+}
+
+func (x *WitnessAnswer) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WitnessAnswer) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *WitnessAnswer) GetStatus() uint32 {
+	if x != nil {
+		return x.Status
+	}
+	return 0
+}
+
+func (x *WitnessAnswer) GetBody() []byte {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+type WitnessRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// From 1 on; 0 for a message that shows that the stream is alive, and asks for nothing.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The path of the cosigner's address, and add-checkpoint behind it.
+	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Body          []byte `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WitnessRequest) Reset() {
+	*x = WitnessRequest{}
+	mi := &file_coppice_v1_ledger_proto_msgTypes[98]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WitnessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WitnessRequest) ProtoMessage() {}
+
+func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coppice_v1_ledger_proto_msgTypes[98]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WitnessRequest.ProtoReflect.Descriptor instead.
+func (*WitnessRequest) Descriptor() ([]byte, []int) {
+	return file_coppice_v1_ledger_proto_rawDescGZIP(), []int{98}
+}
+
+func (x *WitnessRequest) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *WitnessRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *WitnessRequest) GetBody() []byte {
+	if x != nil {
+		return x.Body
+	}
+	return nil
 }
 
 var File_coppice_v1_ledger_proto protoreflect.FileDescriptor
@@ -6176,7 +6738,35 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\x10BatchGetResponse\x12,\n" +
 	"\arecords\x18\x01 \x03(\v2\x12.coppice.v1.RecordR\arecords\x12*\n" +
 	"\aread_at\x18\x02 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
-	"\x05proof\x18\x03 \x01(\fR\x05proof\"\xc6\x01\n" +
+	"\x05proof\x18\x03 \x01(\fR\x05proof\"_\n" +
+	"\x11QueryBatchRequest\x12+\n" +
+	"\aqueries\x18\x01 \x03(\v2\x11.coppice.v1.QueryR\aqueries\x12\x1d\n" +
+	"\n" +
+	"want_proof\x18\x02 \x01(\bR\twantProof\"\x7f\n" +
+	"\x05Query\x12\x12\n" +
+	"\x04keys\x18\x01 \x03(\fR\x04keys\x12\"\n" +
+	"\x02at\x18\x02 \x01(\v2\x12.coppice.v1.MomentR\x02at\x12(\n" +
+	"\x05since\x18\x03 \x01(\v2\x12.coppice.v1.MomentR\x05since\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\rR\x05limit\"I\n" +
+	"\x06Moment\x12\x1a\n" +
+	"\aversion\x18\x01 \x01(\x04H\x00R\aversion\x12\x19\n" +
+	"\atime_ms\x18\x02 \x01(\x04H\x00R\x06timeMsB\b\n" +
+	"\x06moment\"\xb8\x02\n" +
+	"\x12QueryBatchResponse\x12\x10\n" +
+	"\x03log\x18\x01 \x01(\fR\x03log\x12+\n" +
+	"\x05times\x18\x02 \x03(\v2\x15.coppice.v1.QueryTimeR\x05times\x12\x16\n" +
+	"\x06places\x18\x03 \x03(\rR\x06places\x12,\n" +
+	"\arecords\x18\x04 \x03(\v2\x12.coppice.v1.RecordR\arecords\x12'\n" +
+	"\x0funchanged_since\x18\x05 \x03(\x04R\x0eunchangedSince\x12*\n" +
+	"\aread_at\x18\x06 \x01(\v2\x11.coppice.v1.StampR\x06readAt\x12\x14\n" +
+	"\x05proof\x18\a \x01(\fR\x05proof\x122\n" +
+	"\afailure\x18\b \x01(\v2\x18.coppice.v1.QueryFailureR\afailure\"X\n" +
+	"\tQueryTime\x12\x17\n" +
+	"\atime_ms\x18\x01 \x01(\x04R\x06timeMs\x122\n" +
+	"\aversion\x18\x02 \x01(\v2\x18.coppice.v1.TimeResponseR\aversion\"@\n" +
+	"\fQueryFailure\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\xc6\x01\n" +
 	"\fRangeRequest\x12\x10\n" +
 	"\x03low\x18\x01 \x01(\fR\x03low\x12\x17\n" +
 	"\x04high\x18\x02 \x01(\fH\x00R\x04high\x88\x01\x01\x12\x14\n" +
@@ -6531,7 +7121,16 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\x05proof\x18\x04 \x01(\fR\x05proof\x12\x1f\n" +
 	"\vmarks_proof\x18\x05 \x01(\fR\n" +
 	"marksProof\x12\x12\n" +
-	"\x04gone\x18\x06 \x01(\x04R\x04gone2\xe0\x15\n" +
+	"\x04gone\x18\x06 \x01(\x04R\x04gone\"_\n" +
+	"\rWitnessAnswer\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x16\n" +
+	"\x06status\x18\x03 \x01(\rR\x06status\x12\x12\n" +
+	"\x04body\x18\x04 \x01(\fR\x04body\"H\n" +
+	"\x0eWitnessRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
+	"\x04body\x18\x03 \x01(\fR\x04body2\xf5\x16\n" +
 	"\x06Ledger\x12?\n" +
 	"\x06Commit\x12\x19.coppice.v1.CommitRequest\x1a\x1a.coppice.v1.CommitResponse\x12U\n" +
 	"\fCommitStream\x12\x1f.coppice.v1.CommitStreamRequest\x1a .coppice.v1.CommitStreamResponse(\x010\x01\x12<\n" +
@@ -6540,7 +7139,9 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\aDiscard\x12\x1a.coppice.v1.DiscardRequest\x1a\x1b.coppice.v1.DiscardResponse\x12N\n" +
 	"\vOpenSession\x12\x1e.coppice.v1.OpenSessionRequest\x1a\x1f.coppice.v1.OpenSessionResponse\x126\n" +
 	"\x03Get\x12\x16.coppice.v1.GetRequest\x1a\x17.coppice.v1.GetResponse\x12E\n" +
-	"\bBatchGet\x12\x1b.coppice.v1.BatchGetRequest\x1a\x1c.coppice.v1.BatchGetResponse\x12>\n" +
+	"\bBatchGet\x12\x1b.coppice.v1.BatchGetRequest\x1a\x1c.coppice.v1.BatchGetResponse\x12M\n" +
+	"\n" +
+	"QueryBatch\x12\x1d.coppice.v1.QueryBatchRequest\x1a\x1e.coppice.v1.QueryBatchResponse0\x01\x12>\n" +
 	"\x05Range\x12\x18.coppice.v1.RangeRequest\x1a\x19.coppice.v1.RangeResponse0\x01\x12D\n" +
 	"\aHistory\x12\x1a.coppice.v1.HistoryRequest\x1a\x1b.coppice.v1.HistoryResponse0\x01\x12;\n" +
 	"\x04Diff\x12\x17.coppice.v1.DiffRequest\x1a\x18.coppice.v1.DiffResponse0\x01\x129\n" +
@@ -6560,7 +7161,8 @@ const file_coppice_v1_ledger_proto_rawDesc = "" +
 	"\bListPins\x12\x1b.coppice.v1.ListPinsRequest\x1a\x1c.coppice.v1.ListPinsResponse\x12?\n" +
 	"\x06Status\x12\x19.coppice.v1.StatusRequest\x1a\x1a.coppice.v1.StatusResponse\x12W\n" +
 	"\x0eTransferLeader\x12!.coppice.v1.TransferLeaderRequest\x1a\".coppice.v1.TransferLeaderResponse\x12D\n" +
-	"\aJournal\x12\x1a.coppice.v1.JournalRequest\x1a\x1b.coppice.v1.JournalResponse0\x01\x12?\n" +
+	"\aJournal\x12\x1a.coppice.v1.JournalRequest\x1a\x1b.coppice.v1.JournalResponse0\x01\x12D\n" +
+	"\aWitness\x12\x19.coppice.v1.WitnessAnswer\x1a\x1a.coppice.v1.WitnessRequest(\x010\x01\x12?\n" +
 	"\x06Append\x12\x19.coppice.v1.AppendRequest\x1a\x1a.coppice.v1.AppendResponse\x12P\n" +
 	"\vListLedgers\x12\x1e.coppice.v1.ListLedgersRequest\x1a\x1f.coppice.v1.ListLedgersResponse0\x01\x12W\n" +
 	"\x0eDescribeLedger\x12!.coppice.v1.DescribeLedgerRequest\x1a\".coppice.v1.DescribeLedgerResponse\x12P\n" +
@@ -6587,7 +7189,7 @@ func file_coppice_v1_ledger_proto_rawDescGZIP() []byte {
 	return file_coppice_v1_ledger_proto_rawDescData
 }
 
-var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 91)
+var file_coppice_v1_ledger_proto_msgTypes = make([]protoimpl.MessageInfo, 99)
 var file_coppice_v1_ledger_proto_goTypes = []any{
 	(*Stamp)(nil),                    // 0: coppice.v1.Stamp
 	(*Operation)(nil),                // 1: coppice.v1.Operation
@@ -6610,76 +7212,84 @@ var file_coppice_v1_ledger_proto_goTypes = []any{
 	(*GetResponse)(nil),              // 18: coppice.v1.GetResponse
 	(*BatchGetRequest)(nil),          // 19: coppice.v1.BatchGetRequest
 	(*BatchGetResponse)(nil),         // 20: coppice.v1.BatchGetResponse
-	(*RangeRequest)(nil),             // 21: coppice.v1.RangeRequest
-	(*RangeResponse)(nil),            // 22: coppice.v1.RangeResponse
-	(*RangeEnd)(nil),                 // 23: coppice.v1.RangeEnd
-	(*HistoryRequest)(nil),           // 24: coppice.v1.HistoryRequest
-	(*HistoryResponse)(nil),          // 25: coppice.v1.HistoryResponse
-	(*DiffRequest)(nil),              // 26: coppice.v1.DiffRequest
-	(*DiffResponse)(nil),             // 27: coppice.v1.DiffResponse
-	(*Difference)(nil),               // 28: coppice.v1.Difference
-	(*HeadRequest)(nil),              // 29: coppice.v1.HeadRequest
-	(*HeadResponse)(nil),             // 30: coppice.v1.HeadResponse
-	(*GetHeaderRequest)(nil),         // 31: coppice.v1.GetHeaderRequest
-	(*GetHeaderResponse)(nil),        // 32: coppice.v1.GetHeaderResponse
-	(*WatchHeadsRequest)(nil),        // 33: coppice.v1.WatchHeadsRequest
-	(*WatchHeadsResponse)(nil),       // 34: coppice.v1.WatchHeadsResponse
-	(*WatchedJournal)(nil),           // 35: coppice.v1.WatchedJournal
-	(*GetCheckpointRequest)(nil),     // 36: coppice.v1.GetCheckpointRequest
-	(*GetCheckpointResponse)(nil),    // 37: coppice.v1.GetCheckpointResponse
-	(*TimeRequest)(nil),              // 38: coppice.v1.TimeRequest
-	(*TimeResponse)(nil),             // 39: coppice.v1.TimeResponse
-	(*PruneRequest)(nil),             // 40: coppice.v1.PruneRequest
-	(*RollbackRequest)(nil),          // 41: coppice.v1.RollbackRequest
-	(*RotateKeyRequest)(nil),         // 42: coppice.v1.RotateKeyRequest
-	(*AnchorRequest)(nil),            // 43: coppice.v1.AnchorRequest
-	(*AnchorResponse)(nil),           // 44: coppice.v1.AnchorResponse
-	(*GetIntervalRequest)(nil),       // 45: coppice.v1.GetIntervalRequest
-	(*GetIntervalResponse)(nil),      // 46: coppice.v1.GetIntervalResponse
-	(*AdminResponse)(nil),            // 47: coppice.v1.AdminResponse
-	(*VersionPin)(nil),               // 48: coppice.v1.VersionPin
-	(*PinRequest)(nil),               // 49: coppice.v1.PinRequest
-	(*PinResponse)(nil),              // 50: coppice.v1.PinResponse
-	(*UnpinRequest)(nil),             // 51: coppice.v1.UnpinRequest
-	(*UnpinResponse)(nil),            // 52: coppice.v1.UnpinResponse
-	(*ListPinsRequest)(nil),          // 53: coppice.v1.ListPinsRequest
-	(*ListPinsResponse)(nil),         // 54: coppice.v1.ListPinsResponse
-	(*JournalRequest)(nil),           // 55: coppice.v1.JournalRequest
-	(*JournalResponse)(nil),          // 56: coppice.v1.JournalResponse
-	(*TransferLeaderRequest)(nil),    // 57: coppice.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil),   // 58: coppice.v1.TransferLeaderResponse
-	(*StatusRequest)(nil),            // 59: coppice.v1.StatusRequest
-	(*StatusResponse)(nil),           // 60: coppice.v1.StatusResponse
-	(*CoordinatorStatus)(nil),        // 61: coppice.v1.CoordinatorStatus
-	(*GroupStatus)(nil),              // 62: coppice.v1.GroupStatus
-	(*ReplicaStatus)(nil),            // 63: coppice.v1.ReplicaStatus
-	(*AppendRequest)(nil),            // 64: coppice.v1.AppendRequest
-	(*LedgerItem)(nil),               // 65: coppice.v1.LedgerItem
-	(*AppendResponse)(nil),           // 66: coppice.v1.AppendResponse
-	(*LedgerName)(nil),               // 67: coppice.v1.LedgerName
-	(*ListLedgersRequest)(nil),       // 68: coppice.v1.ListLedgersRequest
-	(*ListLedgersResponse)(nil),      // 69: coppice.v1.ListLedgersResponse
-	(*DescribeLedgerRequest)(nil),    // 70: coppice.v1.DescribeLedgerRequest
-	(*DescribeLedgerResponse)(nil),   // 71: coppice.v1.DescribeLedgerResponse
-	(*ListMembersRequest)(nil),       // 72: coppice.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),      // 73: coppice.v1.ListMembersResponse
-	(*GetMemberRequest)(nil),         // 74: coppice.v1.GetMemberRequest
-	(*GetMemberResponse)(nil),        // 75: coppice.v1.GetMemberResponse
-	(*GetJournalsRequest)(nil),       // 76: coppice.v1.GetJournalsRequest
-	(*GetJournalsResponse)(nil),      // 77: coppice.v1.GetJournalsResponse
-	(*LedgerJournal)(nil),            // 78: coppice.v1.LedgerJournal
-	(*GetLedgerHashesRequest)(nil),   // 79: coppice.v1.GetLedgerHashesRequest
-	(*GetLedgerHashesResponse)(nil),  // 80: coppice.v1.GetLedgerHashesResponse
-	(*GetLedgerRecordsRequest)(nil),  // 81: coppice.v1.GetLedgerRecordsRequest
-	(*LedgerRecord)(nil),             // 82: coppice.v1.LedgerRecord
-	(*GetLedgerRecordsResponse)(nil), // 83: coppice.v1.GetLedgerRecordsResponse
-	(*VerifyJournalRequest)(nil),     // 84: coppice.v1.VerifyJournalRequest
-	(*VerifyJournalResponse)(nil),    // 85: coppice.v1.VerifyJournalResponse
-	(*ErasureStatusRequest)(nil),     // 86: coppice.v1.ErasureStatusRequest
-	(*ErasureStatusResponse)(nil),    // 87: coppice.v1.ErasureStatusResponse
-	(*ReplicaErasure)(nil),           // 88: coppice.v1.ReplicaErasure
-	(*GetLineageRequest)(nil),        // 89: coppice.v1.GetLineageRequest
-	(*GetLineageResponse)(nil),       // 90: coppice.v1.GetLineageResponse
+	(*QueryBatchRequest)(nil),        // 21: coppice.v1.QueryBatchRequest
+	(*Query)(nil),                    // 22: coppice.v1.Query
+	(*Moment)(nil),                   // 23: coppice.v1.Moment
+	(*QueryBatchResponse)(nil),       // 24: coppice.v1.QueryBatchResponse
+	(*QueryTime)(nil),                // 25: coppice.v1.QueryTime
+	(*QueryFailure)(nil),             // 26: coppice.v1.QueryFailure
+	(*RangeRequest)(nil),             // 27: coppice.v1.RangeRequest
+	(*RangeResponse)(nil),            // 28: coppice.v1.RangeResponse
+	(*RangeEnd)(nil),                 // 29: coppice.v1.RangeEnd
+	(*HistoryRequest)(nil),           // 30: coppice.v1.HistoryRequest
+	(*HistoryResponse)(nil),          // 31: coppice.v1.HistoryResponse
+	(*DiffRequest)(nil),              // 32: coppice.v1.DiffRequest
+	(*DiffResponse)(nil),             // 33: coppice.v1.DiffResponse
+	(*Difference)(nil),               // 34: coppice.v1.Difference
+	(*HeadRequest)(nil),              // 35: coppice.v1.HeadRequest
+	(*HeadResponse)(nil),             // 36: coppice.v1.HeadResponse
+	(*GetHeaderRequest)(nil),         // 37: coppice.v1.GetHeaderRequest
+	(*GetHeaderResponse)(nil),        // 38: coppice.v1.GetHeaderResponse
+	(*WatchHeadsRequest)(nil),        // 39: coppice.v1.WatchHeadsRequest
+	(*WatchHeadsResponse)(nil),       // 40: coppice.v1.WatchHeadsResponse
+	(*WatchedJournal)(nil),           // 41: coppice.v1.WatchedJournal
+	(*GetCheckpointRequest)(nil),     // 42: coppice.v1.GetCheckpointRequest
+	(*GetCheckpointResponse)(nil),    // 43: coppice.v1.GetCheckpointResponse
+	(*TimeRequest)(nil),              // 44: coppice.v1.TimeRequest
+	(*TimeResponse)(nil),             // 45: coppice.v1.TimeResponse
+	(*PruneRequest)(nil),             // 46: coppice.v1.PruneRequest
+	(*RollbackRequest)(nil),          // 47: coppice.v1.RollbackRequest
+	(*RotateKeyRequest)(nil),         // 48: coppice.v1.RotateKeyRequest
+	(*AnchorRequest)(nil),            // 49: coppice.v1.AnchorRequest
+	(*AnchorResponse)(nil),           // 50: coppice.v1.AnchorResponse
+	(*GetIntervalRequest)(nil),       // 51: coppice.v1.GetIntervalRequest
+	(*GetIntervalResponse)(nil),      // 52: coppice.v1.GetIntervalResponse
+	(*AdminResponse)(nil),            // 53: coppice.v1.AdminResponse
+	(*VersionPin)(nil),               // 54: coppice.v1.VersionPin
+	(*PinRequest)(nil),               // 55: coppice.v1.PinRequest
+	(*PinResponse)(nil),              // 56: coppice.v1.PinResponse
+	(*UnpinRequest)(nil),             // 57: coppice.v1.UnpinRequest
+	(*UnpinResponse)(nil),            // 58: coppice.v1.UnpinResponse
+	(*ListPinsRequest)(nil),          // 59: coppice.v1.ListPinsRequest
+	(*ListPinsResponse)(nil),         // 60: coppice.v1.ListPinsResponse
+	(*JournalRequest)(nil),           // 61: coppice.v1.JournalRequest
+	(*JournalResponse)(nil),          // 62: coppice.v1.JournalResponse
+	(*TransferLeaderRequest)(nil),    // 63: coppice.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil),   // 64: coppice.v1.TransferLeaderResponse
+	(*StatusRequest)(nil),            // 65: coppice.v1.StatusRequest
+	(*StatusResponse)(nil),           // 66: coppice.v1.StatusResponse
+	(*CoordinatorStatus)(nil),        // 67: coppice.v1.CoordinatorStatus
+	(*GroupStatus)(nil),              // 68: coppice.v1.GroupStatus
+	(*ReplicaStatus)(nil),            // 69: coppice.v1.ReplicaStatus
+	(*AppendRequest)(nil),            // 70: coppice.v1.AppendRequest
+	(*LedgerItem)(nil),               // 71: coppice.v1.LedgerItem
+	(*AppendResponse)(nil),           // 72: coppice.v1.AppendResponse
+	(*LedgerName)(nil),               // 73: coppice.v1.LedgerName
+	(*ListLedgersRequest)(nil),       // 74: coppice.v1.ListLedgersRequest
+	(*ListLedgersResponse)(nil),      // 75: coppice.v1.ListLedgersResponse
+	(*DescribeLedgerRequest)(nil),    // 76: coppice.v1.DescribeLedgerRequest
+	(*DescribeLedgerResponse)(nil),   // 77: coppice.v1.DescribeLedgerResponse
+	(*ListMembersRequest)(nil),       // 78: coppice.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),      // 79: coppice.v1.ListMembersResponse
+	(*GetMemberRequest)(nil),         // 80: coppice.v1.GetMemberRequest
+	(*GetMemberResponse)(nil),        // 81: coppice.v1.GetMemberResponse
+	(*GetJournalsRequest)(nil),       // 82: coppice.v1.GetJournalsRequest
+	(*GetJournalsResponse)(nil),      // 83: coppice.v1.GetJournalsResponse
+	(*LedgerJournal)(nil),            // 84: coppice.v1.LedgerJournal
+	(*GetLedgerHashesRequest)(nil),   // 85: coppice.v1.GetLedgerHashesRequest
+	(*GetLedgerHashesResponse)(nil),  // 86: coppice.v1.GetLedgerHashesResponse
+	(*GetLedgerRecordsRequest)(nil),  // 87: coppice.v1.GetLedgerRecordsRequest
+	(*LedgerRecord)(nil),             // 88: coppice.v1.LedgerRecord
+	(*GetLedgerRecordsResponse)(nil), // 89: coppice.v1.GetLedgerRecordsResponse
+	(*VerifyJournalRequest)(nil),     // 90: coppice.v1.VerifyJournalRequest
+	(*VerifyJournalResponse)(nil),    // 91: coppice.v1.VerifyJournalResponse
+	(*ErasureStatusRequest)(nil),     // 92: coppice.v1.ErasureStatusRequest
+	(*ErasureStatusResponse)(nil),    // 93: coppice.v1.ErasureStatusResponse
+	(*ReplicaErasure)(nil),           // 94: coppice.v1.ReplicaErasure
+	(*GetLineageRequest)(nil),        // 95: coppice.v1.GetLineageRequest
+	(*GetLineageResponse)(nil),       // 96: coppice.v1.GetLineageResponse
+	(*WitnessAnswer)(nil),            // 97: coppice.v1.WitnessAnswer
+	(*WitnessRequest)(nil),           // 98: coppice.v1.WitnessRequest
 }
 var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	0,   // 0: coppice.v1.Precondition.last_changed:type_name -> coppice.v1.Stamp
@@ -6700,145 +7310,157 @@ var file_coppice_v1_ledger_proto_depIdxs = []int32{
 	15,  // 15: coppice.v1.BatchGetRequest.read:type_name -> coppice.v1.ReadOptions
 	16,  // 16: coppice.v1.BatchGetResponse.records:type_name -> coppice.v1.Record
 	0,   // 17: coppice.v1.BatchGetResponse.read_at:type_name -> coppice.v1.Stamp
-	15,  // 18: coppice.v1.RangeRequest.read:type_name -> coppice.v1.ReadOptions
-	16,  // 19: coppice.v1.RangeResponse.records:type_name -> coppice.v1.Record
-	23,  // 20: coppice.v1.RangeResponse.end:type_name -> coppice.v1.RangeEnd
-	0,   // 21: coppice.v1.RangeEnd.read_at:type_name -> coppice.v1.Stamp
-	15,  // 22: coppice.v1.HistoryRequest.read:type_name -> coppice.v1.ReadOptions
-	16,  // 23: coppice.v1.HistoryResponse.change:type_name -> coppice.v1.Record
-	0,   // 24: coppice.v1.DiffRequest.from:type_name -> coppice.v1.Stamp
-	0,   // 25: coppice.v1.DiffRequest.to:type_name -> coppice.v1.Stamp
-	28,  // 26: coppice.v1.DiffResponse.differences:type_name -> coppice.v1.Difference
-	16,  // 27: coppice.v1.Difference.before:type_name -> coppice.v1.Record
-	16,  // 28: coppice.v1.Difference.after:type_name -> coppice.v1.Record
-	0,   // 29: coppice.v1.HeadResponse.stamp:type_name -> coppice.v1.Stamp
-	16,  // 30: coppice.v1.WatchHeadsResponse.changes:type_name -> coppice.v1.Record
-	35,  // 31: coppice.v1.WatchHeadsResponse.journal:type_name -> coppice.v1.WatchedJournal
-	0,   // 32: coppice.v1.TimeResponse.stamp:type_name -> coppice.v1.Stamp
-	0,   // 33: coppice.v1.TimeResponse.next:type_name -> coppice.v1.Stamp
-	0,   // 34: coppice.v1.PruneRequest.expected_head:type_name -> coppice.v1.Stamp
-	0,   // 35: coppice.v1.RollbackRequest.expected_head:type_name -> coppice.v1.Stamp
-	0,   // 36: coppice.v1.RotateKeyRequest.expected_head:type_name -> coppice.v1.Stamp
-	0,   // 37: coppice.v1.AdminResponse.head:type_name -> coppice.v1.Stamp
-	48,  // 38: coppice.v1.PinResponse.pin:type_name -> coppice.v1.VersionPin
-	48,  // 39: coppice.v1.ListPinsResponse.pins:type_name -> coppice.v1.VersionPin
-	0,   // 40: coppice.v1.StatusResponse.head:type_name -> coppice.v1.Stamp
-	62,  // 41: coppice.v1.StatusResponse.groups:type_name -> coppice.v1.GroupStatus
-	61,  // 42: coppice.v1.StatusResponse.coordinators:type_name -> coppice.v1.CoordinatorStatus
-	63,  // 43: coppice.v1.GroupStatus.replicas:type_name -> coppice.v1.ReplicaStatus
-	65,  // 44: coppice.v1.AppendRequest.items:type_name -> coppice.v1.LedgerItem
-	0,   // 45: coppice.v1.AppendResponse.stamp:type_name -> coppice.v1.Stamp
-	15,  // 46: coppice.v1.ListLedgersRequest.read:type_name -> coppice.v1.ReadOptions
-	67,  // 47: coppice.v1.DescribeLedgerRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 48: coppice.v1.DescribeLedgerRequest.read:type_name -> coppice.v1.ReadOptions
-	0,   // 49: coppice.v1.DescribeLedgerResponse.read_at:type_name -> coppice.v1.Stamp
-	67,  // 50: coppice.v1.ListMembersRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 51: coppice.v1.ListMembersRequest.read:type_name -> coppice.v1.ReadOptions
-	67,  // 52: coppice.v1.GetMemberRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 53: coppice.v1.GetMemberRequest.read:type_name -> coppice.v1.ReadOptions
-	0,   // 54: coppice.v1.GetMemberResponse.read_at:type_name -> coppice.v1.Stamp
-	67,  // 55: coppice.v1.GetJournalsRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 56: coppice.v1.GetJournalsRequest.read:type_name -> coppice.v1.ReadOptions
-	78,  // 57: coppice.v1.GetJournalsResponse.journals:type_name -> coppice.v1.LedgerJournal
-	0,   // 58: coppice.v1.GetJournalsResponse.read_at:type_name -> coppice.v1.Stamp
-	67,  // 59: coppice.v1.GetLedgerHashesRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 60: coppice.v1.GetLedgerHashesRequest.read:type_name -> coppice.v1.ReadOptions
-	0,   // 61: coppice.v1.GetLedgerHashesResponse.read_at:type_name -> coppice.v1.Stamp
-	67,  // 62: coppice.v1.GetLedgerRecordsRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 63: coppice.v1.GetLedgerRecordsRequest.read:type_name -> coppice.v1.ReadOptions
-	82,  // 64: coppice.v1.GetLedgerRecordsResponse.records:type_name -> coppice.v1.LedgerRecord
-	0,   // 65: coppice.v1.GetLedgerRecordsResponse.read_at:type_name -> coppice.v1.Stamp
-	67,  // 66: coppice.v1.VerifyJournalRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 67: coppice.v1.VerifyJournalRequest.read:type_name -> coppice.v1.ReadOptions
-	0,   // 68: coppice.v1.VerifyJournalResponse.read_at:type_name -> coppice.v1.Stamp
-	67,  // 69: coppice.v1.ErasureStatusRequest.ledger:type_name -> coppice.v1.LedgerName
-	0,   // 70: coppice.v1.ErasureStatusResponse.ordered:type_name -> coppice.v1.Stamp
-	88,  // 71: coppice.v1.ErasureStatusResponse.replicas:type_name -> coppice.v1.ReplicaErasure
-	67,  // 72: coppice.v1.GetLineageRequest.ledger:type_name -> coppice.v1.LedgerName
-	15,  // 73: coppice.v1.GetLineageRequest.read:type_name -> coppice.v1.ReadOptions
-	78,  // 74: coppice.v1.GetLineageResponse.journals:type_name -> coppice.v1.LedgerJournal
-	0,   // 75: coppice.v1.GetLineageResponse.read_at:type_name -> coppice.v1.Stamp
-	4,   // 76: coppice.v1.Ledger.Commit:input_type -> coppice.v1.CommitRequest
-	6,   // 77: coppice.v1.Ledger.CommitStream:input_type -> coppice.v1.CommitStreamRequest
-	8,   // 78: coppice.v1.Ledger.Stage:input_type -> coppice.v1.StageRequest
-	10,  // 79: coppice.v1.Ledger.Finalize:input_type -> coppice.v1.FinalizeRequest
-	11,  // 80: coppice.v1.Ledger.Discard:input_type -> coppice.v1.DiscardRequest
-	13,  // 81: coppice.v1.Ledger.OpenSession:input_type -> coppice.v1.OpenSessionRequest
-	17,  // 82: coppice.v1.Ledger.Get:input_type -> coppice.v1.GetRequest
-	19,  // 83: coppice.v1.Ledger.BatchGet:input_type -> coppice.v1.BatchGetRequest
-	21,  // 84: coppice.v1.Ledger.Range:input_type -> coppice.v1.RangeRequest
-	24,  // 85: coppice.v1.Ledger.History:input_type -> coppice.v1.HistoryRequest
-	26,  // 86: coppice.v1.Ledger.Diff:input_type -> coppice.v1.DiffRequest
-	29,  // 87: coppice.v1.Ledger.Head:input_type -> coppice.v1.HeadRequest
-	31,  // 88: coppice.v1.Ledger.GetHeader:input_type -> coppice.v1.GetHeaderRequest
-	33,  // 89: coppice.v1.Ledger.WatchHeads:input_type -> coppice.v1.WatchHeadsRequest
-	36,  // 90: coppice.v1.Ledger.GetCheckpoint:input_type -> coppice.v1.GetCheckpointRequest
-	38,  // 91: coppice.v1.Ledger.Time:input_type -> coppice.v1.TimeRequest
-	40,  // 92: coppice.v1.Ledger.Prune:input_type -> coppice.v1.PruneRequest
-	41,  // 93: coppice.v1.Ledger.Rollback:input_type -> coppice.v1.RollbackRequest
-	42,  // 94: coppice.v1.Ledger.RotateKey:input_type -> coppice.v1.RotateKeyRequest
-	43,  // 95: coppice.v1.Ledger.Anchor:input_type -> coppice.v1.AnchorRequest
-	45,  // 96: coppice.v1.Ledger.GetInterval:input_type -> coppice.v1.GetIntervalRequest
-	49,  // 97: coppice.v1.Ledger.Pin:input_type -> coppice.v1.PinRequest
-	51,  // 98: coppice.v1.Ledger.Unpin:input_type -> coppice.v1.UnpinRequest
-	53,  // 99: coppice.v1.Ledger.ListPins:input_type -> coppice.v1.ListPinsRequest
-	59,  // 100: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
-	57,  // 101: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
-	55,  // 102: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
-	64,  // 103: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
-	68,  // 104: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
-	70,  // 105: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
-	72,  // 106: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
-	74,  // 107: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
-	76,  // 108: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
-	79,  // 109: coppice.v1.Ledger.GetLedgerHashes:input_type -> coppice.v1.GetLedgerHashesRequest
-	89,  // 110: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
-	84,  // 111: coppice.v1.Ledger.VerifyJournal:input_type -> coppice.v1.VerifyJournalRequest
-	81,  // 112: coppice.v1.Ledger.GetLedgerRecords:input_type -> coppice.v1.GetLedgerRecordsRequest
-	86,  // 113: coppice.v1.Ledger.ErasureStatus:input_type -> coppice.v1.ErasureStatusRequest
-	5,   // 114: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
-	7,   // 115: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
-	9,   // 116: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
-	5,   // 117: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
-	12,  // 118: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
-	14,  // 119: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
-	18,  // 120: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
-	20,  // 121: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
-	22,  // 122: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
-	25,  // 123: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
-	27,  // 124: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
-	30,  // 125: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
-	32,  // 126: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
-	34,  // 127: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
-	37,  // 128: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
-	39,  // 129: coppice.v1.Ledger.Time:output_type -> coppice.v1.TimeResponse
-	47,  // 130: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
-	47,  // 131: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
-	47,  // 132: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
-	44,  // 133: coppice.v1.Ledger.Anchor:output_type -> coppice.v1.AnchorResponse
-	46,  // 134: coppice.v1.Ledger.GetInterval:output_type -> coppice.v1.GetIntervalResponse
-	50,  // 135: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
-	52,  // 136: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
-	54,  // 137: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
-	60,  // 138: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
-	58,  // 139: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
-	56,  // 140: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
-	66,  // 141: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
-	69,  // 142: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
-	71,  // 143: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
-	73,  // 144: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
-	75,  // 145: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
-	77,  // 146: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
-	80,  // 147: coppice.v1.Ledger.GetLedgerHashes:output_type -> coppice.v1.GetLedgerHashesResponse
-	90,  // 148: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
-	85,  // 149: coppice.v1.Ledger.VerifyJournal:output_type -> coppice.v1.VerifyJournalResponse
-	83,  // 150: coppice.v1.Ledger.GetLedgerRecords:output_type -> coppice.v1.GetLedgerRecordsResponse
-	87,  // 151: coppice.v1.Ledger.ErasureStatus:output_type -> coppice.v1.ErasureStatusResponse
-	114, // [114:152] is the sub-list for method output_type
-	76,  // [76:114] is the sub-list for method input_type
-	76,  // [76:76] is the sub-list for extension type_name
-	76,  // [76:76] is the sub-list for extension extendee
-	0,   // [0:76] is the sub-list for field type_name
+	22,  // 18: coppice.v1.QueryBatchRequest.queries:type_name -> coppice.v1.Query
+	23,  // 19: coppice.v1.Query.at:type_name -> coppice.v1.Moment
+	23,  // 20: coppice.v1.Query.since:type_name -> coppice.v1.Moment
+	25,  // 21: coppice.v1.QueryBatchResponse.times:type_name -> coppice.v1.QueryTime
+	16,  // 22: coppice.v1.QueryBatchResponse.records:type_name -> coppice.v1.Record
+	0,   // 23: coppice.v1.QueryBatchResponse.read_at:type_name -> coppice.v1.Stamp
+	26,  // 24: coppice.v1.QueryBatchResponse.failure:type_name -> coppice.v1.QueryFailure
+	45,  // 25: coppice.v1.QueryTime.version:type_name -> coppice.v1.TimeResponse
+	15,  // 26: coppice.v1.RangeRequest.read:type_name -> coppice.v1.ReadOptions
+	16,  // 27: coppice.v1.RangeResponse.records:type_name -> coppice.v1.Record
+	29,  // 28: coppice.v1.RangeResponse.end:type_name -> coppice.v1.RangeEnd
+	0,   // 29: coppice.v1.RangeEnd.read_at:type_name -> coppice.v1.Stamp
+	15,  // 30: coppice.v1.HistoryRequest.read:type_name -> coppice.v1.ReadOptions
+	16,  // 31: coppice.v1.HistoryResponse.change:type_name -> coppice.v1.Record
+	0,   // 32: coppice.v1.DiffRequest.from:type_name -> coppice.v1.Stamp
+	0,   // 33: coppice.v1.DiffRequest.to:type_name -> coppice.v1.Stamp
+	34,  // 34: coppice.v1.DiffResponse.differences:type_name -> coppice.v1.Difference
+	16,  // 35: coppice.v1.Difference.before:type_name -> coppice.v1.Record
+	16,  // 36: coppice.v1.Difference.after:type_name -> coppice.v1.Record
+	0,   // 37: coppice.v1.HeadResponse.stamp:type_name -> coppice.v1.Stamp
+	16,  // 38: coppice.v1.WatchHeadsResponse.changes:type_name -> coppice.v1.Record
+	41,  // 39: coppice.v1.WatchHeadsResponse.journal:type_name -> coppice.v1.WatchedJournal
+	0,   // 40: coppice.v1.TimeResponse.stamp:type_name -> coppice.v1.Stamp
+	0,   // 41: coppice.v1.TimeResponse.next:type_name -> coppice.v1.Stamp
+	0,   // 42: coppice.v1.PruneRequest.expected_head:type_name -> coppice.v1.Stamp
+	0,   // 43: coppice.v1.RollbackRequest.expected_head:type_name -> coppice.v1.Stamp
+	0,   // 44: coppice.v1.RotateKeyRequest.expected_head:type_name -> coppice.v1.Stamp
+	0,   // 45: coppice.v1.AdminResponse.head:type_name -> coppice.v1.Stamp
+	54,  // 46: coppice.v1.PinResponse.pin:type_name -> coppice.v1.VersionPin
+	54,  // 47: coppice.v1.ListPinsResponse.pins:type_name -> coppice.v1.VersionPin
+	0,   // 48: coppice.v1.StatusResponse.head:type_name -> coppice.v1.Stamp
+	68,  // 49: coppice.v1.StatusResponse.groups:type_name -> coppice.v1.GroupStatus
+	67,  // 50: coppice.v1.StatusResponse.coordinators:type_name -> coppice.v1.CoordinatorStatus
+	69,  // 51: coppice.v1.GroupStatus.replicas:type_name -> coppice.v1.ReplicaStatus
+	71,  // 52: coppice.v1.AppendRequest.items:type_name -> coppice.v1.LedgerItem
+	0,   // 53: coppice.v1.AppendResponse.stamp:type_name -> coppice.v1.Stamp
+	15,  // 54: coppice.v1.ListLedgersRequest.read:type_name -> coppice.v1.ReadOptions
+	73,  // 55: coppice.v1.DescribeLedgerRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 56: coppice.v1.DescribeLedgerRequest.read:type_name -> coppice.v1.ReadOptions
+	0,   // 57: coppice.v1.DescribeLedgerResponse.read_at:type_name -> coppice.v1.Stamp
+	73,  // 58: coppice.v1.ListMembersRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 59: coppice.v1.ListMembersRequest.read:type_name -> coppice.v1.ReadOptions
+	73,  // 60: coppice.v1.GetMemberRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 61: coppice.v1.GetMemberRequest.read:type_name -> coppice.v1.ReadOptions
+	0,   // 62: coppice.v1.GetMemberResponse.read_at:type_name -> coppice.v1.Stamp
+	73,  // 63: coppice.v1.GetJournalsRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 64: coppice.v1.GetJournalsRequest.read:type_name -> coppice.v1.ReadOptions
+	84,  // 65: coppice.v1.GetJournalsResponse.journals:type_name -> coppice.v1.LedgerJournal
+	0,   // 66: coppice.v1.GetJournalsResponse.read_at:type_name -> coppice.v1.Stamp
+	73,  // 67: coppice.v1.GetLedgerHashesRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 68: coppice.v1.GetLedgerHashesRequest.read:type_name -> coppice.v1.ReadOptions
+	0,   // 69: coppice.v1.GetLedgerHashesResponse.read_at:type_name -> coppice.v1.Stamp
+	73,  // 70: coppice.v1.GetLedgerRecordsRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 71: coppice.v1.GetLedgerRecordsRequest.read:type_name -> coppice.v1.ReadOptions
+	88,  // 72: coppice.v1.GetLedgerRecordsResponse.records:type_name -> coppice.v1.LedgerRecord
+	0,   // 73: coppice.v1.GetLedgerRecordsResponse.read_at:type_name -> coppice.v1.Stamp
+	73,  // 74: coppice.v1.VerifyJournalRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 75: coppice.v1.VerifyJournalRequest.read:type_name -> coppice.v1.ReadOptions
+	0,   // 76: coppice.v1.VerifyJournalResponse.read_at:type_name -> coppice.v1.Stamp
+	73,  // 77: coppice.v1.ErasureStatusRequest.ledger:type_name -> coppice.v1.LedgerName
+	0,   // 78: coppice.v1.ErasureStatusResponse.ordered:type_name -> coppice.v1.Stamp
+	94,  // 79: coppice.v1.ErasureStatusResponse.replicas:type_name -> coppice.v1.ReplicaErasure
+	73,  // 80: coppice.v1.GetLineageRequest.ledger:type_name -> coppice.v1.LedgerName
+	15,  // 81: coppice.v1.GetLineageRequest.read:type_name -> coppice.v1.ReadOptions
+	84,  // 82: coppice.v1.GetLineageResponse.journals:type_name -> coppice.v1.LedgerJournal
+	0,   // 83: coppice.v1.GetLineageResponse.read_at:type_name -> coppice.v1.Stamp
+	4,   // 84: coppice.v1.Ledger.Commit:input_type -> coppice.v1.CommitRequest
+	6,   // 85: coppice.v1.Ledger.CommitStream:input_type -> coppice.v1.CommitStreamRequest
+	8,   // 86: coppice.v1.Ledger.Stage:input_type -> coppice.v1.StageRequest
+	10,  // 87: coppice.v1.Ledger.Finalize:input_type -> coppice.v1.FinalizeRequest
+	11,  // 88: coppice.v1.Ledger.Discard:input_type -> coppice.v1.DiscardRequest
+	13,  // 89: coppice.v1.Ledger.OpenSession:input_type -> coppice.v1.OpenSessionRequest
+	17,  // 90: coppice.v1.Ledger.Get:input_type -> coppice.v1.GetRequest
+	19,  // 91: coppice.v1.Ledger.BatchGet:input_type -> coppice.v1.BatchGetRequest
+	21,  // 92: coppice.v1.Ledger.QueryBatch:input_type -> coppice.v1.QueryBatchRequest
+	27,  // 93: coppice.v1.Ledger.Range:input_type -> coppice.v1.RangeRequest
+	30,  // 94: coppice.v1.Ledger.History:input_type -> coppice.v1.HistoryRequest
+	32,  // 95: coppice.v1.Ledger.Diff:input_type -> coppice.v1.DiffRequest
+	35,  // 96: coppice.v1.Ledger.Head:input_type -> coppice.v1.HeadRequest
+	37,  // 97: coppice.v1.Ledger.GetHeader:input_type -> coppice.v1.GetHeaderRequest
+	39,  // 98: coppice.v1.Ledger.WatchHeads:input_type -> coppice.v1.WatchHeadsRequest
+	42,  // 99: coppice.v1.Ledger.GetCheckpoint:input_type -> coppice.v1.GetCheckpointRequest
+	44,  // 100: coppice.v1.Ledger.Time:input_type -> coppice.v1.TimeRequest
+	46,  // 101: coppice.v1.Ledger.Prune:input_type -> coppice.v1.PruneRequest
+	47,  // 102: coppice.v1.Ledger.Rollback:input_type -> coppice.v1.RollbackRequest
+	48,  // 103: coppice.v1.Ledger.RotateKey:input_type -> coppice.v1.RotateKeyRequest
+	49,  // 104: coppice.v1.Ledger.Anchor:input_type -> coppice.v1.AnchorRequest
+	51,  // 105: coppice.v1.Ledger.GetInterval:input_type -> coppice.v1.GetIntervalRequest
+	55,  // 106: coppice.v1.Ledger.Pin:input_type -> coppice.v1.PinRequest
+	57,  // 107: coppice.v1.Ledger.Unpin:input_type -> coppice.v1.UnpinRequest
+	59,  // 108: coppice.v1.Ledger.ListPins:input_type -> coppice.v1.ListPinsRequest
+	65,  // 109: coppice.v1.Ledger.Status:input_type -> coppice.v1.StatusRequest
+	63,  // 110: coppice.v1.Ledger.TransferLeader:input_type -> coppice.v1.TransferLeaderRequest
+	61,  // 111: coppice.v1.Ledger.Journal:input_type -> coppice.v1.JournalRequest
+	97,  // 112: coppice.v1.Ledger.Witness:input_type -> coppice.v1.WitnessAnswer
+	70,  // 113: coppice.v1.Ledger.Append:input_type -> coppice.v1.AppendRequest
+	74,  // 114: coppice.v1.Ledger.ListLedgers:input_type -> coppice.v1.ListLedgersRequest
+	76,  // 115: coppice.v1.Ledger.DescribeLedger:input_type -> coppice.v1.DescribeLedgerRequest
+	78,  // 116: coppice.v1.Ledger.ListMembers:input_type -> coppice.v1.ListMembersRequest
+	80,  // 117: coppice.v1.Ledger.GetMember:input_type -> coppice.v1.GetMemberRequest
+	82,  // 118: coppice.v1.Ledger.GetJournals:input_type -> coppice.v1.GetJournalsRequest
+	85,  // 119: coppice.v1.Ledger.GetLedgerHashes:input_type -> coppice.v1.GetLedgerHashesRequest
+	95,  // 120: coppice.v1.Ledger.GetLineage:input_type -> coppice.v1.GetLineageRequest
+	90,  // 121: coppice.v1.Ledger.VerifyJournal:input_type -> coppice.v1.VerifyJournalRequest
+	87,  // 122: coppice.v1.Ledger.GetLedgerRecords:input_type -> coppice.v1.GetLedgerRecordsRequest
+	92,  // 123: coppice.v1.Ledger.ErasureStatus:input_type -> coppice.v1.ErasureStatusRequest
+	5,   // 124: coppice.v1.Ledger.Commit:output_type -> coppice.v1.CommitResponse
+	7,   // 125: coppice.v1.Ledger.CommitStream:output_type -> coppice.v1.CommitStreamResponse
+	9,   // 126: coppice.v1.Ledger.Stage:output_type -> coppice.v1.StageResponse
+	5,   // 127: coppice.v1.Ledger.Finalize:output_type -> coppice.v1.CommitResponse
+	12,  // 128: coppice.v1.Ledger.Discard:output_type -> coppice.v1.DiscardResponse
+	14,  // 129: coppice.v1.Ledger.OpenSession:output_type -> coppice.v1.OpenSessionResponse
+	18,  // 130: coppice.v1.Ledger.Get:output_type -> coppice.v1.GetResponse
+	20,  // 131: coppice.v1.Ledger.BatchGet:output_type -> coppice.v1.BatchGetResponse
+	24,  // 132: coppice.v1.Ledger.QueryBatch:output_type -> coppice.v1.QueryBatchResponse
+	28,  // 133: coppice.v1.Ledger.Range:output_type -> coppice.v1.RangeResponse
+	31,  // 134: coppice.v1.Ledger.History:output_type -> coppice.v1.HistoryResponse
+	33,  // 135: coppice.v1.Ledger.Diff:output_type -> coppice.v1.DiffResponse
+	36,  // 136: coppice.v1.Ledger.Head:output_type -> coppice.v1.HeadResponse
+	38,  // 137: coppice.v1.Ledger.GetHeader:output_type -> coppice.v1.GetHeaderResponse
+	40,  // 138: coppice.v1.Ledger.WatchHeads:output_type -> coppice.v1.WatchHeadsResponse
+	43,  // 139: coppice.v1.Ledger.GetCheckpoint:output_type -> coppice.v1.GetCheckpointResponse
+	45,  // 140: coppice.v1.Ledger.Time:output_type -> coppice.v1.TimeResponse
+	53,  // 141: coppice.v1.Ledger.Prune:output_type -> coppice.v1.AdminResponse
+	53,  // 142: coppice.v1.Ledger.Rollback:output_type -> coppice.v1.AdminResponse
+	53,  // 143: coppice.v1.Ledger.RotateKey:output_type -> coppice.v1.AdminResponse
+	50,  // 144: coppice.v1.Ledger.Anchor:output_type -> coppice.v1.AnchorResponse
+	52,  // 145: coppice.v1.Ledger.GetInterval:output_type -> coppice.v1.GetIntervalResponse
+	56,  // 146: coppice.v1.Ledger.Pin:output_type -> coppice.v1.PinResponse
+	58,  // 147: coppice.v1.Ledger.Unpin:output_type -> coppice.v1.UnpinResponse
+	60,  // 148: coppice.v1.Ledger.ListPins:output_type -> coppice.v1.ListPinsResponse
+	66,  // 149: coppice.v1.Ledger.Status:output_type -> coppice.v1.StatusResponse
+	64,  // 150: coppice.v1.Ledger.TransferLeader:output_type -> coppice.v1.TransferLeaderResponse
+	62,  // 151: coppice.v1.Ledger.Journal:output_type -> coppice.v1.JournalResponse
+	98,  // 152: coppice.v1.Ledger.Witness:output_type -> coppice.v1.WitnessRequest
+	72,  // 153: coppice.v1.Ledger.Append:output_type -> coppice.v1.AppendResponse
+	75,  // 154: coppice.v1.Ledger.ListLedgers:output_type -> coppice.v1.ListLedgersResponse
+	77,  // 155: coppice.v1.Ledger.DescribeLedger:output_type -> coppice.v1.DescribeLedgerResponse
+	79,  // 156: coppice.v1.Ledger.ListMembers:output_type -> coppice.v1.ListMembersResponse
+	81,  // 157: coppice.v1.Ledger.GetMember:output_type -> coppice.v1.GetMemberResponse
+	83,  // 158: coppice.v1.Ledger.GetJournals:output_type -> coppice.v1.GetJournalsResponse
+	86,  // 159: coppice.v1.Ledger.GetLedgerHashes:output_type -> coppice.v1.GetLedgerHashesResponse
+	96,  // 160: coppice.v1.Ledger.GetLineage:output_type -> coppice.v1.GetLineageResponse
+	91,  // 161: coppice.v1.Ledger.VerifyJournal:output_type -> coppice.v1.VerifyJournalResponse
+	89,  // 162: coppice.v1.Ledger.GetLedgerRecords:output_type -> coppice.v1.GetLedgerRecordsResponse
+	93,  // 163: coppice.v1.Ledger.ErasureStatus:output_type -> coppice.v1.ErasureStatusResponse
+	124, // [124:164] is the sub-list for method output_type
+	84,  // [84:124] is the sub-list for method input_type
+	84,  // [84:84] is the sub-list for extension type_name
+	84,  // [84:84] is the sub-list for extension extendee
+	0,   // [0:84] is the sub-list for field type_name
 }
 
 func init() { file_coppice_v1_ledger_proto_init() }
@@ -6856,34 +7478,38 @@ func file_coppice_v1_ledger_proto_init() {
 		(*Precondition_ValueSha256)(nil),
 	}
 	file_coppice_v1_ledger_proto_msgTypes[15].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[21].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[26].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[31].OneofWrappers = []any{
+	file_coppice_v1_ledger_proto_msgTypes[23].OneofWrappers = []any{
+		(*Moment_Version)(nil),
+		(*Moment_TimeMs)(nil),
+	}
+	file_coppice_v1_ledger_proto_msgTypes[27].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[32].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[37].OneofWrappers = []any{
 		(*GetHeaderRequest_Version)(nil),
 		(*GetHeaderRequest_Sequence)(nil),
 	}
-	file_coppice_v1_ledger_proto_msgTypes[40].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[41].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[45].OneofWrappers = []any{
+	file_coppice_v1_ledger_proto_msgTypes[46].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[47].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[51].OneofWrappers = []any{
 		(*GetIntervalRequest_Sequence)(nil),
 		(*GetIntervalRequest_Version)(nil),
 	}
-	file_coppice_v1_ledger_proto_msgTypes[49].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[62].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[67].OneofWrappers = []any{
+	file_coppice_v1_ledger_proto_msgTypes[55].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[68].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[73].OneofWrappers = []any{
 		(*LedgerName_Name)(nil),
 		(*LedgerName_Id)(nil),
 	}
-	file_coppice_v1_ledger_proto_msgTypes[78].OneofWrappers = []any{}
-	file_coppice_v1_ledger_proto_msgTypes[82].OneofWrappers = []any{}
 	file_coppice_v1_ledger_proto_msgTypes[84].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[88].OneofWrappers = []any{}
+	file_coppice_v1_ledger_proto_msgTypes[90].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coppice_v1_ledger_proto_rawDesc), len(file_coppice_v1_ledger_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   91,
+			NumMessages:   99,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -33,6 +33,7 @@ const (
 	Ledger_OpenSession_FullMethodName      = "/coppice.v1.Ledger/OpenSession"
 	Ledger_Get_FullMethodName              = "/coppice.v1.Ledger/Get"
 	Ledger_BatchGet_FullMethodName         = "/coppice.v1.Ledger/BatchGet"
+	Ledger_QueryBatch_FullMethodName       = "/coppice.v1.Ledger/QueryBatch"
 	Ledger_Range_FullMethodName            = "/coppice.v1.Ledger/Range"
 	Ledger_History_FullMethodName          = "/coppice.v1.Ledger/History"
 	Ledger_Diff_FullMethodName             = "/coppice.v1.Ledger/Diff"
@@ -52,6 +53,7 @@ const (
 	Ledger_Status_FullMethodName           = "/coppice.v1.Ledger/Status"
 	Ledger_TransferLeader_FullMethodName   = "/coppice.v1.Ledger/TransferLeader"
 	Ledger_Journal_FullMethodName          = "/coppice.v1.Ledger/Journal"
+	Ledger_Witness_FullMethodName          = "/coppice.v1.Ledger/Witness"
 	Ledger_Append_FullMethodName           = "/coppice.v1.Ledger/Append"
 	Ledger_ListLedgers_FullMethodName      = "/coppice.v1.Ledger/ListLedgers"
 	Ledger_DescribeLedger_FullMethodName   = "/coppice.v1.Ledger/DescribeLedger"
@@ -87,6 +89,9 @@ type LedgerClient interface {
 	OpenSession(ctx context.Context, in *OpenSessionRequest, opts ...grpc.CallOption) (*OpenSessionResponse, error)
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
 	BatchGet(ctx context.Context, in *BatchGetRequest, opts ...grpc.CallOption) (*BatchGetResponse, error)
+	// Answers many queries: keys at versions and times, and all states of keys over a range of them.
+	// The answers come in any order, but those about one key of a query come newest first.
+	QueryBatch(ctx context.Context, in *QueryBatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[QueryBatchResponse], error)
 	// Streams the live records of a key range in key order. The last message carries `end`.
 	Range(ctx context.Context, in *RangeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[RangeResponse], error)
 	// Streams the changes of one key, newest first.
@@ -124,6 +129,9 @@ type LedgerClient interface {
 	// Streams the journals of the versions that stand, oldest first, for an auditor to replay. Only a
 	// ledger that keeps journals has them.
 	Journal(ctx context.Context, in *JournalRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[JournalResponse], error)
+	// Carries requests for cosignatures to the cosigners of a member that no coordinator can reach.
+	// The member opens the stream. Requests come down, each with a number, and answers go up.
+	Witness(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WitnessAnswer, WitnessRequest], error)
 	// Appends a member's request to a ledger of members, or founds one. Answers once the journals are
 	// committed and durable. The newest request of a lane may be sent again: it gets its answer
 	// again.
@@ -242,9 +250,28 @@ func (c *ledgerClient) BatchGet(ctx context.Context, in *BatchGetRequest, opts .
 	return out, nil
 }
 
+func (c *ledgerClient) QueryBatch(ctx context.Context, in *QueryBatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[QueryBatchResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[1], Ledger_QueryBatch_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[QueryBatchRequest, QueryBatchResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Ledger_QueryBatchClient = grpc.ServerStreamingClient[QueryBatchResponse]
+
 func (c *ledgerClient) Range(ctx context.Context, in *RangeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[RangeResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[1], Ledger_Range_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[2], Ledger_Range_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +290,7 @@ type Ledger_RangeClient = grpc.ServerStreamingClient[RangeResponse]
 
 func (c *ledgerClient) History(ctx context.Context, in *HistoryRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[HistoryResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[2], Ledger_History_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[3], Ledger_History_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +309,7 @@ type Ledger_HistoryClient = grpc.ServerStreamingClient[HistoryResponse]
 
 func (c *ledgerClient) Diff(ctx context.Context, in *DiffRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiffResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[3], Ledger_Diff_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[4], Ledger_Diff_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -321,7 +348,7 @@ func (c *ledgerClient) GetHeader(ctx context.Context, in *GetHeaderRequest, opts
 
 func (c *ledgerClient) WatchHeads(ctx context.Context, in *WatchHeadsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchHeadsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[4], Ledger_WatchHeads_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[5], Ledger_WatchHeads_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -460,7 +487,7 @@ func (c *ledgerClient) TransferLeader(ctx context.Context, in *TransferLeaderReq
 
 func (c *ledgerClient) Journal(ctx context.Context, in *JournalRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[JournalResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[5], Ledger_Journal_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[6], Ledger_Journal_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -477,6 +504,19 @@ func (c *ledgerClient) Journal(ctx context.Context, in *JournalRequest, opts ...
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Ledger_JournalClient = grpc.ServerStreamingClient[JournalResponse]
 
+func (c *ledgerClient) Witness(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WitnessAnswer, WitnessRequest], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[7], Ledger_Witness_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WitnessAnswer, WitnessRequest]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Ledger_WitnessClient = grpc.BidiStreamingClient[WitnessAnswer, WitnessRequest]
+
 func (c *ledgerClient) Append(ctx context.Context, in *AppendRequest, opts ...grpc.CallOption) (*AppendResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AppendResponse)
@@ -489,7 +529,7 @@ func (c *ledgerClient) Append(ctx context.Context, in *AppendRequest, opts ...gr
 
 func (c *ledgerClient) ListLedgers(ctx context.Context, in *ListLedgersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListLedgersResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[6], Ledger_ListLedgers_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[8], Ledger_ListLedgers_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -518,7 +558,7 @@ func (c *ledgerClient) DescribeLedger(ctx context.Context, in *DescribeLedgerReq
 
 func (c *ledgerClient) ListMembers(ctx context.Context, in *ListMembersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListMembersResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[7], Ledger_ListMembers_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Ledger_ServiceDesc.Streams[9], Ledger_ListMembers_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -627,6 +667,9 @@ type LedgerServer interface {
 	OpenSession(context.Context, *OpenSessionRequest) (*OpenSessionResponse, error)
 	Get(context.Context, *GetRequest) (*GetResponse, error)
 	BatchGet(context.Context, *BatchGetRequest) (*BatchGetResponse, error)
+	// Answers many queries: keys at versions and times, and all states of keys over a range of them.
+	// The answers come in any order, but those about one key of a query come newest first.
+	QueryBatch(*QueryBatchRequest, grpc.ServerStreamingServer[QueryBatchResponse]) error
 	// Streams the live records of a key range in key order. The last message carries `end`.
 	Range(*RangeRequest, grpc.ServerStreamingServer[RangeResponse]) error
 	// Streams the changes of one key, newest first.
@@ -664,6 +707,9 @@ type LedgerServer interface {
 	// Streams the journals of the versions that stand, oldest first, for an auditor to replay. Only a
 	// ledger that keeps journals has them.
 	Journal(*JournalRequest, grpc.ServerStreamingServer[JournalResponse]) error
+	// Carries requests for cosignatures to the cosigners of a member that no coordinator can reach.
+	// The member opens the stream. Requests come down, each with a number, and answers go up.
+	Witness(grpc.BidiStreamingServer[WitnessAnswer, WitnessRequest]) error
 	// Appends a member's request to a ledger of members, or founds one. Answers once the journals are
 	// committed and durable. The newest request of a lane may be sent again: it gets its answer
 	// again.
@@ -723,6 +769,9 @@ func (UnimplementedLedgerServer) Get(context.Context, *GetRequest) (*GetResponse
 func (UnimplementedLedgerServer) BatchGet(context.Context, *BatchGetRequest) (*BatchGetResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method BatchGet not implemented")
 }
+func (UnimplementedLedgerServer) QueryBatch(*QueryBatchRequest, grpc.ServerStreamingServer[QueryBatchResponse]) error {
+	return status.Error(codes.Unimplemented, "method QueryBatch not implemented")
+}
 func (UnimplementedLedgerServer) Range(*RangeRequest, grpc.ServerStreamingServer[RangeResponse]) error {
 	return status.Error(codes.Unimplemented, "method Range not implemented")
 }
@@ -779,6 +828,9 @@ func (UnimplementedLedgerServer) TransferLeader(context.Context, *TransferLeader
 }
 func (UnimplementedLedgerServer) Journal(*JournalRequest, grpc.ServerStreamingServer[JournalResponse]) error {
 	return status.Error(codes.Unimplemented, "method Journal not implemented")
+}
+func (UnimplementedLedgerServer) Witness(grpc.BidiStreamingServer[WitnessAnswer, WitnessRequest]) error {
+	return status.Error(codes.Unimplemented, "method Witness not implemented")
 }
 func (UnimplementedLedgerServer) Append(context.Context, *AppendRequest) (*AppendResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Append not implemented")
@@ -966,6 +1018,17 @@ func _Ledger_BatchGet_Handler(srv interface{}, ctx context.Context, dec func(int
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _Ledger_QueryBatch_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(QueryBatchRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(LedgerServer).QueryBatch(m, &grpc.GenericServerStream[QueryBatchRequest, QueryBatchResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Ledger_QueryBatchServer = grpc.ServerStreamingServer[QueryBatchResponse]
 
 func _Ledger_Range_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(RangeRequest)
@@ -1273,6 +1336,13 @@ func _Ledger_Journal_Handler(srv interface{}, stream grpc.ServerStream) error {
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Ledger_JournalServer = grpc.ServerStreamingServer[JournalResponse]
+
+func _Ledger_Witness_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(LedgerServer).Witness(&grpc.GenericServerStream[WitnessAnswer, WitnessRequest]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Ledger_WitnessServer = grpc.BidiStreamingServer[WitnessAnswer, WitnessRequest]
 
 func _Ledger_Append_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(AppendRequest)
@@ -1594,6 +1664,11 @@ var Ledger_ServiceDesc = grpc.ServiceDesc{
 			ClientStreams: true,
 		},
 		{
+			StreamName:    "QueryBatch",
+			Handler:       _Ledger_QueryBatch_Handler,
+			ServerStreams: true,
+		},
+		{
 			StreamName:    "Range",
 			Handler:       _Ledger_Range_Handler,
 			ServerStreams: true,
@@ -1617,6 +1692,12 @@ var Ledger_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Journal",
 			Handler:       _Ledger_Journal_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "Witness",
+			Handler:       _Ledger_Witness_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 		{
 			StreamName:    "ListLedgers",

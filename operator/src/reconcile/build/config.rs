@@ -25,9 +25,21 @@ pub(super) const DATA_DIR: &str = "/var/lib/coppice";
 /// Where a node's second volume is mounted, if it has one.
 pub(super) const COLD_DIR: &str = "/var/lib/coppice-cold";
 
+/// The ordinal of the first reader. Ordinals below it are left to voters, so that no reader ever
+/// has one that a voter had.
+const FIRST_READER_ORDINAL: usize = 101;
+
 /// The settings of all nodes. A pod learns its own name from its environment.
 pub(super) fn nodes(facts: &Facts) -> Object {
     immutable(facts, Role::Node, &node_settings(facts), Map::new())
+}
+
+/// The settings of all readers: those of the nodes, without a second volume. Their placement lists
+/// the hosts of voters alone.
+pub(super) fn readers(facts: &Facts) -> Object {
+    let mut settings = node_settings(facts);
+    settings.remove("cold");
+    immutable(facts, Role::Reader, &settings, Map::new())
 }
 
 /// The settings of all coordinators.
@@ -73,6 +85,9 @@ fn coordinator_settings(facts: &Facts) -> Map<String, Value> {
     let spec = facts.spec();
     let mut settings = shared(facts);
     settings.insert("cluster_id".to_owned(), json!(facts.cluster_id));
+    if let Some(zone) = &spec.coordinators.zone {
+        settings.insert("zone".to_owned(), json!(zone));
+    }
     settings.insert("listen".to_owned(), json!(format!("0.0.0.0:{CLIENT_PORT}")));
     settings.insert("http_listen".to_owned(), json!(format!("0.0.0.0:{HTTP_PORT}")));
     settings.insert("signing_key_file".to_owned(), json!(format!("{KEY_DIR}/ledger.key")));
@@ -88,6 +103,9 @@ fn coordinator_settings(facts: &Facts) -> Map<String, Value> {
             settings.insert("witness_quorum".to_owned(), json!(quorum));
         }
     }
+    if spec.witnesses.policy.is_some() {
+        settings.insert("witness_policy".to_owned(), json!(format!("{DIR}/{POLICY_FILE}")));
+    }
     let stamps = &spec.time_stamps;
     if !stamps.authorities.is_empty() {
         let one = |(index, authority): (usize, &TimeAuthority)| {
@@ -101,15 +119,21 @@ fn coordinator_settings(facts: &Facts) -> Map<String, Value> {
     settings
 }
 
+/// The file with the policy of witnesses, beside the settings.
+const POLICY_FILE: &str = "witness-policy";
+
 /// The file with an authority's roots, beside the settings.
 fn roots_file(index: usize) -> String {
     format!("time-authority-{}.pem", index + 1)
 }
 
-/// The files beside the settings of coordinators: the roots of authorities.
+/// The files beside the settings of coordinators: roots of authorities, and the policy of
+/// witnesses.
 fn coordinator_files(facts: &Facts) -> Map<String, Value> {
     let authorities = facts.spec().time_stamps.authorities.iter().enumerate();
-    authorities.map(|(index, authority)| (roots_file(index), json!(authority.roots))).collect()
+    let roots = authorities.map(|(index, authority)| (roots_file(index), json!(authority.roots)));
+    let policy = facts.spec().witnesses.policy.as_ref().map(|policy| (POLICY_FILE.to_owned(), json!(policy)));
+    roots.chain(policy).collect()
 }
 
 /// Whether nodes may found the ledger. It is not part of the pods' template: it changes once, and
@@ -140,7 +164,15 @@ fn shared(facts: &Facts) -> Map<String, Value> {
         let address = format!("{}:{NODE_PORT}", facts.host(Role::Node, &name));
         (name, json!({ "ordinal": index + 1, "address": address }))
     };
-    let nodes: Map<String, Value> = facts.pods(Role::Node).into_iter().enumerate().map(node).collect();
+    let zone = spec.readers.as_ref().and_then(|readers| readers.zone.clone());
+    let reader = |(index, name): (usize, String)| {
+        let address = format!("{}:{NODE_PORT}", facts.host(Role::Reader, &name));
+        let ordinal = FIRST_READER_ORDINAL + index;
+        (name, without_nulls(json!({ "ordinal": ordinal, "address": address, "reader": true, "zone": zone })))
+    };
+    let voters = facts.pods(Role::Node).into_iter().enumerate().map(node);
+    let nodes: Map<String, Value> =
+        voters.chain(facts.pods(Role::Reader).into_iter().enumerate().map(reader)).collect();
     let mut ledger = json!({ "journals_kept": spec.journals || spec.ledgers, "capacity": spec.shards.capacity });
     if spec.ledgers {
         ledger["ledgers"] = json!(true);

@@ -29,7 +29,7 @@ pub(super) fn set(facts: &Facts, config_map: &str) -> Object {
         facts,
         Kind {
             role: Role::Coordinator,
-            image: &facts.spec().image.name,
+            image: facts.spec().image.reference(),
             pods: &coordinators.pods,
             resources: json!(coordinators.resources.clone().unwrap_or_default()),
             command: command.to_vec(),

@@ -28,7 +28,7 @@ pub(super) fn set(facts: &Facts) -> Object {
         facts,
         Kind {
             role: Role::Etcd,
-            image: &etcd.image,
+            image: etcd.image.clone(),
             pods: &etcd.pods,
             resources: json!({}),
             command: command(facts),

@@ -29,21 +29,30 @@ pub(super) fn services(facts: &Facts) -> Vec<Object> {
         Role::Node => of_nodes.extend(clients.clone()),
         _ => services.push(headless(serving, clients.clone())),
     }
+    let asked = &facts.spec().service;
+    let mut metadata = facts.metadata(&facts.name(), Some(serving));
+    if !asked.annotations.is_empty() {
+        metadata["annotations"] = json!(asked.annotations);
+    }
     services.extend([
         headless(Role::Node, of_nodes),
         Object::new::<Service>(json!({
-            "metadata": facts.metadata(&facts.name(), Some(serving)),
-            "spec": { "type": "ClusterIP", "selector": facts.selector(serving), "ports": clients },
+            "metadata": metadata,
+            "spec": { "type": asked.kind, "selector": facts.selector(serving), "ports": clients },
         })),
     ]);
+    if facts.count(Role::Reader) > 0 {
+        services.push(headless(Role::Reader, vec![port("raft", NODE_PORT)]));
+    }
     if facts.count(Role::Etcd) > 0 {
         services.push(headless(Role::Etcd, vec![port("client", 2379), port("peer", 2380)]));
     }
     services
 }
 
-/// Lets nodes talk to nodes and coordinators, etcd to etcd and coordinators, and coordinators to
-/// everyone. Metrics may be collected from anywhere; they contain nothing of the ledger.
+/// Lets nodes, readers among them, be called by nodes and coordinators, etcd by etcd and
+/// coordinators, and coordinators by everyone. Metrics may be collected from anywhere; they contain
+/// nothing of the ledger.
 pub(super) fn policies(facts: &Facts) -> Vec<Object> {
     if !facts.spec().network_policies.enabled {
         return Vec::new();
@@ -69,11 +78,17 @@ pub(super) fn policies(facts: &Facts) -> Vec<Object> {
         // No other pod has a reason to call the node.
         return vec![policy(Role::Node, json!([{ "ports": clients }]))];
     }
+    let callers: Vec<Role> =
+        [Role::Node, Role::Reader, Role::Coordinator].into_iter().filter(|role| facts.count(*role) > 0).collect();
     let nodes = json!([
-        { "from": from(&[Role::Node, Role::Coordinator]), "ports": ports(&[NODE_PORT]) },
+        { "from": from(&callers), "ports": ports(&[NODE_PORT]) },
         { "ports": ports(&[HEALTH_PORT]) },
     ]);
-    let mut policies = vec![policy(Role::Node, nodes), policy(Role::Coordinator, json!([{ "ports": clients }]))];
+    let mut policies =
+        vec![policy(Role::Node, nodes.clone()), policy(Role::Coordinator, json!([{ "ports": clients }]))];
+    if facts.count(Role::Reader) > 0 {
+        policies.push(policy(Role::Reader, nodes));
+    }
     if facts.count(Role::Etcd) > 0 {
         let members = json!([
             { "from": from(&[Role::Etcd, Role::Coordinator]), "ports": ports(&[2379]) },

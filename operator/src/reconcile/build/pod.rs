@@ -26,7 +26,7 @@ const CERTIFICATE_FILES: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];
 /// Differences between the roles.
 pub(super) struct Kind<'a> {
     pub role: Role,
-    pub image: &'a str,
+    pub image: String,
     pub pods: &'a Pods,
     pub resources: Value,
     pub command: Vec<String>,

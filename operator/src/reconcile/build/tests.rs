@@ -70,6 +70,7 @@ fn specifications() -> Vec<Value> {
             "coordinators": { "count": 3 }, "retention": { "versions": 1000 },
             "telemetry": { "otlpEndpoint": "http://collector.monitoring:4317", "traceRatio": 0.5 },
             "etcd": { "external": { "endpoints": ["https://etcd.example:2379"], "tlsSecret": "etcd-client" } } }),
+        json!({ "readers": { "count": 2, "zone": "b" }, "coordinators": { "zone": "b" }, "nodes": { "coldStorage": { "size": "1Ti" } } }),
     ]
 }
 
@@ -92,10 +93,70 @@ fn the_processes_take_the_settings_that_are_built_for_them() {
             "coordinator.toml",
             &[("name", "ledger-coordinator-0"), ("advertise", "ledger-coordinator-0.ledger-coordinator.bank.svc:7411")],
         );
-        assert_eq!(coordinator.nodes.len(), facts.spec().nodes.count as usize);
+        assert_eq!(coordinator.nodes.len(), (facts.count(Role::Node) + facts.count(Role::Reader)) as usize);
         let etcd = if facts.spec().etcd.external.is_some() { 1 } else { 3 };
         assert_eq!(coordinator.metadata.endpoints.len(), etcd);
     }
+}
+
+#[test]
+fn readers_are_nodes_of_their_own_that_every_process_knows_as_readers() {
+    let spec = json!({
+        "readers": { "count": 2, "zone": "b", "storage": { "size": "7Gi", "class": "cheap" },
+            "resources": { "requests": { "cpu": "3" } },
+            "pods": { "nodeSelector": { "disk": "big" }, "tolerations": [{ "key": "reads", "operator": "Exists" }] } },
+        "nodes": { "coldStorage": { "size": "1Ti" }, "pods": { "nodeSelector": { "disk": "fast" } } },
+        "coordinators": { "zone": "a" },
+        "shards": { "count": 3 },
+    });
+    let facts = facts(spec);
+    let objects = build(&facts);
+    let own = [("node", "ledger-reader-1"), ("bootstrap", "new")];
+    let reader: coppice_shard_node::process::Config = settings(&objects, "ledger-reader-", "reader.toml", &own);
+    assert_eq!(reader.cold, None, "it has no second volume");
+    let formation = reader.formation().expect("the settings fit together");
+    let groups: Vec<String> = formation.groups.keys().map(ToString::to_string).collect();
+    assert_eq!(groups, ["shard-0", "shard-1", "shard-2"], "all shards, and not the root group");
+    let node: coppice_shard_node::process::Config =
+        settings(&objects, "ledger-node-", "node.toml", &[("node", "ledger-node-0"), ("bootstrap", "new")]);
+    let coordinator: coppice_coordinator::process::Config =
+        settings(&objects, "ledger-coordinator-", "coordinator.toml", &[("name", "c"), ("advertise", "c:1")]);
+    assert_eq!(coordinator.zone.as_deref(), Some("a"));
+    for nodes in [&reader.nodes, &node.nodes, &coordinator.nodes] {
+        let seen: Vec<_> = nodes.values().map(|node| (node.ordinal, node.reader, node.zone.as_deref())).collect();
+        let voters = (1..=3).map(|ordinal| (ordinal, false, None));
+        assert_eq!(seen, voters.chain([(101, true, Some("b")), (102, true, Some("b"))]).collect::<Vec<_>>());
+        assert_eq!(nodes["ledger-reader-1"].address, "ledger-reader-1.ledger-reader.bank.svc:7400");
+    }
+
+    let set = set(&objects, "ledger-reader").spec.expect("a set has a specification");
+    assert_eq!((set.replicas, set.service_name.as_deref()), (Some(2), Some("ledger-reader")));
+    let claims = set.volume_claim_templates.unwrap_or_default();
+    let claim = claims[0].spec.as_ref().expect("it has one");
+    assert_eq!((claims.len(), claim.storage_class_name.as_deref()), (1, Some("cheap")));
+    let pod = set.template.spec.expect("a template has a specification");
+    assert_eq!(pod.node_selector.expect("it has one")["disk"], "big");
+    assert_eq!(pod.tolerations.map(|tolerations| tolerations.len()), Some(1));
+    let paths: Vec<_> = pod.containers[0].volume_mounts.iter().flatten().map(|mount| &*mount.mount_path).collect();
+    assert!(!paths.contains(&"/var/lib/coppice-cold"), "{paths:?}");
+
+    for kind in ["Service", "PodDisruptionBudget", "NetworkPolicy"] {
+        let spec = &find(&objects, kind, "ledger-reader").body["spec"];
+        assert!(spec.to_string().contains("\"reader\""), "{kind}: {spec}");
+    }
+    let budget = &find(&objects, "PodDisruptionBudget", "ledger-node").body["spec"]["selector"]["matchLabels"];
+    assert_eq!(budget["app.kubernetes.io/component"], "node", "readers are not among those that may be evicted");
+    let callers = &find(&objects, "NetworkPolicy", "ledger-node").body["spec"]["ingress"][0]["from"];
+    assert_eq!(callers.as_array().map(Vec::len), Some(3), "readers call nodes");
+
+    let holders = facts.holders(Realm::Ledger);
+    let (role, holder, secret) = holders.iter().find(|(_, holder, _)| holder.name == "ledger-reader-0").expect("one");
+    assert_eq!((*role, holder.roles.as_slice(), &**secret), (Some(Role::Reader), &["node"][..], "ledger-reader-0-tls"));
+    assert_eq!(holder.hosts, ["ledger-reader-0.ledger-reader.bank.svc"]);
+    let without = build(&self::facts(json!({ "readers": { "count": 0 } })));
+    assert!(without.iter().all(|object| !object.name().contains("reader")), "no object of theirs");
+    let plain = build(&self::facts(json!({})));
+    assert_eq!(plain, without, "and no change to the others");
 }
 
 #[test]
@@ -435,6 +496,50 @@ fn certificates_name_every_host_that_is_connected_to() {
 }
 
 #[test]
+fn the_service_for_clients_is_what_the_resource_says_and_certificates_have_its_names() {
+    let spec = json!({ "service": {
+        "type": "LoadBalancer", "annotations": { "lb.example/internal": "true" }, "dnsNames": ["ledger.bank.example"],
+    } });
+    for one_process in [false, true] {
+        let mut spec = spec.clone();
+        if one_process {
+            config::merge(&mut spec, json!({ "oneProcess": true, "nodes": { "count": 1 } }));
+        }
+        let facts = facts(spec);
+        let objects = build(&facts);
+        let service = &find(&objects, "Service", "ledger").body;
+        assert_eq!(service["spec"]["type"], "LoadBalancer");
+        assert_eq!(service["metadata"]["annotations"]["lb.example/internal"], "true");
+        let holders = facts.holders(Realm::Ledger);
+        let named = |holder: &Holder| holder.hosts.contains(&"ledger.bank.example".to_owned());
+        let with: Vec<Option<Role>> = holders.iter().filter(|(_, it, _)| named(it)).map(|(role, ..)| *role).collect();
+        let serving = if one_process { vec![Some(Role::Node)] } else { vec![Some(Role::Coordinator); 2] };
+        assert_eq!(with, serving, "only processes that clients connect to");
+    }
+    let objects = build(&facts(json!({})));
+    let plain = &find(&objects, "Service", "ledger").body;
+    assert_eq!((&plain["spec"]["type"], &plain["metadata"]["annotations"]), (&json!("ClusterIP"), &Value::Null));
+}
+
+#[test]
+fn an_image_is_named_by_repository_and_tag_or_as_older_resources_name_it() {
+    let image = |image: Value| {
+        let objects = build(&facts(json!({ "image": image })));
+        let image_of = |name| template(&objects, name).spec.expect("one").containers[0].image.clone().expect("one");
+        let (node, coordinator) = (image_of("ledger-node"), image_of("ledger-coordinator"));
+        assert_eq!(node, coordinator);
+        node
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(image(json!({})), format!("ghcr.io/coppice-dev/coppice:{version}"));
+    assert_eq!(image(json!({ "repository": "registry.example:5000/c" })), format!("registry.example:5000/c:{version}"));
+    assert_eq!(image(json!({ "repository": "r/c", "tag": "7" })), "r/c:7");
+    let digest = format!("sha256:{}", "0".repeat(64));
+    assert_eq!(image(json!({ "repository": "r/c", "tag": digest })), format!("r/c@{digest}"));
+    assert_eq!(image(json!({ "name": "old/c:6", "repository": "r/c", "tag": "7" })), "old/c:6");
+}
+
+#[test]
 fn kubelets_ask_a_port_that_is_listened_to_without_a_certificate() {
     let objects = build(&facts(json!({})));
     let config: coppice_coordinator::process::Config =
@@ -538,11 +643,38 @@ fn ledgers_of_members_and_authorities_are_in_the_settings_with_roots_beside_them
 }
 
 #[test]
+fn a_policy_of_witnesses_is_a_file_that_coordinators_take() {
+    let line = |name: &str, seed| {
+        let key = coppice_verify::cosignature::Cosigner::from_seed(name, &[seed; 32]).expect("a key can be made");
+        format!("witness {name} {} http://{name}.example/w\n", key.verifier())
+    };
+    let policy = format!("{}{}group all 2 a b\nquorum all\n", line("a", 1), line("b", 2));
+    let objects = build(&facts(json!({ "witnesses": { "policy": policy } })));
+    let map = config_map(&objects, "ledger-coordinator-");
+    assert_eq!(map.body["data"]["witness-policy"], json!(policy));
+    let mut built = table(&objects, "ledger-coordinator-", "coordinator.toml");
+    assert_eq!(built["witness_policy"], json!("/etc/coppice/config/witness-policy"));
+    assert!(table(&objects, "ledger-node-", "node.toml").get("witness_policy").is_none());
+    // The process reads the file, so it has to be there.
+    let file = tempfile::NamedTempFile::new().expect("a file can be made");
+    std::fs::write(file.path(), &policy).expect("it can be written");
+    built["witness_policy"] = json!(file.path());
+    built["name"] = json!("c");
+    built["advertise"] = json!("c:1");
+    let config: coppice_coordinator::process::Config = serde_json::from_value(built).expect("it knows all settings");
+    config.check().map_err(|failure| failure.message).expect("the coordinator takes the policy");
+    let other = build(&facts(json!({ "witnesses": { "policy": policy.replace("group all 2", "group all 1") } })));
+    assert_ne!(config_map(&other, "ledger-coordinator-").name(), map.name(), "another policy is another template");
+}
+
+#[test]
 fn no_text_of_a_specification_becomes_anything_but_the_value_that_it_is() {
     type Make = fn(&str) -> Value;
     let vkey = "witness.example+3f2a+x";
-    let fields: [(&str, Make); 12] = [
+    let fields: [(&str, Make); 15] = [
         ("info", |text| json!({ "log": text })),
+        ("b", |text| json!({ "readers": { "count": 1, "zone": text } })),
+        ("a", |text| json!({ "coordinators": { "zone": text } })),
         ("http://a:1", |text| json!({ "telemetry": { "otlpEndpoint": text } })),
         ("http://b:1", |text| json!({ "etcd": { "external": { "endpoints": [text] } } })),
         ("/prefix", |text| json!({ "etcd": { "external": { "endpoints": ["http://a:1"], "prefix": text } } })),
@@ -550,6 +682,7 @@ fn no_text_of_a_specification_becomes_anything_but_the_value_that_it_is() {
         (vkey, |text| json!({ "witnesses": { "list": [{ "url": "https://w/", "vkey": text }] } })),
         ("m", |text| json!({ "shards": { "count": 2, "splits": [text] } })),
         ("image", |text| json!({ "image": { "name": text } })),
+        ("note", |text| json!({ "service": { "annotations": { "a": text } } })),
         ("image", |text| json!({ "etcd": { "managed": { "image": text } } })),
         ("class", |text| json!({ "coordinators": { "pods": { "priorityClassName": text } } })),
         ("note", |text| json!({ "nodes": { "pods": { "annotations": { "a": text } } } })),

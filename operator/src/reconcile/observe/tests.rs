@@ -80,6 +80,32 @@ fn a_pod_of_another_template_is_outdated_once_the_template_was_seen() {
     assert_eq!(observed.members(&facts(), Role::Node, now()), None, "its revision may still be the old one");
 }
 
+#[test]
+fn a_reader_that_has_not_served_for_minutes_is_stalled_whatever_the_reason() {
+    let of = |pod: &Pod| reader_state(Some(pod), now());
+    let waiting = || json!({ "waiting": { "reason": "ImagePullBackOff" } });
+    for (container, late, early) in [(running(), 181, State::Running), (waiting(), 181, State::Stopped)] {
+        assert_eq!(of(&pod("p", "r", container.clone(), ("False", 179))), early);
+        assert_eq!(of(&pod("p", "r", container, ("False", late))), State::Stalled);
+    }
+    assert_eq!(of(&pod("p", "r", running(), ("True", 9_999))), State::Ready);
+    assert_eq!(reader_state(None, now()), State::Stalled, "nobody may make it");
+    let time = |seconds| {
+        let time = now().checked_sub(SignedDuration::from_secs(seconds)).expect("it is a time");
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time))
+    };
+    let mut going = pod("p", "r", running(), ("True", 9_999));
+    for (seconds, state) in [(5, State::Gone), (181, State::Stalled)] {
+        going.metadata.deletion_timestamp = time(seconds);
+        assert_eq!(of(&going), state, "{seconds} s after the end of its grace");
+    }
+    let mut homeless: Pod = serde_json::from_value(json!({ "metadata": { "name": "p" } })).expect("it is a pod");
+    for (seconds, state) in [(5, State::Stopped), (181, State::Stalled)] {
+        homeless.metadata.creation_timestamp = time(seconds);
+        assert_eq!(of(&homeless), state, "{seconds} s without a machine");
+    }
+}
+
 fn replica(node: &str, role: &str, applied: u64) -> v1::ReplicaStatus {
     v1::ReplicaStatus { node: node.to_owned(), role: role.to_owned(), applied, ..v1::ReplicaStatus::default() }
 }

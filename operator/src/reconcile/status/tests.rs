@@ -124,10 +124,53 @@ fn what_is_missing_is_named() {
     assert_eq!(voters.collect::<Vec<_>>(), [None, Some("4/3".to_owned())]);
     let whole = super::tests::report();
     assert_eq!(ready(&fleets, Some(&whole), Some("ledger-node-2 goes")), "ledger-node-2 goes");
-    fleets[1].1.members[0].state = State::Stopped;
+    fleets[2].1.members[0].state = State::Stopped;
     assert_eq!(ready(&fleets, Some(&report), None), "ledger-node-0 does not start: see its events and logs");
     fleets.remove(0);
     assert_eq!(ready(&fleets, Some(&report), None), "ledger-etcd is being made");
+}
+
+#[test]
+fn a_reader_that_does_not_serve_is_reported_and_makes_nothing_else_unready() {
+    let mut cluster = cluster();
+    let plain = found(&cluster);
+    cluster.spec.readers = Some(serde_json::from_value(json!({ "count": 2 })).expect("it can be read"));
+    let found = found(&cluster);
+    let mut report = report();
+    for (node, applied) in [("ledger-reader-0", 70), ("ledger-reader-1", 58), ("ledger-node-0", 75)] {
+        let role = if node == "ledger-node-0" { "follower" } else { "learner" };
+        let replica =
+            v1::ReplicaStatus { node: node.to_owned(), role: role.to_owned(), applied, ..v1::ReplicaStatus::default() };
+        report.status.groups[1].replicas.push(replica);
+    }
+    let mut fleets = fleets(&found);
+    let of = |found: &Dereferenced, fleets: &[(Role, Fleet)]| {
+        status(&cluster, &Outcome { found, fleets, report: Some(&report), progress: None }, at(5))
+    };
+    let well = of(&found, &fleets);
+    assert_eq!((well.readers.as_deref(), well.reader_lag), (Some("2/2"), Some(17)));
+    assert_eq!(condition(&well, READERS_READY), ("True", "AllWell", "every reader is ready"));
+    for (state, words) in [
+        (State::Gone, "is being replaced"),
+        (State::Stopped, "does not start"),
+        (State::Running, "is being filled"),
+        (State::Stalled, "is missing, or has not been ready for minutes"),
+    ] {
+        fleets[1].1.members[1].state = state;
+        let ill = of(&found, &fleets);
+        assert_eq!(ill.readers.as_deref(), Some("1/2"));
+        let (holds, reason, message) = condition(&ill, READERS_READY);
+        assert_eq!((holds, reason), ("False", "ReaderNotReady"));
+        assert!(message.starts_with("ledger-reader-1 ") && message.contains(words), "{message}");
+        assert_eq!(condition(&ill, "Ready").0, "True", "the ledger does everything without it");
+    }
+    fleets.remove(1);
+    assert_eq!(condition(&of(&found, &fleets), READERS_READY).2, "ledger-reader is being made");
+    cluster.status = Some(well);
+    let without =
+        status(&cluster, &Outcome { found: &plain, fleets: &fleets, report: Some(&report), progress: None }, at(5));
+    assert_eq!((without.readers, without.reader_lag), (None, None));
+    assert!(without.conditions.iter().all(|condition| condition.type_ != READERS_READY), "there are none any more");
 }
 
 #[test]

@@ -90,7 +90,10 @@ fn what_is_not_there_is_refused() {
 
 #[test]
 fn without_the_library_there_is_no_table() {
-    assert!(DpuApi::load(Path::new("libdpu-that-nobody-has.so")).is_none());
+    let refused = |name: &str| DpuApi::load(Path::new(name)).expect_err("it is no libdpu").to_string();
+    let missing = refused("libdpu-that-nobody-has.so");
+    assert!(missing.starts_with("no libdpu-that-nobody-has.so: cannot open"), "{missing}");
     // A library without the functions is not enough.
-    assert!(DpuApi::load(Path::new("libc.so.6")).is_none());
+    let other = refused("libc.so.6");
+    assert!(other.contains("dpu_alloc"), "{other}");
 }

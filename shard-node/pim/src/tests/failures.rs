@@ -45,9 +45,10 @@ fn every_damaged_byte_of_the_pages_is_caught_or_harmless() {
     for at in (start..end).step_by(3) {
         let mut reader = loaded(&ledger, &state, 1);
         let word = at / 8 * 8;
-        let mut bytes = reader.dpus_mut().pull(word, 8, &[true]).expect("pages")[0].clone().expect("chosen");
+        let mut bytes =
+            reader.dpus_mut().expect("it has DPUs").pull(word, 8, &[true]).expect("pages")[0].clone().expect("chosen");
         bytes[(at - word) as usize] ^= 0x21;
-        reader.dpus_mut().write(0, word, &bytes).expect("it is a word of the memory");
+        reader.dpus_mut().expect("it has DPUs").write(0, word, &bytes).expect("it is a word of the memory");
         compare(&mut reader, &ledger, &[state], &keys);
         caught += u32::from(reader.counts().dpus_out == 1);
     }
@@ -66,8 +67,10 @@ fn pages_that_change_places_are_caught() {
         let len = 8 * (1 + pick(&mut rng, 40));
         let place = |rng: &mut SimRng| start + 8 * rng.below(u64::from(end - start) / 8 - len as u64 / 8) as u32;
         let (from, to) = (place(&mut rng), place(&mut rng));
-        let bytes = reader.dpus_mut().pull(from, len, &[true]).expect("pages")[0].clone().expect("chosen");
-        reader.dpus_mut().write(0, to, &bytes).expect("it is in the memory");
+        let bytes = reader.dpus_mut().expect("it has DPUs").pull(from, len, &[true]).expect("pages")[0]
+            .clone()
+            .expect("chosen");
+        reader.dpus_mut().expect("it has DPUs").write(0, to, &bytes).expect("it is in the memory");
         compare(&mut reader, &ledger, &[state], &keys);
         caught += u32::from(reader.counts().dpus_out == 1);
     }
@@ -81,7 +84,7 @@ fn a_dpu_that_dies_within_a_batch_is_taken_out_and_the_host_answers() {
         let mut reader = loaded(&ledger, &state, 4);
         compare(&mut reader, &ledger, &[state], &keys);
         assert_eq!(reader.counts().dpus_out, 0);
-        reader.dpus_mut().kill_after(2, transfers);
+        reader.dpus_mut().expect("it has DPUs").kill_after(2, transfers);
         let before = reader.counts();
         compare(&mut reader, &ledger, &[state], &keys);
         let after = reader.counts();
@@ -98,7 +101,7 @@ fn a_dpu_that_dies_within_a_batch_is_taken_out_and_the_host_answers() {
 fn without_any_sound_dpu_the_host_answers_all() {
     let (mut ledger, state, keys) = ledger(100);
     let mut reader = loaded(&ledger, &state, 3);
-    (0..3).for_each(|dpu| reader.dpus_mut().kill_after(dpu, 1));
+    (0..3).for_each(|dpu| reader.dpus_mut().expect("it has DPUs").kill_after(dpu, 1));
     compare(&mut reader, &ledger, &[state], &keys);
     assert_eq!((reader.counts().dpus_out, reader.counts().pim_lookups), (3, 0));
     // Nothing more is placed there, and later versions are served.
@@ -118,7 +121,7 @@ fn damage_that_fits_its_checks_is_found_by_hashing_samples() {
     let mut reader = loaded(&ledger, &state, 1);
     // Another node's pages with sound checks, as a bug of the writer would leave them.
     for (at, bytes) in reader.image().forged(0) {
-        reader.dpus_mut().write(0, at, &bytes).expect("it is in the memory");
+        reader.dpus_mut().expect("it has DPUs").write(0, at, &bytes).expect("it is in the memory");
     }
     let queries: Vec<_> = keys.iter().map(|key| crate::Query { state, key: key.clone() }).collect();
     // One of the batch's answers is hashed; each is wrong.

@@ -61,7 +61,7 @@ fn one_and_sixteen_tasklets_leave_the_same_bytes() {
         compare(&mut reader, &ledger, &[state], &asked);
         assert!(reader.counts().pim_lookups >= 300);
         let at = 1024 * (8 + 128);
-        reader.dpus_mut().pull(at, 300 * 2048, &[true, true]).expect("results")
+        reader.dpus_mut().expect("it has DPUs").pull(at, 300 * 2048, &[true, true]).expect("results")
     });
     assert_eq!(results[0], results[1]);
     assert_eq!(results[0], results[2]);

@@ -160,3 +160,37 @@ fn a_rolled_back_version_gives_its_number_to_another() {
     let gone = reader.answer(&[crate::Query { state: wrong, key: b"a".to_vec() }]);
     assert!(matches!(gone[..], [Err(Error::NotServed { .. })]));
 }
+
+#[test]
+fn a_version_that_is_read_in_parts_survives_what_is_dropped_meanwhile() {
+    let mut ledger = Ledger::new(Params { key_bytes_max: 16, node_bytes: 512, fanout: 6, ..Params::default() });
+    let key = |number: u32| format!("{number:06}").into_bytes();
+    let first = ledger.commit((0..500).map(|number| put(&key(number), 1)).collect());
+    let second = ledger.commit(vec![put(&key(7), 2)]);
+    let mut reader = reader(emulated(3, ""), eager(1));
+    insert(&mut reader, &ledger, &first);
+    reader.publish();
+    let view = ledger.engine.view(&second).expect("retained");
+    let mut loading = reader.begin(&view).expect("it is new");
+    assert_eq!(loading.state(), second);
+    let stranger = ledger.engine.view(&first).expect("retained");
+    assert!(matches!(reader.read_part(&mut loading, &stranger, 1), Err(Error::Mismatch(_))));
+    // What is shared with the first version is not read; then that version goes.
+    let mut parts = 0;
+    while !reader.read_part(&mut loading, &view, 1).expect("sound pages") {
+        parts += 1;
+    }
+    assert!((1..40).contains(&parts), "only what changed is read: {parts}");
+    reader.keep(|state| *state != first);
+    assert_eq!((reader.states().count(), reader.nodes()), (0, 0));
+    assert!(!reader.finish(loading), "its shared nodes are gone");
+    let mut loading = reader.begin(&view).expect("it is not here");
+    reader.prune(Version(9));
+    while !reader.read_part(&mut loading, &view, 3).expect("sound pages") {}
+    assert!(reader.finish(loading) && reader.begin(&view).is_none());
+    reader.publish();
+    check(&mut reader);
+    assert_eq!(reader.states().collect::<Vec<_>>(), [second]);
+    compare(&mut reader, &ledger, &[second], &[key(7), key(8), key(9999)]);
+    assert_eq!((reader.dpus(), reader.break_even()), ((3, 3), Some(1)));
+}

@@ -17,6 +17,11 @@ pub(super) fn replicas(it: &Instruments) {
         ],
     );
     it.gauges(
+        ("coppice.replica.reader", "", ""),
+        "1 if the configuration says that the replica is a reader, which never votes, whatever its role is now",
+        &[("", |look| Some(look.is_reader.into()))],
+    );
+    it.gauges(
         ("coppice.replica.open", "", ""),
         "1 if the replica has its state, 0 if it is quarantined or waits for a snapshot",
         &[("", |look| Some(look.is_open.into()))],
@@ -346,5 +351,65 @@ pub(super) fn root_group(it: &Instruments) {
         ("coppice.root.disk", "By", ""),
         "Space of the root group's state on the disk",
         &[("", |look| Some(look.root.as_ref()?.disk_bytes))],
+    );
+}
+
+pub(super) fn pim(it: &Instruments) {
+    it.counters(
+        ("coppice.pim.queries", "", "outcome"),
+        "Single keys to be proven on a reader with memory modules: answered by its prover, or left to the engine since too few came, the version is not in the modules, too many wait, or the answer was late",
+        &[
+            ("answered", |look| look.asked(0)),
+            ("small", |look| look.asked(1)),
+            ("unserved", |look| look.asked(2)),
+            ("busy", |look| look.asked(3)),
+            ("late", |look| look.asked(4)),
+        ],
+    );
+    it.counters(
+        ("coppice.pim.lookups", "", "by"),
+        "Different lookups in trees that lie in memory modules, by the modules and by the processor",
+        &[
+            ("dpus", |look| look.pim(|figures| figures.counts.pim_lookups)),
+            ("host", |look| look.pim(|figures| figures.counts.lookups - figures.counts.pim_lookups)),
+        ],
+    );
+    it.counters(
+        ("coppice.pim.batches", "", ""),
+        "Batches of queries that were answered",
+        &[("", |look| look.pim(|figures| figures.counts.batches))],
+    );
+    it.gauges(
+        ("coppice.pim.dpus", "", "state"),
+        "DPUs in service, and those that gave a bad answer or failed",
+        &[
+            ("in", |look| look.pim(|figures| figures.dpus.1 as u64)),
+            ("out", |look| look.pim(|figures| (figures.dpus.0 - figures.dpus.1) as u64)),
+        ],
+    );
+    it.gauges(
+        ("coppice.pim.version", "", ""),
+        "The newest version that lies in the memory modules",
+        &[("", |look| look.pim(|figures| figures.newest))],
+    );
+    it.gauges(
+        ("coppice.pim.versions", "", ""),
+        "Versions that lie in the memory modules",
+        &[("", |look| look.pim(|figures| figures.versions as u64))],
+    );
+    it.counters(
+        ("coppice.pim.versions.too_large", "", ""),
+        "Versions with more nodes than pim.nodes_max",
+        &[("", |look| look.pim(|figures| figures.too_large))],
+    );
+    it.gauges(
+        ("coppice.pim.nodes", "", ""),
+        "Nodes that the processor holds for the memory modules",
+        &[("", |look| look.pim(|figures| figures.nodes as u64))],
+    );
+    it.counters(
+        ("coppice.pim.refreshed", "By", ""),
+        "Bytes of new pages that were written to the memory modules",
+        &[("", |look| look.pim(|figures| figures.counts.refreshed_bytes))],
     );
 }

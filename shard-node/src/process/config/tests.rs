@@ -25,6 +25,7 @@ pub(in crate::process) fn config() -> Config {
         tls: None,
         access: Access::default(),
         tuning: Tuning::default(),
+        pim: None,
     }
 }
 
@@ -56,6 +57,30 @@ fn settings_that_contradict_each_other_are_named() {
     assert!(Config { cold: cold("/data/cold"), ..config() }.check().is_ok());
     let store = Store { dir: Some(PathBuf::from("/store")), ..Store::default() };
     assert!(wrong(|it| it.metadata = Some(store)).contains("metadata"));
+}
+
+#[test]
+fn modules_are_for_readers_and_within_their_bounds() {
+    let with = |change: fn(&mut Pim)| {
+        let mut config = config();
+        config.nodes.get_mut("node-2").expect("it is configured").reader = true;
+        let mut pim = Pim::emulated();
+        change(&mut pim);
+        Config { pim: Some(pim), ..config }
+    };
+    with(|_| ()).check().expect("it is sound");
+    let voter = Config { pim: Some(Pim::emulated()), ..config() };
+    assert!(voter.check().expect_err("a voter").message.contains("reader = true"));
+    type Change = fn(&mut Pim);
+    let wrong: [(&str, Change); 4] = [
+        ("library", |pim| pim.library.clear()),
+        ("dpus", |pim| pim.dpus = 0),
+        ("nodes_max", |pim| pim.nodes_max = 0),
+        ("batch_wait_ms", |pim| pim.batch_wait_ms = 5000),
+    ];
+    for (named, change) in wrong {
+        assert!(with(change).check().expect_err(named).message.contains(named), "{named}");
+    }
 }
 
 #[test]

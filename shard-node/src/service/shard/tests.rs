@@ -124,14 +124,15 @@ fn a_read_answers_every_part_in_order_within_its_bounds() {
         ..Default::default()
     };
     let read = |request: &v1::ShardReadRequest, bytes_max| {
-        read_parts(&view(&second), request, bytes_max).map_err(|refusal| refusal.reason)
+        read_parts(&view(&second), request, &[], bytes_max).map_err(|refusal| refusal.reason)
     };
     let answer = read(&request(vec![part(&[4, 5]), part(&[99_999])], true), 1 << 20).expect("it is small");
     let found: Vec<Vec<bool>> =
         answer.answers.iter().map(|part| part.records.iter().map(|record| record.found).collect()).collect();
     assert_eq!(found, [vec![true, false], vec![false]]);
     assert!(answer.answers.iter().all(|part| !part.trees.is_empty()), "absence is proven, too");
-    let before = read_parts(&view(&first), &request(vec![part(&[]), part(&[5])], false), 999).expect("it is small");
+    let before =
+        read_parts(&view(&first), &request(vec![part(&[]), part(&[5])], false), &[], 999).expect("it is small");
     assert_eq!((before.answers[0].records.len(), before.answers[1].records[0].found), (0, true));
     for unproven in [part(&[]), part(&[5, 4]), part(&[4, 4])] {
         assert_eq!(read(&request(vec![unproven], true), 1 << 20), Err(Reason::InvalidArgument), "keys ascend");

@@ -111,7 +111,11 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
         let purge = decoded(&then, &keys[1], Purge::decode)?.ok_or(Error::Malformed("purge of a ledger"))?;
         let auditor = std::mem::replace(
             &mut self.auditor,
-            coppice_verify::audit::LedgerAuditor::new(Default::default(), self.ledger, self.book.shard_map.clone()),
+            coppice_verify::audit::LedgerAuditor::new(
+                Default::default(),
+                self.ledger,
+                self.book.founding.shard_map.clone(),
+            ),
         );
         self.auditor = auditor.behind(version, &head);
         self.to = version;
@@ -317,7 +321,7 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
             anchor_size: 0,
             read: Some(v1::ReadOptions { want_proof: true, ..v1::ReadOptions::default() }),
         };
-        let answer = self.client.call_get_journals(request).await?;
+        let answer = self.client.get_journals(request).await?;
         let file = ProofFile::decode(&answer.proof).map_err(|_| Error::Malformed("proof"))?;
         let numbers = (from..from + u64::from(count)).collect();
         let question = Question::about(Subject::Journals { ledger: self.ledger, numbers, known });
@@ -393,7 +397,7 @@ impl<P: FnMut(Progress)> Replay<'_, P> {
             read: Some(v1::ReadOptions { want_proof: true, ..v1::ReadOptions::default() }),
             ..v1::GetJournalsRequest::default()
         };
-        let answer = self.client.call_get_journals(request).await?;
+        let answer = self.client.get_journals(request).await?;
         let file = ProofFile::decode(&answer.proof).map_err(|_| Error::Malformed("proof"))?;
         let subject = Subject::Journals { ledger: self.ledger, numbers: vec![jsn], known: Some(known) };
         verify_known(&file, self.keys, None, &Question::about(subject)).map_err(Error::from)?;
