@@ -23,7 +23,10 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    runtime::Runtime,
+    signal::unix::{Signal, SignalKind, signal},
+};
 
 use crate::{
     failure::{Code, Failure},
@@ -327,6 +330,7 @@ impl Target {
     }
 
     fn forward(&self, port: u16) -> Result<(), Failure> {
+        let stops = Stops::listen()?;
         let mut connection = self.connect(port)?;
         let variables = connection.variables();
         let set = variables.iter().filter_map(|(name, value)| Some((*name, value.clone()?)));
@@ -338,7 +342,7 @@ impl Target {
                 line(&format!("export {name}='{}'", safe(&value).replace('\'', r"'\''")))?;
             }
         }
-        let ended = until_stopped(&mut connection.kubectl)?;
+        let ended = stops.wait(&mut connection.kubectl)?;
         match ended {
             None => Ok(()),
             Some(status) => Err(refused(status, "the port is no longer forwarded")),
@@ -347,6 +351,7 @@ impl Target {
 
     /// Runs a command of `coppice`; returns its exit code.
     fn coppice(&self, words: &[OsString]) -> Result<u8, Failure> {
+        let stops = Stops::listen()?;
         let connection = self.connect(0)?;
         let program = std::env::current_exe().map_err(|error| unavailable(&error.to_string()))?;
         let mut command = Process::new(program);
@@ -358,7 +363,7 @@ impl Target {
             };
         }
         let mut child = command.spawn().map_err(|error| unavailable(&error.to_string()))?;
-        let ended = until_stopped(&mut child)?;
+        let ended = stops.wait(&mut child)?;
         let code = ended.and_then(|status| status.code()).and_then(|code| u8::try_from(code).ok());
         Ok(code.unwrap_or(Code::Unavailable as u8))
     }
@@ -385,45 +390,63 @@ fn told(child: &mut Child) -> mpsc::Receiver<String> {
     receiver
 }
 
-/// Waits for the end of a child, or for Ctrl-C or SIGTERM. A child that does not follow these soon
-/// is killed; `None` then.
-fn until_stopped(child: &mut Child) -> Result<Option<ExitStatus>, Failure> {
-    let failed = |error: std::io::Error| unavailable(&error.to_string());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let ended: std::io::Result<Option<ExitStatus>> = runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut ends = signal(SignalKind::child())?;
-        let mut limit: Option<tokio::time::Instant> = None;
-        loop {
-            if let Some(status) = child.try_wait()? {
-                return Ok(limit.is_none().then_some(status));
-            }
-            let until = limit;
-            let patience = async move {
-                match until {
-                    Some(until) => tokio::time::sleep_until(until).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                // A terminal tells the child, too.
-                _ = interrupt.recv() => {
-                    limit.get_or_insert(tokio::time::Instant::now() + END_PATIENCE);
-                }
-                _ = terminate.recv() => limit = Some(tokio::time::Instant::now()),
-                _ = ends.recv() => {}
-                () = patience => return Ok(None),
-            }
-        }
-    });
-    let ended = ended.map_err(failed)?;
-    if ended.is_none() {
-        // It may have ended already.
-        let _ = child.kill();
-        let _ = child.wait();
+/// Waits for the end of a child, or for Ctrl-C or SIGTERM. From its making on, these no longer end
+/// this process, which has files of a client to remove.
+struct Stops {
+    runtime: Runtime,
+    interrupt: Signal,
+    terminate: Signal,
+    ends: Signal,
+}
+
+impl Stops {
+    fn listen() -> Result<Self, Failure> {
+        let failed = |error: std::io::Error| unavailable(&error.to_string());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let inside = runtime.enter();
+        let of = |kind| signal(kind).map_err(failed);
+        let (interrupt, terminate) = (of(SignalKind::interrupt())?, of(SignalKind::terminate())?);
+        let ends = of(SignalKind::child())?;
+        drop(inside);
+        Ok(Self { runtime, interrupt, terminate, ends })
     }
-    Ok(ended)
+
+    /// The status of a child that has ended. A child that does not follow a signal soon is killed;
+    /// `None` then.
+    fn wait(self, child: &mut Child) -> Result<Option<ExitStatus>, Failure> {
+        let Self { runtime, mut interrupt, mut terminate, mut ends } = self;
+        let ended: std::io::Result<Option<ExitStatus>> = runtime.block_on(async {
+            let mut limit: Option<tokio::time::Instant> = None;
+            loop {
+                if let Some(status) = child.try_wait()? {
+                    return Ok(limit.is_none().then_some(status));
+                }
+                let until = limit;
+                let patience = async move {
+                    match until {
+                        Some(until) => tokio::time::sleep_until(until).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    // A terminal tells the child, too.
+                    _ = interrupt.recv() => {
+                        limit.get_or_insert(tokio::time::Instant::now() + END_PATIENCE);
+                    }
+                    _ = terminate.recv() => limit = Some(tokio::time::Instant::now()),
+                    _ = ends.recv() => {}
+                    () = patience => return Ok(None),
+                }
+            }
+        });
+        let ended = ended.map_err(|error| unavailable(&error.to_string()))?;
+        if ended.is_none() {
+            // It may have ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        Ok(ended)
+    }
 }
 
 /// The port in kubectl's words `Forwarding from 127.0.0.1:PORT -> 7411`.
