@@ -90,12 +90,14 @@ pub struct Auditor {
 }
 
 impl Auditor {
-    /// The auditor of a folder, with its mirror.
+    /// The auditor of a folder, with its mirror. Its state machine signs no smaller size than the
+    /// one that was audited last: a version may have stood there that was never replayed.
     ///
     /// # Errors
     /// If the disk refuses.
-    pub fn open(storage: Arc<dyn Storage>, mirror: Mirror) -> Result<Self, Error> {
+    pub fn open(storage: Arc<dyn Storage>, mirror: Mirror, machine: &mut Witness) -> Result<Self, Error> {
         let progress = Progress::read(&*storage)?;
+        machine.sign_from(machine.size());
         Ok(Self { storage, mirror, standing: Standing::default(), progress, unwritten: 0, state: None })
     }
 
@@ -136,7 +138,13 @@ impl Auditor {
             }
         }
         let changes = log.changes.iter().copied().filter(|index| *index >= from).collect();
-        locked().advance(log.note.as_bytes(), &Grown { from, to: log.size, changes })?;
+        let mut machine = locked();
+        // Below a rollback that is new, versions stood that were not replayed.
+        let least = self.standing.least();
+        if least > from {
+            machine.sign_from(least);
+        }
+        machine.advance(log.note.as_bytes(), &Grown { from, to: log.size, changes })?;
         Ok(true)
     }
 

@@ -154,7 +154,10 @@ pub async fn run(dir: &Path, stop: impl Future<Output = ()>, ready: impl FnOnce(
     let address = listener.local_addr()?;
     let tls = config.tls.as_ref().map(acceptor).transpose()?;
     let auditing = match auditor {
-        Some(machine) => Some(Auditing::new(machine, Auditor::open(audit_folder(dir)?, mirror(dir)?)?, &config)?),
+        Some(mut machine) => {
+            let auditor = Auditor::open(audit_folder(dir)?, mirror(dir)?, &mut machine)?;
+            Some(Auditing::new(machine, auditor, &config)?)
+        }
         None => None,
     };
     let shared = Shared::new(witness, auditing, &config, storage, clock.clone())?;

@@ -99,6 +99,8 @@ pub struct Witness {
     answered: usize,
     /// Whether others were asked since the start.
     floor: bool,
+    /// The smallest size that may be signed.
+    least: u64,
     /// Keeps other processes away from the folder; `None` if it is only looked into.
     lock: Option<Box<dyn Send + Sync>>,
 }
@@ -165,6 +167,7 @@ impl Witness {
             floor_peers,
             answered: 0,
             floor: false,
+            least: 0,
             storage,
             lock: None,
         };
@@ -301,8 +304,9 @@ impl Witness {
         let known = checkpoint.size <= self.cosigned_size();
         match self.judge(note)? {
             Judged::Evidence(file) => self.halt(&file, EVIDENCE_ENDING)?,
-            // A mirror that was lost is not there yet again.
-            Judged::Fine | Judged::Ahead if known => return Ok(Own::Known),
+            Judged::Fine if known => return Ok(Own::Known),
+            // A log that was lost is not there yet again, nor are its later keys.
+            Judged::Ahead | Judged::Unsigned if known && checkpoint.size > self.size() => return Ok(Own::Known),
             _ => self.halt(note, TWIN_ENDING)?,
         }
         Ok(Own::Halted)
@@ -350,6 +354,11 @@ impl Witness {
             self.floor = true;
         }
         Ok(self.floor)
+    }
+
+    /// Signs no size below this one from now on, but for the checkpoint that was cosigned last.
+    pub fn sign_from(&mut self, size: u64) {
+        self.least = self.least.max(size);
     }
 
     /// Takes a log that has grown in the mirror up to a signed note.

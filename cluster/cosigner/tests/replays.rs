@@ -14,7 +14,7 @@ use coppice_cosigner::{
     Error,
     audit::{Auditor, Verified},
     record::{Record, Slots},
-    witness::{Answer, Means, Outcome, Witness, recover},
+    witness::{Answer, Means, Outcome, Own, Witness, recover},
 };
 use coppice_env::{Rng, SimClock, SimRng, SimStorage, Storage};
 use coppice_types::Version;
@@ -48,8 +48,8 @@ impl Member {
         let mut machine = Witness::open(own)?;
         witness.asked(0)?;
         machine.asked(0)?;
-        let machine = Mutex::new(machine);
-        Ok(Self { witness, machine, auditor: Auditor::open(folder(disk), mirror(disk))? })
+        let auditor = Auditor::open(folder(disk), mirror(disk), &mut machine)?;
+        Ok(Self { witness, machine: Mutex::new(machine), auditor })
     }
 
     /// Opens the states as a person does: by recovery if they are damaged.
@@ -184,6 +184,49 @@ async fn what_vanished_before_the_auditor_came_is_counted_once() {
         drop(member);
         member = Member::open(&disk, &clock).expect("a sound state");
     }
+}
+
+#[tokio::test]
+async fn no_size_is_signed_at_which_versions_stood_that_vanished_unread() {
+    let (api, clock, disk) = (Api::new(), clock(), SimStorage::new());
+    Member::init(&disk).expect("a new disk");
+    let mut member = Member::open(&disk, &clock).expect("a new state");
+    (0..9).for_each(|value| api.commit(value, value));
+    let before = api.size();
+    api.served().log.roll_back(Version(4));
+    let behind = api.size();
+    api.commit(9, 9);
+    let newest = api.size();
+    common::grow(&mut member.witness, &api.served().log, newest).expect("an honest log");
+    assert!(member.audit(&api).await.expect("all is told"));
+    assert!(matches!(member.sign(&api, before), Ok(Answer::NotNow(why)) if why.contains("vanished")));
+    assert!(matches!(member.sign(&api, behind), Ok(Answer::Line(_))));
+    // After a restart, nothing says what the sizes below the audited one had.
+    drop(member);
+    let mut member = Member::open(&disk, &clock).expect("a sound state");
+    assert!(matches!(member.sign(&api, behind), Ok(Answer::Line(_))), "it is signed already");
+    assert!(matches!(member.sign(&api, newest), Ok(Answer::Line(_))));
+}
+
+#[tokio::test]
+async fn the_lines_of_a_recovered_auditor_are_its_own_whoever_signed_the_log_since() {
+    let (api, clock, disk) = (Api::new(), clock(), SimStorage::new());
+    Member::init(&disk).expect("a new disk");
+    let mut member = Member::open(&disk, &clock).expect("a new state");
+    api.commit(1, 1);
+    api.served().log.rotate(&[2; 32]);
+    api.commit(2, 2);
+    let size = api.size();
+    assert!(matches!(member.follow(&api, size).await, Ok(Answer::Line(_))));
+    let note = member.machine().cosigned().expect("it has signed");
+    drop(member);
+    // The log is lost, and with it the key change.
+    disk.remove_dir_all("log").expect("it is there");
+    let mut member = Member::reopen(&disk, &clock).expect("recovered");
+    assert_eq!(member.machine().size(), 0);
+    assert_eq!(member.machine().own(&note).expect("the disk is well"), Own::Known);
+    assert!(!member.machine().is_halted());
+    assert!(matches!(member.follow(&api, size).await, Ok(Answer::Line(_))));
 }
 
 #[tokio::test]

@@ -91,7 +91,7 @@ impl Federation {
         let index = self.rng.below(MEMBERS as u64) as usize;
         if !self.members[index].is_up() {
             // A supervisor starts it again.
-            return self.start(index);
+            return self.start(index).await;
         }
         match self.rng.below(100) {
             0..30 => self.ledgers.live(&mut self.rng),
@@ -129,7 +129,7 @@ impl Federation {
     }
 
     /// Starts a member. Its peers say what they saw, or are away.
-    fn start(&mut self, index: usize) -> Result<(), Error> {
+    async fn start(&mut self, index: usize) -> Result<(), Error> {
         event!(self.trace, "member {index} starts");
         self.members[index].start(&mut self.rng)?;
         if self.rng.chance(350) {
@@ -141,7 +141,7 @@ impl Federation {
             let Some(Given { kind, size, line }) = newest.cloned() else { continue };
             let note = add_lines(&self.ledgers.note(kind, size), &[line])
                 .map_err(|error| Error::Refused(error.to_string()))?;
-            if !self.members[index].adopt(which, &self.ledgers, kind, &note)? {
+            if !self.members[index].adopt(which, &self.ledgers, kind, &note).await? {
                 return Ok(());
             }
         }

@@ -116,6 +116,12 @@ impl Standing {
         Ok(())
     }
 
+    /// The smallest size at which no version stands that a later rollback takes back.
+    #[must_use]
+    pub fn least(&self) -> u64 {
+        self.bounds.last().map_or(0, |(index, _)| index + 1)
+    }
+
     /// The smallest target of the rollbacks behind an entry; `None` if there are none.
     #[must_use]
     pub fn bound_behind(&self, sequence: u64) -> Option<Version> {

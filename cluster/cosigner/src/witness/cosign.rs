@@ -178,8 +178,11 @@ impl Witness {
         let note = lines::bare(note, &key).ok_or(Stop::Answer(Answer::Untrusted))?;
         let now = (self.clock.wall_ms() / 1000).max(1);
         let mut time = now;
+        let same = self.record.cosigned.as_ref().is_some_and(|last| last.note == note);
+        if !same && new.size < self.least {
+            return answer(Answer::NotNow("versions that stood at this size may have vanished unread: ask for a larger one"));
+        }
         if let Some(last) = &self.record.cosigned {
-            let same = last.note == note;
             if same && now < last.time.saturating_add(FRESH_AFTER_S) {
                 return answer(Answer::Line(last.line.clone()));
             }

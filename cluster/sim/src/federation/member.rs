@@ -123,9 +123,9 @@ impl Member {
 
     fn open(&self) -> Result<Running, Error> {
         let witness = Mutex::new(Witness::open(self.means(Which::Witness))?);
-        let machine = Mutex::new(Witness::open(self.means(Which::Auditor))?);
-        let auditor = Auditor::open(folder(&self.disk, Which::Auditor), mirror(&self.disk))?;
-        Ok(Running { witness, machine, auditor })
+        let mut machine = Witness::open(self.means(Which::Auditor))?;
+        let auditor = Auditor::open(folder(&self.disk, Which::Auditor), mirror(&self.disk), &mut machine)?;
+        Ok(Running { witness, machine: Mutex::new(machine), auditor })
     }
 
     fn recover(&self) -> Result<(), Error> {
@@ -206,8 +206,11 @@ impl Member {
     }
 
     /// Goes on from a line of its own that peers saw. Returns false if that is not possible yet.
-    pub fn adopt(&self, which: Which, ledgers: &Ledgers, kind: Kind, note: &[u8]) -> Result<bool, Error> {
+    pub async fn adopt(&mut self, which: Which, ledgers: &Ledgers, kind: Kind, note: &[u8]) -> Result<bool, Error> {
         self.grow(ledgers, kind, entries_of(note))?;
+        if which == Which::Auditor {
+            self.audit(ledgers, kind).await?;
+        }
         let Some(mut machine) = self.machine(which) else { return Ok(false) };
         if !is_later(machine.own(note)?) {
             return Ok(true);
