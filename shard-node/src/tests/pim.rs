@@ -157,6 +157,10 @@ async fn damaged_pages_and_dead_dpus_reach_no_caller() {
     let note = |report: v1::ReplicaReport| report.status.map(|status| status.note).unwrap_or_default();
     let told = cluster.replica(READER, SHARD).map(note).unwrap_or_default();
     assert!(told.starts_with("pim: 2 of 4 DPUs, newest version "), "{told}");
+    cluster.end().await;
+
+    let (cluster, leader) = with_reader(modules()).await;
+    until_served(&cluster, &leader).await;
     prover(&cluster).damage(|reader| {
         let dpus = reader.dpus_mut().expect("they are emulated");
         (0..4).for_each(|dpu| dpus.kill_after(dpu, 1));
