@@ -17,6 +17,7 @@ from common import HERE, ROOT, epoch, files_of, output, python_tools, run, versi
 # Parts of docs/benchmarks.md, which are no pages.
 FRAGMENTS = "loadtest/benchmarks/"
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))|(?<=^\[)[^\]]+\]: (\S+)", re.MULTILINE)
+PICTURES = (".svg", ".webp")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 SCRIPT = re.compile(r"<script(?![^>]*\bsrc=)[^>]*>(.*?)</script>", re.DOTALL)
 
@@ -47,7 +48,7 @@ def retarget(page, target, known):
         return posixpath.relpath(place(found), here or ".") + mark + heading
     if not (ROOT / found).exists() or found.startswith(".."):
         raise SystemExit(f"{page}: there is no {target}")
-    if found.endswith(".svg"):
+    if found.endswith(PICTURES):
         return target
     return f"{repository()}/{'tree' if (ROOT / found).is_dir() else 'blob'}/v{version()}/{found}{mark}{heading}"
 
@@ -103,7 +104,7 @@ def lay_out(source):
             out += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n" + "\n".join(inside) + "\n```\n"
         (source / place(page)).parent.mkdir(parents=True, exist_ok=True)
         (source / place(page)).write_text(out)
-    for picture in [*ROOT.glob("docs/*.svg"), *ROOT.glob("docs/*/*.svg")]:
+    for picture in (path for path in ROOT.glob("docs/**/*") if path.suffix in PICTURES):
         copy = source / picture.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(picture, copy)

@@ -12,7 +12,7 @@ from common import ROOT, epoch, output, python_tools, repack, run, version
 
 JS = ROOT / "cluster/sdk/js/verify"
 PYTHON = ROOT / "cluster/sdk/python"
-CHARTS = ("coppice", "coppice-operator")
+CHARTS = ("coppice", "coppice-cosigner", "coppice-operator")
 
 
 @functools.cache
@@ -82,7 +82,7 @@ def helm():
 
 
 def pack_charts(work, out):
-    """Makes coppice-VERSION.tgz and coppice-operator-VERSION.tgz."""
+    """Makes a NAME-VERSION.tgz of each chart."""
     for chart in CHARTS:
         run(helm(), "package", ROOT / "charts" / chart, "--destination", out, stdout=subprocess.DEVNULL)
         repack(out / f"{chart}-{version()}.tgz")

@@ -23,8 +23,11 @@ PLACES = {
     "cluster/sdk/python/pyproject.toml": CARGO,
     "cluster/sdk/js/verify/package.json": r'^  "version": "([^"]+)"',
     "charts/coppice/Chart.yaml": r"^(?:version|appVersion): (\S+)",
+    "charts/coppice-cosigner/Chart.yaml": r"^(?:version|appVersion): (\S+)",
     "charts/coppice-operator/Chart.yaml": r"^(?:version|appVersion): (\S+)",
+    "charts/examples/3-production.yaml": r"^    tag: (\S+)",
     "docs/guide.md": IMAGE,
+    "docs/kind.md": IMAGE,
     "docs/operator.md": IMAGE,
     "scripts/image.py": IMAGE,
 }
@@ -64,7 +67,7 @@ def main():
         write(sys.argv[1])
         print("then: cargo update --workspace, also in cluster/verify/wasm, cluster/adapters/revm, loadtest/engines "
               "and loadtest/structures; "
-              "make charts BLESS=1")
+              "make crds, and make charts BLESS=1")
     wrong = stale(version())
     print("\n".join(wrong) or f"every place says {version()}")
     raise SystemExit(1 if wrong else 0)
