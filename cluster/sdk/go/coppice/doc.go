@@ -12,6 +12,9 @@
 // [Client.EntryInterval] proves which time stamps of independent authorities lie around an entry of
 // the log. It does not judge their tokens.
 //
+// [Client.QueryBatch] answers many queries, each at its own version or time, and walks through all
+// states of keys. It is a stream whose parts are proven one by one.
+//
 // Histories, differences, watched headers, heads, stages, pins, lists of ledgers and members,
 // erasures and the status are a coordinator's word.
 //

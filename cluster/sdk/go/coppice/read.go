@@ -113,7 +113,7 @@ func (c *Client) BatchGet(ctx context.Context, keys [][]byte, read *Read) (*Batc
 		}
 		return got, nil
 	}
-	if err := c.checkKeys(ctx, k, answer.Records, read, got); err != nil {
+	if _, err := c.checkKeys(ctx, k, answer.Records, read, got); err != nil {
 		return nil, distrusted("BatchGet", err)
 	}
 	return got, nil
@@ -140,21 +140,24 @@ func distrusted(call string, err error) error {
 }
 
 // checkKeys takes the records from the proof: the coordinator's own words do not count. Values that
-// are too many to be sent twice are not in the proof, which then has their hashes.
-func (c *Client) checkKeys(ctx context.Context, k known, told []*v1.Record, read *Read, got *BatchGot) error {
+// are too many to be sent twice are not in the proof, which then has their hashes. Returns what the
+// proof says.
+func (c *Client) checkKeys(
+	ctx context.Context, k known, told []*v1.Record, read *Read, got *BatchGot,
+) (*verify.Query, error) {
 	keys := make([][]byte, len(told))
 	for i, record := range told {
 		keys[i] = record.GetKey()
 	}
 	v, err := c.verifyProof(ctx, k, got.Proof)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := v.Answers(verify.Question{Subject: verify.AboutKeys(keys)}); err != nil {
-		return err
+		return nil, err
 	}
 	if err := checkPlace(v, k, read, got.ReadAt); err != nil {
-		return err
+		return nil, err
 	}
 	for i, key := range keys {
 		answer, _ := v.Query.Answer(key)
@@ -167,11 +170,11 @@ func (c *Client) checkKeys(ctx context.Context, k known, told []*v1.Record, read
 		}
 		value := told[i].GetValue()
 		if sha256.Sum256(value) != answer.Record.Hash {
-			return errors.New("the answer and its proof disagree")
+			return nil, errors.New("the answer and its proof disagree")
 		}
 		got.Records[i].Value = value
 	}
-	return c.follow(ctx, v, got.Proof)
+	return v.Query, c.follow(ctx, v, got.Proof)
 }
 
 // checkPlace refuses a proof of another version than was asked for, or one that is older than what

@@ -25,10 +25,13 @@ type relay struct {
 	// calls counts the calls of each method.
 	calls map[string]int
 
-	onBatchGet   func(*v1.BatchGetRequest, *v1.BatchGetResponse) error
-	onCommit     func(*v1.CommitRequest, *v1.CommitResponse) error
-	onStream     func(*v1.CommitStreamResponse)
-	onRange      func([]*v1.RangeResponse) []*v1.RangeResponse
+	onBatchGet func(*v1.BatchGetRequest, *v1.BatchGetResponse) error
+	onCommit   func(*v1.CommitRequest, *v1.CommitResponse) error
+	onStream   func(*v1.CommitStreamResponse)
+	onRange    func([]*v1.RangeResponse) []*v1.RangeResponse
+	onQueries  func([]*v1.QueryBatchResponse) ([]*v1.QueryBatchResponse, error)
+	// afterQueries is called before a reply to queries ends.
+	afterQueries func(context.Context)
 	onCheckpoint func(*v1.GetCheckpointResponse) error
 	// checkpointOf chooses the ledger that answers, by the size that is asked for.
 	checkpointOf func(oldSize uint64) v1.LedgerClient
@@ -329,6 +332,43 @@ func (r *relay) Range(request *v1.RangeRequest, out grpc.ServerStreamingServer[v
 		}
 	}
 	return nil
+}
+
+// queries asks the ledger a batch, and takes the whole reply.
+func (r *relay) queries(ctx context.Context, request *v1.QueryBatchRequest) (all []*v1.QueryBatchResponse, err error) {
+	stream, err := r.to("QueryBatch").QueryBatch(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		message, err := stream.Recv()
+		if err == io.EOF {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, message)
+	}
+}
+
+func (r *relay) QueryBatch(request *v1.QueryBatchRequest, out grpc.ServerStreamingServer[v1.QueryBatchResponse]) error {
+	all, err := r.queries(out.Context(), request)
+	if err != nil {
+		return err
+	}
+	if r.onQueries != nil {
+		all, err = r.onQueries(all)
+	}
+	for _, message := range all {
+		if err := out.Send(message); err != nil {
+			return err
+		}
+	}
+	if r.afterQueries != nil {
+		r.afterQueries(out.Context())
+	}
+	return err
 }
 
 func (r *relay) WatchHeads(request *v1.WatchHeadsRequest, out grpc.ServerStreamingServer[v1.WatchHeadsResponse]) error {

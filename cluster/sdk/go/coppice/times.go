@@ -55,14 +55,19 @@ func (c *Client) VersionAt(ctx context.Context, at time.Time, cosigned bool) (*V
 			return nil, distrusted("Time", err)
 		}
 	}
-	found := &VersionTime{
-		Stamp: stampOf(answer.Stamp), Time: timeOf(answer.TimestampMs), Final: answer.IsFinal, Proof: answer.Proof,
+	found := versionTime(answer, answer.Proof)
+	return &found, nil
+}
+
+func versionTime(answer *v1.TimeResponse, proof []byte) VersionTime {
+	found := VersionTime{
+		Stamp: stampOf(answer.Stamp), Time: timeOf(answer.TimestampMs), Final: answer.IsFinal, Proof: proof,
 	}
 	if answer.Next != nil {
 		next := stampOf(answer.Next)
 		found.Next, found.NextTime = &next, timeOf(answer.NextTimestampMs)
 	}
-	return found, nil
+	return found
 }
 
 // agrees compares an answer with what its proof shows.

@@ -20,6 +20,9 @@ type Record struct {
 type Answer struct {
 	Key    []byte
 	Record *Record
+	// UnchangedSince is the version from which on the key did not change, up to that of the proof: the
+	// version of the record or, if there is none, that of the last change of the key's shard.
+	UnchangedSince uint64
 }
 
 // Query is the claim of a query proof, about keys or about a range.
@@ -163,10 +166,10 @@ func (q *queryPart) answerKeys() ([]Answer, error) {
 		if err != nil {
 			return nil, err
 		}
-		answer := Answer{Key: key}
+		answer := Answer{Key: key, UnchangedSince: q.shards[at].version}
 		if entry != nil && entry.put {
 			record := entry.record()
-			answer.Record = &record
+			answer.Record, answer.UnchangedSince = &record, record.Stamp.Version
 		}
 		answers = append(answers, answer)
 	}
