@@ -2,6 +2,7 @@
 //! records the answers.
 
 mod library;
+mod queries;
 mod reads;
 mod writes;
 
@@ -125,7 +126,8 @@ impl Client {
         match self.rng.below(100) {
             0..46 => self.write().await,
             46..72 => self.read_keys().await,
-            72..80 => self.read_range().await,
+            72..77 => self.read_range().await,
+            77..80 => self.read_batch().await,
             80..86 => {
                 self.read_head().await;
             }

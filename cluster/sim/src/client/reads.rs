@@ -38,7 +38,7 @@ impl Client {
         }
     }
 
-    fn look(&mut self, begin: Moment, stale_ok: bool, seen: Seen) {
+    pub(super) fn look(&mut self, begin: Moment, stale_ok: bool, seen: Seen) {
         let mut history = self.scribe.lock();
         let end = history.tick();
         history.done.1 += 1;
