@@ -275,11 +275,9 @@ func (r *queryReply) takePlaces(places []uint32) ([]Moment, error) {
 	if len(places) == 0 {
 		return nil, errors.New("a part about no key")
 	}
-	if len(places) > r.open {
-		return nil, errors.New("more answers than keys that wait for one")
-	}
-	expected := make([]Moment, len(places))
-	for i, at := range places {
+	// The list is no longer than that of the keys, however many places a coordinator names.
+	var expected []Moment
+	for _, at := range places {
 		if uint64(at) >= uint64(len(r.places)) {
 			return nil, errors.New("a key that was not asked for")
 		}
@@ -287,7 +285,7 @@ func (r *queryReply) takePlaces(places []uint32) ([]Moment, error) {
 		if !place.open {
 			return nil, errors.New("a second answer about a key")
 		}
-		expected[i], place.open = place.next, false
+		expected, place.open = append(expected, place.next), false
 	}
 	return expected, nil
 }

@@ -136,7 +136,9 @@ func shapeless() map[string]queryLie {
 		"no places":                      to(9, func(m *v1.QueryBatchResponse) { m.Places = nil }),
 		"no records":                     to(9, func(m *v1.QueryBatchResponse) { m.Records = nil }),
 		"fewer states than records":      to(9, func(m *v1.QueryBatchResponse) { m.UnchangedSince = m.UnchangedSince[1:] }),
-		"a later version of the change":  to(9, func(m *v1.QueryBatchResponse) { m.UnchangedSince[0] = 10 }),
+		"a later version of an absence": to(9, func(m *v1.QueryBatchResponse) {
+			m.UnchangedSince[slices.Index(m.Places, 2)] = 10
+		}),
 		"an earlier version of a change": to(3, func(m *v1.QueryBatchResponse) { m.UnchangedSince[0] = 2 }),
 		"a failure with records":         to(3, func(m *v1.QueryBatchResponse) { m.Failure = &v1.QueryFailure{} }),
 		"records with times":             to(3, func(m *v1.QueryBatchResponse) { m.Times = []*v1.QueryTime{{}} }),
@@ -327,15 +329,17 @@ func TestNoLieAboutABatchIsBelievedAndWhatCameBeforeItHolds(t *testing.T) {
 // An answer under an older checkpoint hides what happened since, also where it holds for its version.
 func TestABatchOfAnOlderLogIsRefused(t *testing.T) {
 	s := setQueryScene(t)
-	var old queryMessages
-	s.onQueries = func(all queryMessages) (queryMessages, error) { old = all; return all, nil }
-	queries := []Query{{Keys: [][]byte{[]byte("a")}, At: AtVersion(3)}}
-	must(askQueries(s.ctx, s.client, queries))(t)
-	s.onQueries = func(queryMessages) (queryMessages, error) { return old, nil }
-	must(askQueries(s.ctx, s.client, queries))(t)
-	must(s.client.Commit(s.ctx, put("a", "ten")))(t)
-	if told, err := askQueries(s.ctx, s.client, queries); !errors.Is(err, ErrUntrusted) || len(told.parts) > 0 {
-		t.Errorf("%+v, %v", told.parts, err)
+	for what, at := range map[string]Moment{"a version": AtVersion(3), "a time": AtTime(s.times[2])} {
+		var old queryMessages
+		s.onQueries = func(all queryMessages) (queryMessages, error) { old = all; return all, nil }
+		queries := []Query{{Keys: [][]byte{[]byte("a")}, At: at}}
+		must(askQueries(s.ctx, s.client, queries))(t)
+		s.onQueries = func(queryMessages) (queryMessages, error) { return old, nil }
+		must(askQueries(s.ctx, s.client, queries))(t)
+		must(s.client.Commit(s.ctx, put("a", what)))(t)
+		if told, err := askQueries(s.ctx, s.client, queries); !errors.Is(err, ErrUntrusted) || len(told.parts) > 0 {
+			t.Errorf("%s: %+v, %v", what, told.parts, err)
+		}
 	}
 }
 
