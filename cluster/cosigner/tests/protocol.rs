@@ -7,10 +7,11 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use common::{ask, clock, cosigned, cosigner, grow, key, ledger_signer, log, note, request, signed_by_line};
+use common::{ask, clock, cosigned, cosigner, grow, key, ledger_signer, log, means, note, request, signed_by_line};
 use coppice_cosigner::{
     convict::Judged,
-    witness::{Answer, Outcome, Witness},
+    record::{Record, Slots},
+    witness::{Answer, Means, Outcome, Witness},
 };
 use coppice_env::{Rng, SimRng, SimStorage};
 use coppice_types::Digest;
@@ -18,7 +19,7 @@ use coppice_verify::{
     checkpoint::Checkpoint,
     cosignature::{self, WitnessKey, add_lines},
     evidence::{self, Ground},
-    header::Body,
+    header::{Body, Header},
     keys::KeyChange,
     merkle,
     note::SignerKey,
@@ -329,4 +330,31 @@ fn a_key_change_needs_the_signatures_of_both_keys() {
         let answer = witness.add_checkpoint(&cosignature::request(0, &[], &by_new)).expect("well");
         assert_eq!(matches!(answer, Outcome::Done(Answer::Line(_))), broken == 2, "{answer:?}");
     }
+}
+
+#[test]
+fn a_key_change_in_a_log_of_other_people_is_just_an_entry() {
+    let foreign = SignerKey::from_seed("tessera.example/log", &[3; 32]).expect("a name");
+    let disk = SimStorage::new();
+    Slots::create(&disk, &Record::new(foreign.name(), key().public_key())).expect("a new disk");
+    let mut witness =
+        Witness::open(Means { ledger: foreign.verifier().clone(), ..means(&disk, &clock(), 0) }).expect("a new state");
+    assert!(witness.asked(0).expect("the disk is well"));
+    // Anybody may add entries to such a log, even one that changes the key of some ledger.
+    let mut ledger = log(1, 3);
+    ledger.rotate(&[2; 32]);
+    let entries: Vec<Vec<u8>> = ledger.headers.iter().map(Header::encode).collect();
+    let mut extension = witness.mirror().extension(0).expect("an empty mirror");
+    extension.push(&entries.iter().map(Vec::as_slice).collect::<Vec<_>>()).expect("the disk is well");
+    assert_eq!(extension.changes().len(), 1);
+    let signed = Checkpoint { origin: foreign.name().to_owned(), ..ledger.checkpoint(4) }.sign(&foreign);
+    let signed = signed.expect("its own origin");
+    witness.advance(signed.as_bytes(), &extension.grown(0)).expect("the entries lead to the root");
+    let answer = told(&mut witness, &cosignature::request(0, &[], signed.as_bytes()));
+    assert!(matches!(answer, Answer::Line(_)), "{answer:?}");
+    // The state is sound after a restart.
+    drop(witness);
+    let ledger = foreign.verifier().clone();
+    let witness = Witness::open(Means { ledger, ..means(&disk, &clock(), 0) }).expect("the state is sound");
+    assert_eq!(witness.size(), 4);
 }

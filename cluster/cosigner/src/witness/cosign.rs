@@ -180,7 +180,9 @@ impl Witness {
         let mut time = now;
         let same = self.record.cosigned.as_ref().is_some_and(|last| last.note == note);
         if !same && new.size < self.least {
-            return answer(Answer::NotNow("versions that stood at this size may have vanished unread: ask for a larger one"));
+            return answer(Answer::NotNow(
+                "versions that stood at this size may have vanished unread: ask for a larger one",
+            ));
         }
         if let Some(last) = &self.record.cosigned {
             if same && now < last.time.saturating_add(FRESH_AFTER_S) {
