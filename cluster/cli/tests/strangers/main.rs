@@ -1,11 +1,16 @@
 //! Tools that know nothing of Coppice check its log: Go's checksum-database packages, tessera's
 //! fsck, a stock witness. Also `coppice log check`, which tells a log that grew from one that
-//! shrank or forked, and `coppice evidence`, by which a third party learns of it.
+//! shrank or forked, and `coppice evidence`, by which a third party learns of it. A member's cosigner
+//! stands among these tools, too.
 //!
 //! The Go programs are built by `scripts/go-tool.sh` from pinned modules in
 //! `cluster/verify/interop/`, once.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod fork;
+mod member;
+mod tools;
 
 use std::{
     fs,
@@ -29,12 +34,12 @@ fn workspace() -> PathBuf {
 }
 
 /// Builds a program of an interoperability module, if it is not built yet.
-fn go_tool(module: &str, package: &str) -> PathBuf {
+fn go_tool(module: &str, program: &str, package: &str) -> PathBuf {
     let script = workspace().join("scripts/go-tool.sh");
     let dir = workspace().join("cluster/verify/interop").join(module);
-    let output = Command::new(&script).arg(module).arg(&dir).arg(package).output().expect("the script can be run");
+    let output = Command::new(&script).arg(program).arg(&dir).arg(package).output().expect("the script can be run");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{} {module} {} {package}: {said}", script.display(), dir.display());
+    assert!(output.status.success(), "{} {program} {} {package}: {said}", script.display(), dir.display());
     PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
 }
 
@@ -92,9 +97,9 @@ fn go_programs_open_walk_and_recompute_the_log() {
     eventually("603 entries are published", || http_get(port, "/checkpoint").contains("\n603\n"));
     let url = format!("http://127.0.0.1:{port}/");
     let vkey = fs::read_to_string(dev.dir.join("ledger.vkey")).expect("the public key");
-    let walked = run(Command::new(go_tool("walk", ".")).args([&url, vkey.trim()])).expect(0);
+    let walked = run(Command::new(go_tool("walk", "walk", ".")).args([&url, vkey.trim()])).expect(0);
     assert!(walked.stdout.starts_with("603 entries included, "), "{walked:?}");
-    let fsck = go_tool("fsck", "github.com/transparency-dev/tessera/cmd/fsck");
+    let fsck = go_tool("fsck", "fsck", "github.com/transparency-dev/tessera/cmd/fsck");
     let key = format!("--public_key={}", dev.dir.join("ledger.vkey").display());
     let checked = run(Command::new(fsck).args(["--ui=false", &format!("--storage_url={url}"), &key]));
     // The tool exits with 0 even when it fails.
@@ -102,7 +107,7 @@ fn go_programs_open_walk_and_recompute_the_log() {
     // The walker notices another key, and another log.
     let other = run(coppice().args(["keygen", "--out"]).arg(work.path().join("other.key"))).expect(0);
     let other_key = fs::read_to_string(work.path().join("other.vkey")).unwrap_or(other.stdout);
-    run(Command::new(go_tool("walk", ".")).args([&url, other_key.trim()])).expect(1);
+    run(Command::new(go_tool("walk", "walk", ".")).args([&url, other_key.trim()])).expect(1);
     dev.stop();
 }
 
@@ -127,7 +132,7 @@ struct Stock {
 impl Stock {
     /// A witness with a new key, for one log.
     fn new(dir: &Path, origin: &str, vkey: &str) -> Self {
-        let program = go_tool("omniwitness", "github.com/transparency-dev/witness/cmd/omniwitness");
+        let program = go_tool("omniwitness", "omniwitness", "github.com/transparency-dev/witness/cmd/omniwitness");
         fs::create_dir(dir).expect("a new directory");
         let secret = dir.join("witness.key");
         let made = run(coppice().args(["keygen", "--witness", "--name", "witness.example/w", "--out"]).arg(&secret));
@@ -396,8 +401,9 @@ fn two_ledgers_of_one_key_are_convicted_before_a_third_party() {
     let mirrored = evidence(&["make", &file("a"), &file("b"), "--from", &file("mirror")]).expect(0).stdout;
     assert_eq!(mirrored, fs::read_to_string(file("found")).expect("it was made"));
     // A program that knows nothing of Coppice comes to the same verdict.
-    let judge =
-        |name: &str, code: i32| run(Command::new(go_tool("judge", ".")).args([&file(name), &vkey])).expect(code);
+    let judge = |name: &str, code: i32| {
+        run(Command::new(go_tool("judge", "judge", ".")).args([&file(name), &vkey])).expect(code)
+    };
     judge("found", 0);
     judge("same", 0);
     // What is honest is no evidence, and nothing is written.
