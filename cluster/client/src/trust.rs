@@ -3,6 +3,9 @@
 //! A proof alone shows that *something* was so. Here it must show that the question that was asked
 //! has the answer that was given: the same keys, values and version, the same range without a gap,
 //! or exactly the batch that was sent.
+//!
+//! The rules from one answer to the next are those of [`coppice_verify::trust`]. This module keeps
+//! the locks and times around them.
 
 use std::{
     borrow::Cow,
@@ -24,6 +27,7 @@ use coppice_verify::{
     note::VerifierKey,
     proof::{Proof, ProofFile, QueryProof},
     shard_map::ShardMap,
+    trust::{self, Asked as Place, Distrust, Grown, Growth, Mark, Marks},
 };
 use tokio::time::Instant;
 
@@ -100,9 +104,7 @@ impl ProvenLogs {
 
 #[derive(Debug)]
 struct Newest {
-    checkpoint: Checkpoint,
-    /// The last checkpoint that was proven to extend the ones before it.
-    proven: Checkpoint,
+    marks: Marks,
     /// When a proof of growth was last requested.
     asked_at: Instant,
     /// When it was first requested since the last proof.
@@ -113,15 +115,6 @@ impl Newest {
     fn is_overdue(&self) -> bool {
         self.asked_since.is_some_and(|since| since.elapsed() >= GROWTH_PATIENCE)
     }
-}
-
-/// Two checkpoints that must be shown to be beginnings of one log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Growth {
-    /// The checkpoint that was proven last.
-    pub proven: Checkpoint,
-    /// The newest checkpoint that was seen.
-    pub newest: Checkpoint,
 }
 
 impl Trust {
@@ -145,15 +138,14 @@ impl Trust {
     fn learn(&self, seen: &Seen) -> Result<(), Error> {
         let mut known = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let joined = known.join(seen.keys.clone()).map_err(Error::Untrusted)?;
-        let size = seen.checkpoint.size;
-        ensure(joined.in_force(size) == seen.keys.in_force(size), LATE)?;
+        trust::compare(trust::changes(&known), trust::changes(&seen.keys), seen.checkpoint.size)?;
         *known = Arc::new(joined.advanced());
         Ok(())
     }
 
     /// The size of the newest checkpoint that was seen, in entries.
     pub(crate) fn seen(&self) -> u64 {
-        self.newest.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, |known| known.checkpoint.size)
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, |known| known.marks.newest.size)
     }
 
     /// Notes a proven checkpoint. Returns the checkpoints whose growth must be proven, if a proof
@@ -164,26 +156,22 @@ impl Trust {
     /// are signed.
     pub(crate) fn note(&self, seen: Seen) -> Result<Option<Growth>, Error> {
         self.learn(&seen)?;
-        let seen = seen.checkpoint;
+        let seen = Mark::from(&seen.checkpoint);
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(known) = newest.as_mut() else {
-            let proven = seen.clone();
-            *newest = Some(Newest { checkpoint: seen, proven, asked_at: Instant::now(), asked_since: None });
+            *newest = Some(Newest { marks: Marks::new(seen), asked_at: Instant::now(), asked_since: None });
             return Ok(None);
         };
-        let same_size = [&known.checkpoint, &known.proven].into_iter().find(|known| known.size == seen.size);
-        ensure(same_size.is_none_or(|known| known.root == seen.root), FORKED)?;
-        if seen.size > known.checkpoint.size {
-            known.checkpoint = seen;
-        }
+        known.marks.note(seen)?;
         // Only one call at a time asks for the proof, unless it is overdue.
         let waited = known.asked_at.elapsed() >= GROWTH_INTERVAL || known.is_overdue();
-        let due = known.checkpoint.size > known.proven.size && waited;
+        let due = known.marks.is_unproven() && waited;
         if due {
             known.asked_at = Instant::now();
             known.asked_since.get_or_insert(known.asked_at);
         }
-        Ok(due.then(|| Growth { proven: known.proven.clone(), newest: known.checkpoint.clone() }))
+        let Marks { newest, proven } = known.marks;
+        Ok(due.then_some(Growth { proven, newest }))
     }
 
     /// Notes that a request for a proof of growth failed.
@@ -209,38 +197,27 @@ impl Trust {
         from_proven: &[u8],
         from_newest: &[u8],
     ) -> Result<bool, Error> {
-        let end = self.end_of(keys, &growth.proven, from_proven)?;
-        let other_end = self.end_of(keys, &growth.newest, from_newest)?;
-        ensure(
-            end.size >= growth.newest.size,
-            "the proof ends below a checkpoint that was seen before it was asked for",
-        )?;
-        let mut same_size = [&growth.newest, &other_end].into_iter().filter(|it| it.size == end.size).peekable();
-        let tied = same_size.peek().is_some();
-        ensure(same_size.all(|it| it.root == end.root), FORKED)?;
+        let from_proven = self.grown(keys, growth.proven.size, from_proven)?;
+        let from_newest = self.grown(keys, growth.newest.size, from_newest)?;
+        let Some(end) = growth.check(from_proven, from_newest)? else { return Ok(false) };
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = newest.as_mut().filter(|_| tied) {
-            ensure(known.checkpoint.size != end.size || known.checkpoint.root == end.root, FORKED)?;
+        if let Some(known) = newest.as_mut() {
+            known.marks.prove(end)?;
             known.asked_since = None;
-            if known.checkpoint.size < end.size {
-                known.checkpoint = end.clone();
-            }
-            if known.proven.size < end.size {
-                known.proven = end;
-            }
         }
-        Ok(tied)
+        Ok(true)
     }
 
-    /// The checkpoint at the end of a proof of growth from `old`.
-    fn end_of(&self, keys: &Keys, old: &Checkpoint, standing: &[u8]) -> Result<Checkpoint, Error> {
+    /// The growth from a size on that a proof shows.
+    fn grown(&self, keys: &Keys, old_size: u64, standing: &[u8]) -> Result<Grown, Error> {
         let file = decoded(standing)?;
-        let verified = check::verify_known(&file, keys, None, &Question::about(Subject::Growth(old.size)))?;
-        let forked = matches!(&verified.claim, Claim::Standing(claim) if claim.old_root != old.root);
-        ensure(!forked, FORKED)?;
-        let seen = Seen { checkpoint: verified.checkpoint, keys: verified.keys };
-        self.learn(&seen)?;
-        Ok(seen.checkpoint)
+        let verified = check::verify_known(&file, keys, None, &Question::about(Subject::Growth(old_size)))?;
+        let Claim::Standing(claim) = &verified.claim else {
+            return Err(Error::Untrusted("the proof is of another kind"));
+        };
+        let grown = Grown { old_root: claim.old_root, end: Mark::from(&verified.checkpoint) };
+        self.learn(&Seen { checkpoint: verified.checkpoint, keys: verified.keys })?;
+        Ok(grown)
     }
 
     /// Verifies a proof. It must answer the question, and be no older than what was known before
@@ -255,10 +232,9 @@ impl Trust {
         of_head: bool,
     ) -> Result<(Claim<'a>, Seen), Error> {
         let verified = self.logs.verify(file, &asking.keys, newer, question)?;
-        let newest = verified.newest.stamp.version;
-        let is_head = verified.header().is_some_and(|header| header.stamp.version == newest);
-        ensure(is_head || !of_head, NOT_HEAD)?;
-        ensure(verified.checkpoint.size >= asking.seen, OLDER)?;
+        let version = verified.header().map(|header| header.stamp.version);
+        let place = Place { seen: asking.seen, of_head };
+        place.check(version, verified.newest.stamp.version, verified.checkpoint.size)?;
         let Verified { claim, checkpoint, keys, .. } = verified;
         Ok((claim, Seen { checkpoint, keys }))
     }
@@ -268,7 +244,8 @@ impl Trust {
     pub(crate) fn check_newest(&self, asking: &Asking, proof: &[u8]) -> Result<(Header, Seen), Error> {
         let question = Question::about(Subject::Growth(1));
         let verified = check::verify_known(&decoded(proof)?, &asking.keys, None, &question)?;
-        ensure(verified.checkpoint.size >= asking.seen, OLDER)?;
+        let place = Place { seen: asking.seen, of_head: false };
+        place.check(None, verified.newest.stamp.version, verified.checkpoint.size)?;
         Ok((verified.newest, Seen { checkpoint: verified.checkpoint, keys: verified.keys }))
     }
 
@@ -292,14 +269,6 @@ impl Trust {
         Ok(seen)
     }
 }
-
-const FORKED: &str = "the log has two roots of the same size: keep both checkpoints, they are evidence";
-
-const NOT_HEAD: &str = "the version that was read is not the one that was asked for";
-
-const OLDER: &str = "it is older than what this client had seen before it asked";
-
-const LATE: &str = "its checkpoint is signed by a key that the ledger had replaced before: keep it, it is evidence";
 
 /// The client's knowledge before it asks a question.
 pub(crate) struct Asking {
@@ -402,7 +371,7 @@ fn check_place(verified: &Verified<'_>, read: &Read<'_>) -> Result<(), Error> {
     let (stamp, v1::ReadOptions { at, any_epoch, stale_ok, cosigned, .. }) = (claim.header.stamp, read.options);
     ensure(read.read_at.is_some_and(|read_at| same(stamp, read_at)), "the proof is for another version")?;
     let asked = match at {
-        None => *cosigned || verified.newest.stamp.version == stamp.version,
+        None => true,
         Some(at) if *any_epoch => Version(at.version) == stamp.version,
         // A rollback gives its target a second name, in the new epoch.
         Some(at) => {
@@ -411,10 +380,11 @@ fn check_place(verified: &Verified<'_>, read: &Read<'_>) -> Result<(), Error> {
             same(stamp, at) || Version(at.version) == stamp.version && proof.epoch.next.as_ref().is_some_and(renamed)
         }
     };
-    ensure(asked, NOT_HEAD)?;
+    ensure(asked, Distrust::NotHead.as_str())?;
     // Witnesses may lag behind.
-    let fresh = *stale_ok || *cosigned || verified.checkpoint.size >= read.seen;
-    ensure(fresh, OLDER)
+    let seen = if *stale_ok || *cosigned { 0 } else { read.seen };
+    let place = Place { seen, of_head: at.is_none() && !cosigned };
+    Ok(place.check(Some(stamp.version), verified.newest.stamp.version, verified.checkpoint.size)?)
 }
 
 fn check_claim(verified: &Verified<'_>, read: &Read<'_>) -> Result<(), Error> {
@@ -553,6 +523,12 @@ fn successor(records: &[v1::Record]) -> Option<Vec<u8>> {
 
 fn same(stamp: Stamp, other: &v1::Stamp) -> bool {
     stamp == Stamp::new(other.epoch, other.version)
+}
+
+impl From<Distrust> for Error {
+    fn from(distrust: Distrust) -> Self {
+        Self::Untrusted(distrust.as_str())
+    }
 }
 
 fn ensure(holds: bool, message: &'static str) -> Result<(), Error> {

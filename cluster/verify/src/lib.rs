@@ -10,7 +10,8 @@
 //!
 //! ```text
 //!  fuzz          report                            every decoder, for fuzzers; results as JSON
-//!  evidence                                        two notes that no honest ledger signs
+//!  evidence      trust                             two notes that no honest ledger signs; what a
+//!                                                  client believes from answer to answer
 //!  check         replay         audit              the verifier, its oracle, the rules of an audit
 //!  policy        proof          journal           whom to trust; proof files; entries of journals
 //!  ledgers                                         ledgers of members
@@ -64,6 +65,7 @@ pub mod check;
 pub mod replay;
 
 pub mod evidence;
+pub mod trust;
 
 pub mod report;
 
