@@ -36,6 +36,7 @@ help:
 	@echo "make bench    the engine beside RocksDB, redb, fjall, NOMT and QMDB, in 40 minutes; QUICK=1 takes less than 5 minutes, AGAINST=FILE compares with a former bench-report.json, of which you keep a copy; FIREWOOD=1 adds Firewood, whose licence you read first (loadtest/README.md)"
 	@echo "make bench-cluster  Coppice beside etcd, immudb and Tessera; QUICK=1 takes less than 6 minutes, BASE=DIR adds the servers of an earlier build"
 	@echo "make bench-ledger  ledgers of members beside plain batches and immudb; QUICK=1 takes some 2 minutes"
+	@echo "make bench-cosigner  how far three members with auditors are behind a ledger, what they cost commits, and their memory; COSIGNER_FLAGS=\"--seconds 10 --entries 20000\" takes two minutes"
 	@echo "make bench-purge  a ledger of JOURNALS=1000000 is purged but for 1,000 of them: time, memory and disk of each step"
 	@echo "make bench-structures  the engine's forest beside other authenticated structures; QUICK=1 takes less than 2 minutes, DATA=DIR has the real data"
 	@echo "make bench-state  a ledger as the state of Fabric, go-ethereum and revm, beside goleveldb, Pebble and RocksDB; QUICK=1 takes some minutes"
@@ -203,6 +204,11 @@ bench-cluster: release
 .PHONY: bench-ledger
 bench-ledger: release
 	python3 loadtest/bench_ledger.py
+
+.PHONY: bench-cosigner
+bench-cosigner: release
+	$(CARGO) build --release --locked -p coppice-client --example load
+	python3 loadtest/cosigners.py $(COSIGNER_FLAGS)
 
 .PHONY: bench-purge
 bench-purge: release
