@@ -1,7 +1,7 @@
 //! Tools that know nothing of Coppice check its log: Go's checksum-database packages, tessera's
 //! fsck, a stock witness. Also `coppice log check`, which tells a log that grew from one that
-//! shrank or forked, and `coppice evidence`, by which a third party learns of it. A member's cosigner
-//! stands among these tools, too.
+//! shrank or forked, and `coppice evidence`, by which a third party learns of it. A member's
+//! cosigner stands among these tools, too.
 //!
 //! The Go programs are built by `scripts/go-tool.sh` from pinned modules in
 //! `cluster/verify/interop/`, once.
