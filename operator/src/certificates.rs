@@ -12,7 +12,8 @@ use time::{Duration, OffsetDateTime};
 
 /// The prefix of URIs that state a role; a certificate has one URI for each role.
 pub const ROLE_URI: &str = "urn:coppice:role:";
-/// The prefix of the URI that names the node or coordinator that a certificate is for; at most one.
+/// The prefix of the URI that names the process that a certificate is for: a node, coordinator or
+/// cosigner. There is at most one.
 pub const NAME_URI: &str = "urn:coppice:name:";
 
 /// The validity of an authority.
@@ -79,7 +80,7 @@ pub struct Holder {
     pub hosts: Vec<String>,
     /// Roles of the holder in calls to coordinators and nodes.
     pub roles: Vec<&'static str>,
-    /// Whether the holder is the node or coordinator of this name.
+    /// Whether the holder is the node, coordinator or cosigner of this name.
     pub is_process: bool,
     /// The validity of the certificate.
     pub days: u32,

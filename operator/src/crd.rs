@@ -11,6 +11,7 @@ mod fields;
 mod operation;
 mod parts;
 mod patterns;
+mod pim;
 mod status;
 
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub use parts::{
     SigningKey, Storage, Telemetry, TimeAuthority, TimeStamps, Tls, TlsSecrets, Toggle, VolumePolicy, Witness,
     Witnesses,
 };
+pub use pim::{Devices, Pim, SmallBatches};
 pub use status::{Group, Head, LedgerClusterStatus};
 
 /// The API group of all resources of Coppice.

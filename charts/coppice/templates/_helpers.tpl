@@ -56,6 +56,9 @@ readers:
     class: {{ . }}
     {{- end }}
   resources: {{- toYaml .resources | nindent 4 }}
+  {{- with .pim }}
+  pim: {{- toYaml . | nindent 4 }}
+  {{- end }}
 {{- end }}
 {{- end }}
 shards:

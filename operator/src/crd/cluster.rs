@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ClientService, ColdStorage, Etcd, Image, LedgerClusterStatus, Pods, Retention, SigningKey, Storage, Telemetry,
+    ClientService, ColdStorage, Etcd, Image, LedgerClusterStatus, Pim, Pods, Retention, SigningKey, Storage, Telemetry,
     TimeStamps, Tls, Toggle, VolumePolicy, Witnesses,
 };
 
@@ -197,6 +197,10 @@ pub struct Readers {
     /// Additions to the readers' pods.
     #[serde(default)]
     pub pods: Pods,
+    /// Memory modules that compute: they make proofs of single keys. A change replaces the readers
+    /// alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pim: Option<Pim>,
 }
 
 /// How keys are split into shards. This can't be changed: digests depend on it.

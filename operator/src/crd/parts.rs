@@ -355,8 +355,8 @@ pub struct Witnesses {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Witness {
-    /// The witness's submission prefix.
-    #[schemars(length(min = 1, max = 512), regex(pattern = "^https?://[!-~]+$"))]
+    /// The witness's submission prefix; `stream:NAME/PATH` if the process NAME opens a stream.
+    #[schemars(length(min = 1, max = 512), regex(pattern = "^(https?://|stream:[A-Za-z0-9._-]+/)[!-~]+$"))]
     pub url: String,
     /// The witness's public key.
     #[schemars(length(min = 1, max = 2048), regex(pattern = super::patterns::TEXT))]

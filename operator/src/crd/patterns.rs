@@ -17,5 +17,12 @@ pub const CERTIFICATES: &str = r"^-----BEGIN CERTIFICATE-----[ -~\n]+$";
 pub const WORD: &str = "^[!-~]+$";
 /// Names of zones, as the values of labels on machines.
 pub const ZONE: &str = "^[a-zA-Z0-9]([-a-zA-Z0-9._]*[a-zA-Z0-9])?$";
+/// The word for emulated memory modules, or the library of real ones: its name, or its path in the
+/// image.
+pub const LIBRARY: &str = r"^(emulator|[a-zA-Z0-9._+/-]+\.so(\.[0-9]+)*)$";
+/// Paths of files in the image.
+pub const PATH: &str = "^/[a-zA-Z0-9._+/-]+$";
+/// Names of extended resources: a domain, and a name in it.
+pub const RESOURCE: &str = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[a-zA-Z0-9]([-a-zA-Z0-9._]*[a-zA-Z0-9])?$";
 /// Lines of printable ASCII.
 pub const LINES: &str = r"^[ -~\t\n]+$";

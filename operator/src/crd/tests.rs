@@ -175,6 +175,26 @@ fn specifications_that_contradict_themselves_are_refused() {
             json!({ "readers": { "count": 1 }, "tls": { "secrets": { "nodes": "n", "coordinators": "c" } } }),
             "tls.secrets.readers must name the secrets",
         ),
+        (json!({ "readers": { "count": 1, "pim": { "library": "libdpu.so" } } }), "pim.program must be the path"),
+        (
+            json!({ "readers": { "count": 1, "pim": { "library": "emulator", "program": "/kernel.dpu" } } }),
+            "the emulator needs neither",
+        ),
+        (
+            json!({ "readers": { "count": 1, "pim": { "library": "emulator",
+                "devices": { "resource": "upmem.example/rank", "count": 1 } } } }),
+            "the emulator needs neither",
+        ),
+        (
+            json!({ "readers": { "count": 1, "pim": { "library": "libdpu.so", "program": "/kernel.dpu",
+                "devices": { "resource": "node.kubernetes.io/rank", "count": 1 } } } }),
+            "must be an extended resource",
+        ),
+        (
+            json!({ "readers": { "count": 1, "pim": { "library": "libdpu.so", "program": "/kernel.dpu",
+                "devices": { "resource": "requests.example/rank", "count": 1 } } } }),
+            "must be an extended resource",
+        ),
         (json!({ "nodes": { "storage": { "size": "much" } } }), "size must be a quantity"),
         (json!({ "nodes": { "coldStorage": { "size": "much" } } }), "size must be a quantity"),
         (json!({ "retention": { "versions": 5, "hours": 5 } }), "retention must be by versions or by hours"),

@@ -43,14 +43,18 @@ pub const HEALTH_PORT: u16 = 7431;
 pub const MANAGER: &str = "coppice-operator";
 
 /// The clients that get a certificate, with their roles: one client for each role, and one for load
-/// tests, some of which also remove what they wrote.
-pub const CLIENTS: [(&str, &[&str]); 5] = [
+/// tests, some of which also remove what they wrote. Certificates of members are the user's.
+pub const CLIENTS: [(&str, &[&str]); 6] = [
     ("reader", &["reader"]),
     ("writer", &["writer"]),
     ("operator", &["operator"]),
     ("auditor", &["auditor"]),
+    (COSIGNER, &[COSIGNER]),
     ("load", &["writer", "operator"]),
 ];
+/// The client whose certificate also names it as a process: coordinators take a stream only from
+/// the process that the stream names.
+const COSIGNER: &str = "cosigner";
 
 /// The kinds of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -325,8 +329,8 @@ impl Facts {
         let client = |(client, roles): (&str, &[&'static str])| {
             let name = format!("{}-{client}", self.name());
             let secret = format!("{name}-tls");
-            let roles = roles.to_vec();
-            (None, Holder { name, hosts: Vec::new(), roles, is_process: false, days: CLIENT_DAYS }, secret)
+            let (roles, is_process) = (roles.to_vec(), client == COSIGNER);
+            (None, Holder { name, hosts: Vec::new(), roles, is_process, days: CLIENT_DAYS }, secret)
         };
         let process = |role: Role| {
             let hosts = move |pod: &String| self.hosts(role, std::slice::from_ref(pod));
@@ -447,7 +451,7 @@ pub fn build(facts: &Facts) -> Vec<Object> {
         objects.push(etcd::set(facts));
     }
     let readers = facts.spec().readers.as_ref().filter(|readers| readers.count > 0);
-    let of_readers = readers.map(|readers| (readers, config::readers(facts)));
+    let of_readers = readers.map(|readers| (readers, config::readers(facts, readers)));
     if let Some((readers, settings)) = &of_readers {
         objects.push(nodes::readers(facts, readers, settings.name()));
     }

@@ -86,8 +86,7 @@ fn check_policy(spec: &LedgerClusterSpec, text: &str) -> Result<(), Invalid> {
     let mut keys: Vec<&WitnessKey> = Vec::new();
     for (name, key, url) in policy.witnesses() {
         let name = String::from_utf8_lossy(name);
-        let asked = url.is_some_and(|url| url.starts_with(b"http://") || url.starts_with(b"https://"));
-        if !asked {
+        if !url.is_some_and(can_be_asked) {
             return refused(format!("the witness {name} has no URL to be asked at"));
         }
         if keys.contains(&key) {
@@ -101,6 +100,13 @@ fn check_policy(spec: &LedgerClusterSpec, text: &str) -> Result<(), Invalid> {
         () if !policy.is_reached_by(&keys) => refused("its quorum can't be reached".to_owned()),
         () => Ok(()),
     }
+}
+
+/// Whether coordinators can ask a witness at this address: by HTTP, or through a stream that it opens
+/// (`stream:NAME/PATH`).
+fn can_be_asked(url: &[u8]) -> bool {
+    let of_stream = url.strip_prefix(b"stream:").and_then(|rest| rest.iter().position(|byte| *byte == b'/'));
+    url.starts_with(b"http://") || url.starts_with(b"https://") || of_stream.is_some_and(|name| name > 0)
 }
 
 /// Checks that a specification of one process asks for nothing that only pods of other roles have.
@@ -135,6 +141,13 @@ fn readers(spec: &LedgerClusterSpec) -> Result<(), Invalid> {
     }
     if spec.tls.secrets.as_ref().is_some_and(|secrets| secrets.readers.is_none()) {
         return Err(Invalid("tls.secrets.readers: it must name the secrets of readers".to_owned()));
+    }
+    if let Some(devices) = readers.pim.as_ref().and_then(|modules| modules.devices.as_ref()) {
+        let asked = readers.resources.iter().flat_map(|all| [&all.limits, &all.requests]).flatten();
+        if asked.into_iter().any(|quantities| quantities.contains_key(&devices.resource)) {
+            let words = "readers.resources has it, too: leave it out there";
+            return Err(Invalid(format!("readers.pim.devices: {}: {words}", devices.resource)));
+        }
     }
     readers.pods.affinity.as_ref().map_or(Ok(()), |affinity| check_affinity("readers", affinity))
 }
@@ -302,12 +315,17 @@ mod tests {
         let plain = || serde_json::json!({});
         assert_eq!(said(&format!("{a}{b}{c}group two 2 a b c\nquorum two\n"), plain()), Ok(()));
         assert_eq!(said(&format!("# comment\n{a}{b}quorum a\n"), plain()), Ok(()), "b may cosign, and need not");
+        let opens = |address: &str| format!("witness d {} {address}\nquorum d\n", keys[0]);
+        assert_eq!(said(&opens("stream:ledger-cosigner/w"), plain()), Ok(()), "it opens a stream itself");
         let without_url = format!("witness d {}\n", keys[0]);
         let other_key = |spec: &str| format!("{spec}quorum a\n");
         for (policy, more, words) in [
             (a.clone(), plain(), "there is no quorum line"),
             (format!("{a}quorum none\n"), plain(), "needs no witness"),
             (format!("{without_url}quorum d\n"), plain(), "d has no URL"),
+            (opens("stream:/w"), plain(), "d has no URL"),
+            (opens("stream:ledger-cosigner"), plain(), "d has no URL"),
+            (opens("ftp://d.example/w"), plain(), "d has no URL"),
             (format!("{a}quorum b\n"), plain(), "line 2: "),
             ("nonsense\n".to_owned(), plain(), "line 1: "),
             (other_key(&format!("{a}\u{1b}[2J")), plain(), "not shown"),
@@ -424,6 +442,15 @@ mod tests {
         assert_eq!(said(secrets(serde_json::json!({ "readers": "r" }))), Ok(()));
         let alone = |count: u32| serde_json::json!({ "oneProcess": true, "nodes": { "count": 1 }, "readers": { "count": count } });
         assert_eq!(said(alone(0)), Ok(()), "none is none");
+        let with_devices = |place: &str| {
+            let pim = serde_json::json!({ "library": "libdpu.so", "program": "/kernel.dpu",
+                "devices": { "resource": "upmem.example/rank", "count": 2 } });
+            let resources = serde_json::json!({ place: { "upmem.example/rank": "4" } });
+            serde_json::json!({ "readers": { "count": 1, "pim": pim, "resources": resources } })
+        };
+        let mut alone_there = with_devices("limits");
+        alone_there["readers"]["resources"]["limits"] = serde_json::json!({ "memory": "4Gi" });
+        assert_eq!(said(alone_there), Ok(()));
         for (spec, words) in [
             (alone(1), "leave readers out"),
             (secrets(serde_json::json!({})), "tls.secrets.readers"),
@@ -432,6 +459,8 @@ mod tests {
                 serde_json::json!({ "readers": { "count": 1, "pods": { "affinity": { "x": {} } } } }),
                 "readers.pods.affinity",
             ),
+            (with_devices("limits"), "readers.resources has it, too"),
+            (with_devices("requests"), "readers.resources has it, too"),
         ] {
             let refused = said(spec.clone()).expect_err("it is refused");
             assert!(refused.contains(words), "{spec}: {refused}");

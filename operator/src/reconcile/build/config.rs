@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Map, Value, json};
 
 use super::{CLIENT_PORT, Facts, HEALTH_PORT, HTTP_PORT, NODE_PORT, Object, Role, hash_of};
-use crate::crd::TimeAuthority;
+use crate::crd::{Pim, Readers, TimeAuthority};
 
 /// Where config maps are mounted.
 pub(super) const DIR: &str = "/etc/coppice/config";
@@ -34,12 +34,26 @@ pub(super) fn nodes(facts: &Facts) -> Object {
     immutable(facts, Role::Node, &node_settings(facts), Map::new())
 }
 
-/// The settings of all readers: those of the nodes, without a second volume. Their placement lists
-/// the hosts of voters alone.
-pub(super) fn readers(facts: &Facts) -> Object {
+/// The settings of all readers: those of the nodes, without a second volume, and with memory
+/// modules if the readers have any. Their placement lists the hosts of voters alone.
+pub(super) fn readers(facts: &Facts, readers: &Readers) -> Object {
     let mut settings = node_settings(facts);
     settings.remove("cold");
+    settings.extend(readers.pim.as_ref().map(|modules| ("pim".to_owned(), pim(modules))));
     immutable(facts, Role::Reader, &settings, Map::new())
+}
+
+/// The section about memory modules. Voters refuse it. Defaults are written, too, as everywhere.
+fn pim(modules: &Pim) -> Value {
+    without_nulls(json!({
+        "library": modules.library,
+        "program": modules.program,
+        "dpus": modules.dpus,
+        "records_min": modules.records_min,
+        "versions_max": modules.versions_max,
+        "nodes_max": modules.nodes_max,
+        "small_batches": modules.small_batches,
+    }))
 }
 
 /// The settings of all coordinators.

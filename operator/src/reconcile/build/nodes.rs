@@ -38,7 +38,11 @@ pub(super) fn kind<'a>(facts: &'a Facts, config_map: &str) -> Kind<'a> {
 /// The StatefulSet of the readers, with the settings of this config map. They have one volume each:
 /// which values are on a second one is each node's own affair.
 pub(super) fn readers(facts: &Facts, readers: &Readers, config_map: &str) -> Object {
-    let resources = json!(readers.resources.clone().unwrap_or_default());
+    let mut resources = json!(readers.resources.clone().unwrap_or_default());
+    if let Some(devices) = readers.pim.as_ref().and_then(|modules| modules.devices.as_ref()) {
+        // Kubernetes takes the limit of an extended resource as the request, too.
+        resources["limits"][&devices.resource] = json!(devices.count.to_string());
+    }
     let kind = Kind { pods: &readers.pods, resources, ..kind_of(facts, Role::Reader, config_map) };
     let claim = pod::claim(facts, Role::Reader, DATA_CLAIM, &readers.storage);
     pod::set(facts, Role::Reader, pod::template(facts, kind), &[claim])

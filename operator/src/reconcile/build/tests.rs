@@ -159,6 +159,85 @@ fn readers_are_nodes_of_their_own_that_every_process_knows_as_readers() {
     assert_eq!(plain, without, "and no change to the others");
 }
 
+/// The settings of the first reader, as its process takes them.
+fn reader(objects: &[Object]) -> coppice_shard_node::process::Config {
+    let own = [("node", "ledger-reader-0"), ("bootstrap", "existing")];
+    settings(objects, "ledger-reader-", "reader.toml", &own)
+}
+
+#[test]
+fn memory_modules_are_in_the_settings_and_pods_of_readers_alone() {
+    let readers = |pim: Option<Value>| {
+        let mut readers = json!({ "count": 2, "resources": { "limits": { "memory": "8Gi" } } });
+        readers.as_object_mut().expect("an object").extend(pim.map(|pim| ("pim".to_owned(), pim)));
+        build(&facts(json!({ "readers": readers })))
+    };
+    let real = json!({ "library": "/usr/lib/libdpu.so", "program": "/opt/kernel.dpu", "dpus": 64, "recordsMin": 5000,
+        "versionsMax": 8, "nodesMax": 1024, "smallBatches": "dpus",
+        "devices": { "resource": "upmem.example/rank", "count": 2 } });
+    let (without, with) = (readers(None), readers(Some(real)));
+    assert_eq!(reader(&without).pim, None);
+    let pim = reader(&with).pim.expect("it is in the settings");
+    assert_eq!((pim.library.as_str(), pim.program.as_str()), ("/usr/lib/libdpu.so", "/opt/kernel.dpu"));
+    assert_eq!((pim.dpus, pim.records_min, pim.versions_max, pim.nodes_max), (64, 5000, 8, 1024));
+    assert_eq!(pim.small_batches, coppice_shard_node::process::SmallBatches::Dpus);
+    let limits = |objects: &[Object], name: &str| {
+        let pod = template(objects, name).spec.expect("a template has a specification");
+        let limits = pod.containers[0].resources.as_ref().and_then(|all| all.limits.clone()).unwrap_or_default();
+        limits.into_iter().map(|(resource, quantity)| (resource, quantity.0)).collect::<Vec<_>>()
+    };
+    let memory = ("memory".to_owned(), "8Gi".to_owned());
+    assert_eq!(limits(&without, "ledger-reader"), [memory.clone()]);
+    assert_eq!(limits(&with, "ledger-reader"), [memory, ("upmem.example/rank".to_owned(), "2".to_owned())]);
+
+    // Voters refuse the section, and are not replaced for it.
+    for (prefix, file) in [("ledger-node-", "node.toml"), ("ledger-coordinator-", "coordinator.toml")] {
+        assert!(table(&with, prefix, file).get("pim").is_none(), "{file}");
+    }
+    for name in ["ledger-node", "ledger-coordinator", "ledger-etcd"] {
+        assert_eq!(template(&with, name), template(&without, name), "{name} is not replaced");
+    }
+    assert_ne!(config_map(&with, "ledger-reader-").name(), config_map(&without, "ledger-reader-").name());
+    assert_ne!(template(&with, "ledger-reader"), template(&without, "ledger-reader"), "readers are");
+}
+
+#[test]
+fn emulated_modules_need_no_program_and_texts_of_modules_stay_texts() {
+    let with = |library: &str| build(&facts(json!({ "readers": { "count": 1, "pim": { "library": library } } })));
+    let emulated = with("emulator");
+    let pim = reader(&emulated).pim.expect("it is in the settings");
+    assert_eq!((pim.library.as_str(), pim.dpus, pim.versions_max), ("emulator", 128, 64), "defaults of the process");
+    assert!(config_map(&emulated, "ledger-reader-").body.to_string().contains("nodes_max = 262144"), "are written");
+    for text in HOSTILE {
+        let meant = replaced(table(&emulated, "ledger-reader-", "reader.toml"), "emulator", text);
+        assert_eq!(table(&with(text), "ledger-reader-", "reader.toml"), meant, "{text:?}");
+    }
+}
+
+#[test]
+fn numbers_of_memory_modules_have_the_bounds_of_the_process() {
+    let [(_, definition), _] = crate::crd::definitions();
+    let definition = serde_json::to_value(definition).expect("a definition is JSON");
+    let spec = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    let fields = &spec["properties"]["readers"]["properties"]["pim"]["properties"];
+    let checked = |field: &str, value: i64| {
+        let objects =
+            build(&facts(json!({ "readers": { "count": 1, "pim": { "library": "emulator", field: value } } })));
+        let mut table = table(&objects, "ledger-reader-", "reader.toml");
+        config::merge(&mut table, json!({ "node": "ledger-reader-0" }));
+        let config: coppice_shard_node::process::Config = serde_json::from_value(table).expect("it knows all settings");
+        config.check().map_err(|failure| failure.message)
+    };
+    for field in ["dpus", "versionsMax", "nodesMax"] {
+        let bound = |name: &str| fields[field][name].as_f64().expect("it has bounds") as i64;
+        let (least, most) = (bound("minimum"), bound("maximum"));
+        assert_eq!((checked(field, least), checked(field, most)), (Ok(()), Ok(())), "{field}");
+        for outside in [least - 1, most + 1] {
+            assert!(checked(field, outside).is_err_and(|said| said.contains("must be")), "{field} = {outside}");
+        }
+    }
+}
+
 #[test]
 fn one_process_is_one_pod_with_the_settings_of_both_roles() {
     let facts = facts(json!({ "oneProcess": true, "nodes": { "count": 1 }, "retention": { "hours": 48 } }));
@@ -493,6 +572,29 @@ fn certificates_name_every_host_that_is_connected_to() {
         let host = endpoint.strip_prefix("https://").and_then(|rest| rest.split_once(':')).expect("it has a port").0;
         assert!(hosts.contains(&host.to_owned()), "{hosts:?} lack {host}");
     }
+}
+
+#[test]
+fn a_client_of_each_role_has_a_certificate_and_a_cosigner_is_the_process_of_its_stream() {
+    use coppice_process::access::Role as Certified;
+
+    let holders = facts(json!({})).holders(Realm::Ledger);
+    let named = |name: &str| {
+        let found = holders.iter().find(|(_, holder, _)| holder.name == name);
+        found.map(|(role, holder, secret)| (*role, holder, secret.as_str())).expect("it has a certificate")
+    };
+    for role in Certified::ALL {
+        // Processes have certificates of their own, and those of members are the user's.
+        if matches!(role, Certified::Node | Certified::Coordinator | Certified::Member) {
+            continue;
+        }
+        let (pods, holder, secret) = named(&format!("ledger-{}", role.name()));
+        assert_eq!((pods, &holder.roles[..]), (None, &[role.name()][..]), "no other right");
+        assert_eq!(secret, format!("ledger-{}-tls", role.name()));
+        let process = format!("{}ledger-{}", crate::certificates::NAME_URI, role.name());
+        assert_eq!(holder.uris().contains(&process), role == Certified::Cosigner, "{}", role.name());
+    }
+    assert_eq!(named("ledger-load").1.roles, ["writer", "operator"]);
 }
 
 #[test]
