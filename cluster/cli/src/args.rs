@@ -221,6 +221,10 @@ pub struct Dev {
     /// go with each start.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=16))]
     pub readers: u32,
+    /// Give the readers emulated memory modules, which make proofs of single keys (docs/pim.md). It
+    /// needs --readers.
+    #[arg(long)]
+    pub pim: bool,
     /// Number of records at which a partition is frozen [default: 81920].
     #[arg(long, value_name = "RECORDS", value_parser = clap::value_parser!(u32).range(8..))]
     pub partition_capacity: Option<u32>,

@@ -259,6 +259,7 @@ fn bad_proofs_keys_and_directories_are_refused() {
             (&["dev", "--data-dir", &data], 3, "in use"),
             (&["dev", "--data-dir", &scene.path("foreign")], 2, "letter"),
             (&["dev", "--data-dir", &scene.path("new"), "--replicas", "2"], 2, "1, 3 or 5"),
+            (&["dev", "--data-dir", &scene.path("new"), "--pim"], 2, "--readers"),
             (&["dev", "--data-dir", &scene.path("new"), "--partition-capacity", "3"], 2, "--partition-capacity"),
             (&["dev", "--data-dir", &scene.path("new"), "--shards", "5", "--split", "a"], 2, "2 shards"),
             (&["dev", "--data-dir", &scene.path("new"), "--split", "a", "--split", "a"], 2, "same"),

@@ -33,6 +33,7 @@ async fn cluster() -> (Cluster, coppice_verify::note::VerifierKey) {
         storage: SimStorage::new().storage(),
         shape: wanted.shape().expect("a shape"),
         readers: 0,
+        pim: false,
         key,
         next_key: None,
         listen: Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "--listen").expect("a free port"),

@@ -28,6 +28,7 @@ async fn cluster(replicas: u32) -> Cluster {
         storage: SimStorage::new().storage(),
         shape: wanted.shape().expect("a shape"),
         readers: 0,
+        pim: false,
         key: new_key(None, &mut SimRng::new(1)).expect("a key"),
         next_key: None,
         listen: Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "--listen").expect("a free port"),

@@ -10,7 +10,7 @@ use coppice::dev::{Cluster, Listener, Options, home::new_key, shape::Wanted};
 use coppice_client::{Client, Options as ClientOptions};
 use coppice_env::{DiskStorage, Rng, SimRng, SimStorage, Storage};
 use coppice_proto::v1;
-use coppice_shard_node::Tuning;
+use coppice_shard_node::{Tuning, pim::Outcome};
 use coppice_types::{Batch, Change, ErrorKind, Operation, SessionId};
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
 
@@ -28,6 +28,7 @@ fn options(storage: Arc<dyn Storage>, replicas: u32, seed: u64) -> Options {
         storage,
         shape: wanted.shape().expect("a shape"),
         readers: 0,
+        pim: false,
         key: new_key(None, &mut SimRng::new(seed)).expect("a key"),
         next_key: None,
         listen: Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "--listen").expect("a free port"),
@@ -244,6 +245,33 @@ fn readers_come_and_go_with_each_start_and_voters_stay() {
             assert_state(&client, &state, round as u64 + 1).await;
             cluster.stop().await.expect("a clean stop");
         }
+    });
+}
+
+#[test]
+fn emulated_modules_of_readers_make_proofs_and_voters_have_none() {
+    let disk = SimStorage::new();
+    runtime().block_on(async {
+        let with_modules = Options { readers: 1, pim: true, ..options(disk.storage(), 1, 1) };
+        let cluster = Cluster::start(with_modules).await.expect("a cluster");
+        let client = client(&cluster);
+        let records: Vec<_> = (0..200).map(|number| (format!("k{number:03}"), b"v".to_vec())).collect();
+        client.commit(put(&records), false).await.expect("a commit");
+        let shard = cluster.groups()[1];
+        let prover = |node: u32| cluster.nodes()[&node].hosted().prover(shard);
+        let answered = async {
+            loop {
+                let read = Some(v1::ReadOptions { want_proof: true, ..v1::ReadOptions::default() });
+                let got = client.get(v1::GetRequest { key: b"k100".to_vec().into(), read }).await.expect("a read");
+                assert!(!got.proof.is_empty());
+                if prover(2).is_some_and(|prover| prover.asked().count(Outcome::Answered) > 0) {
+                    return;
+                }
+            }
+        };
+        assert!(timeout(common::LIMIT, answered).await.is_ok(), "{:?}", prover(2).map(|prover| prover.figures()));
+        assert!(prover(1).is_none(), "a voter has none");
+        cluster.stop().await.expect("a clean stop");
     });
 }
 

@@ -10,11 +10,15 @@ use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 use coppice_coordinator as coordinator;
 use coppice_env::{Clock, OpenMode, Rng, Storage, SystemClock, SystemRng};
 use coppice_metadata::{EmbeddedStore, Metadata};
+use coppice_pim::BatcherOptions;
 use coppice_process::{
     access::Peer,
     net::{Services, incoming_both},
 };
-use coppice_shard_node::{Bootstrap, DuplexNet, Handle, Node, ReplicaOptions, Tuning, home as replica_home};
+use coppice_shard_node::{
+    Bootstrap, DuplexNet, Handle, Node, ReplicaOptions, Tuning, home as replica_home,
+    pim::{PimOptions, Source},
+};
 use coppice_types::{ClusterId, ErrorKind, GroupId, RaftId, chain};
 use coppice_verify::note::SignerKey;
 use tokio::{
@@ -40,6 +44,8 @@ pub struct Options {
     pub shape: Shape,
     /// Number of nodes with readers, which may differ at each start.
     pub readers: u32,
+    /// Whether these have emulated memory modules.
+    pub pim: bool,
     /// The key that signs checkpoints; its name ends in the cluster id.
     pub key: SignerKey,
     /// A key to which the ledger's key can be changed.
@@ -80,7 +86,7 @@ impl Cluster {
     /// # Errors
     /// If a replica can't be started, or if there is no leader in time.
     pub async fn start(options: Options) -> Result<Self, Failure> {
-        let Options { storage, shape, readers, key, next_key, listen, http_listen, .. } = options;
+        let Options { storage, shape, readers, pim, key, next_key, listen, http_listen, .. } = options;
         let Options { witnesses, anchoring, retention, tuning, .. } = options;
         let cluster = cluster_id(key.name())?;
         let map = shape.shard_map()?;
@@ -94,6 +100,7 @@ impl Cluster {
             storage,
             shape: &shape,
             readers,
+            pim,
             groups: &groups,
             cluster,
             clock: Arc::clone(&clock),
@@ -278,6 +285,7 @@ struct Formation<'a> {
     storage: Arc<dyn Storage>,
     shape: &'a Shape,
     readers: u32,
+    pim: bool,
     groups: &'a [GroupId],
     cluster: ClusterId,
     clock: Arc<dyn Clock>,
@@ -377,9 +385,24 @@ impl Formation<'_> {
             seed: SystemRng.next_u64(),
             replicas,
             tuning: self.tuning.clone(),
-            pim: None,
+            pim: (reads && self.pim).then(emulated_modules),
         };
         Ok((options, missing))
+    }
+}
+
+/// Emulated memory modules that answer however few queries come, so that a few commands show them.
+fn emulated_modules() -> PimOptions {
+    PimOptions {
+        source: Source::Emulator,
+        profile: String::new(),
+        dpus: 8,
+        records_min: 1,
+        versions_max: 64,
+        nodes_max: 256 << 10,
+        batches: BatcherOptions { queries_min: 64, wait_max: Duration::from_millis(2), queries_max: 4096 },
+        answer_wait: Duration::from_millis(45),
+        small_batches: true,
     }
 }
 

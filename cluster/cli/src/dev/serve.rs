@@ -44,6 +44,9 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
     start_log()?;
     health::note_panics();
     let wanted = Wanted::parse(args)?;
+    if args.pim && args.readers == 0 {
+        return Err(Failure::usage("--pim is for readers: add --readers"));
+    }
     let witnesses = match &args.witness_policy {
         Some(path) => Some(witnesses_by_policy(path)?),
         None => witnesses(&args.witness)?,
@@ -66,6 +69,7 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
         storage: home.storage(),
         shape: home.shape().clone(),
         readers: args.readers,
+        pim: args.pim,
         key,
         next_key,
         listen,
@@ -81,7 +85,8 @@ pub async fn dev(args: &args::Dev, output: Output) -> Result<(), Failure> {
         _ = terminate.recv() => return Ok(()),
     };
     home.key_is_in_force()?;
-    tell(&Ready { cluster: &cluster, home: &home, disk: &disk, moved, exposed: is_exposed(args) }, output)?;
+    let (pim, exposed) = (args.pim, is_exposed(args));
+    tell(&Ready { cluster: &cluster, home: &home, disk: &disk, pim, moved, exposed }, output)?;
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
@@ -140,6 +145,8 @@ struct Ready<'a> {
     cluster: &'a Cluster,
     home: &'a Home,
     disk: &'a Disk,
+    /// Whether readers have emulated memory modules.
+    pim: bool,
     moved: bool,
     exposed: bool,
 }
@@ -175,7 +182,10 @@ impl Ready<'_> {
         let dir = self.home.dir().display();
         let readers = match self.readers() {
             0 => String::new(),
-            readers => format!(", and {} of each shard", count(readers, "reader")),
+            readers => {
+                let modules = if self.pim { " with emulated memory modules" } else { "" };
+                format!(", and {} of each shard{modules}", count(readers, "reader"))
+            }
         };
         let mut lines = vec![
             format!("{shards} and the root group, {replicas} each{readers}, in {dir}"),
