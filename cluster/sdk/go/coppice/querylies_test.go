@@ -326,7 +326,7 @@ func TestNoLieAboutABatchIsBelievedAndWhatCameBeforeItHolds(t *testing.T) {
 	}
 }
 
-// An answer under an older checkpoint hides what happened since, also where it holds for its version.
+// An answer under an older checkpoint hides what happened since, even if it holds for its version.
 func TestABatchOfAnOlderLogIsRefused(t *testing.T) {
 	s := setQueryScene(t)
 	for what, at := range map[string]Moment{"a version": AtVersion(3), "a time": AtTime(s.times[2])} {
