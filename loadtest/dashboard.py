@@ -2,8 +2,8 @@
 """`make dashboard`: runs the chart's dashboard and alerts on a real Prometheus that scrapes a real
 cluster.
 
-Three nodes, two coordinators, three etcd and Prometheus run as processes; clients write and read.
-One node is killed, then a second one, then both come back. Every alert must be evaluated without an
+Three nodes, a reader with emulated memory modules, two coordinators, three etcd and Prometheus run
+as processes; clients write and read. One node is killed, then a second one, then both come back. Every alert must be evaluated without an
 error, use metrics that exist, and fire or not as the faults demand. Every query of the dashboard
 must have data. In the end the panels are drawn as SVG from Prometheus' answers, without Grafana.
 The exit code is 0 if all of this holds.
@@ -27,6 +27,7 @@ from harness.panels import draw, has_data, legend, queries
 from harness.processes import Process, wait_until
 
 NODES = ("node-1", "node-2", "node-3")
+READER = "reader-1"
 COORDINATORS = ("coordinator-1", "coordinator-2")
 ETCDS = ("etcd-1", "etcd-2", "etcd-3")
 JOB = "ledger"
@@ -42,10 +43,13 @@ FAULT_SECONDS = 8
 # Seconds until an alert fires, or stops, on a busy machine.
 LIMIT_SECONDS = 90
 POINTS = 120
-# The witness of this run never answers.
+# The witness of this run never answers. Neither does its authority, but an anchor is overdue for
+# minutes before that is an alert.
 ALWAYS = {"CoppiceNotCosigned"}
 # The speed of commits depends on the machine.
 PERHAPS = {"CoppiceSlowCommits"}
+# Few queries come in this run: its modules take them all.
+PIM = {"library": "emulator", "dpus": 2, "records_min": 16, "batch_queries": 1, "small_batches": "dpus", "answer_wait_ms": 1000}
 WITNESS = "witness.example+82bca4dd+BNdamAGCsQq31Uv+08lkBzoO4XLz2qYjJa8CGmj3B1Ea"
 
 
@@ -107,21 +111,28 @@ class Run:
         self.directory.mkdir(parents=True)
         self.began = time.time()
         self.marks = []
-        network = Loopback([*NODES, *COORDINATORS, *ETCDS, "prometheus"])
+        network = Loopback([*NODES, READER, *COORDINATORS, *ETCDS, "prometheus"])
         members = Etcd(network, ETCDS, self.directory / "etcd", build_go("etcd", "scripts/etcd"))
-        self.cluster = Cluster(network, self.directory / "cluster", options.binaries.resolve(), nodes=NODES, coordinators=COORDINATORS,
-                               etcd=members, ledger={"splits": ["m"]})
-        self.name_a_witness()
-        targets = {place: f"{network.address(place)}:{HEALTH_PORT}" for place in (*NODES, *COORDINATORS)}
+        self.cluster = Cluster(network, self.directory / "cluster", options.binaries.resolve(), nodes=[*NODES, READER], readers=[READER],
+                               coordinators=COORDINATORS, etcd=members, ledger={"splits": ["m"]})
+        self.name_more()
+        targets = {place: f"{network.address(place)}:{HEALTH_PORT}" for place in (*NODES, READER, *COORDINATORS)}
         self.prometheus = Prometheus(network, self.directory / "prometheus", targets)
         command = [self.cluster.binaries / "coppice-bench", "history", "--endpoints", ",".join(self.cluster.endpoints()),
                    "--key", self.cluster.vkey, "--out", self.directory / "history", "--clients", 6]
         self.load = Process("load", command, self.directory / "load.log")
 
-    def name_a_witness(self):
-        for place in COORDINATORS:
+    def name_more(self):
+        """Adds a witness, an authority that stamps time, and memory modules to the settings."""
+        root = self.directory / "authority.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1",
+                        "-subj", "/CN=nobody", "-keyout", root.with_suffix(".key"), "-out", root], check=True, capture_output=True)
+        nowhere = "http://127.0.0.1:1"
+        named = f'\n[[witnesses]]\nurl = "{nowhere}"\nvkey = "{WITNESS}"\n\n[[anchor.tsa]]\nurl = "{nowhere}"\nroot = "{root}"\n'
+        modules = "\n[pim]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in PIM.items())
+        for place, more in [*((place, named) for place in COORDINATORS), (READER, modules)]:
             with open(self.cluster.directory / f"{place}.toml", "a", encoding="utf-8") as settings:
-                settings.write(f'\n[[witnesses]]\nurl = "http://127.0.0.1:1"\nvkey = "{WITNESS}"\n')
+                settings.write(more)
 
     def say(self, text):
         print(f"[{time.time() - self.began:6.1f}] {text}", flush=True)
@@ -133,7 +144,7 @@ class Run:
     def start(self):
         self.cluster.start(NODES[0])
         self.cluster.form_no_more()
-        wait_until(lambda: well(self.cluster.status(NODES[0]), len(NODES)), LIMIT_SECONDS, "all replicas")
+        wait_until(lambda: well(self.cluster.status(NODES[0]), len(NODES), readers=1), LIMIT_SECONDS, "all replicas")
         self.prometheus.start()
         self.load.start()
         self.say("a cluster, its clients and Prometheus run")
@@ -223,7 +234,7 @@ def main():
         wrong, answers = run.judge_panels(dashboard)
         wrong += run.judge_alerts()
         happened = ", ".join(f"{at - run.span[0]:.0f} s: {text}" for at, text in run.marks)
-        caption = f"The panels' data, drawn without Grafana. Three nodes, two coordinators; {happened}."
+        caption = f"The panels' data, drawn without Grafana. Three nodes, a reader, two coordinators; {happened}."
         picture = options.picture or run.directory / "dashboard.svg"
         picture.write_text(draw(dashboard, answers, run.span, run.step, run.marks, caption))
         run.say(f"{picture} shows it")
