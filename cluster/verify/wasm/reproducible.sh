@@ -31,6 +31,7 @@ if [ "$sum" != "$again" ]; then
     echo "the module is not reproducible: $sum here, $again from a copy of the sources" >&2
     exit 1
 fi
+cmp "$dir/trust.wasm" "$copy/elsewhere/trust.wasm"
 mkdir -p "$dir"
 touch "$dir/reproduced-$state"
 echo "built twice, in two folders, with the same bytes: sha256 $sum"

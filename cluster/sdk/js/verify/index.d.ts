@@ -258,6 +258,30 @@ export interface Late extends Convicting {
 
 export type EvidenceResult = Contradiction | Late | NoEvidence;
 
+/** A size of the log, and its root there in hex. */
+export interface Mark {
+  size: Integer;
+  root: string;
+}
+
+/** What a client remembers from one answer to the next. It is plain data, for JSON. */
+export interface Memory {
+  /** `null` before the first answer. */
+  marks: {
+    /** The largest checkpoint that was seen. */
+    newest: Mark;
+    /** The last checkpoint that was proven to extend the ones before it. */
+    proven: Mark;
+  } | null;
+  changes: readonly { sequence: Integer; vkey: string }[];
+}
+
+/** Why an answer whose proof holds is not believed. The first three are evidence of a fork. */
+export type Distrust = "forked" | "changed" | "late" | "older" | "not_head" | "shrunk";
+
+/** `memory` is what the client remembers from now on. */
+export type Judged = { distrust: Distrust; error: string; memory: Memory } | { distrust: null; error: null; memory: Memory };
+
 export class Verifier {
   constructor(module: WebAssembly.Module);
   /**
@@ -276,8 +300,34 @@ export class Verifier {
   evidenceText(file: Bytes, options: EvidenceOptions): string;
 }
 
+/** The rules by which a client believes results of a verifier, from one to the next. */
+export class Rules {
+  constructor(module: WebAssembly.Module);
+  /**
+   * Judges a valid result by what a client remembers: whether it is no older than what was seen, of
+   * the same log, and under the key in force. `seen` is the size of the newest checkpoint that was
+   * known before the question; 0 if an older one is accepted.
+   * @throws TypeError if what is remembered is malformed.
+   */
+  trust(memory: Memory, asked: { seen?: Integer; ofHead?: boolean }, result: Proven): Judged;
+  /**
+   * Judges two proofs of growth, from the checkpoint that was proven last and from the newest one.
+   * They show one log if `isOneLog`; else their ends can't be compared: ask for both again.
+   * @throws TypeError if what is remembered is malformed.
+   */
+  grown(
+    memory: Memory,
+    growth: { proven: Mark; newest: Mark },
+    fromProven: Proven,
+    fromNewest: Proven,
+  ): Judged & { isOneLog?: boolean };
+}
+
 /** Loads the verifier: the `verify.wasm` beside this file, or another source of it. */
 export function load(source?: URL | Bytes | WebAssembly.Module): Promise<Verifier>;
+
+/** Loads the rules of trust: the `trust.wasm` beside this file, or another source of them. */
+export function loadRules(source?: URL | Bytes | WebAssembly.Module): Promise<Rules>;
 
 /** Text of strangers, safe to show to people: control characters are shown by number. */
 export function visible(text: unknown): string;

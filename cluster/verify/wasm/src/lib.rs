@@ -8,6 +8,10 @@
 //! answer  = JSON, in UTF-8; the call returns its length << 32 | its address
 //! ```
 //!
+//! A second module, `trust.wasm`, has the calls `trust` and `grown` in place of these two. They
+//! compare what answers show with what a client has seen before. Their requests have a fixed form,
+//! and their answers are numbers.
+//!
 //! Nothing that a file holds makes the module trap. A trap means that memory ran out or that the
 //! verifier has a fault: then nothing is known about the file, and the instance must not be used
 //! again.
@@ -15,16 +19,24 @@
 
 extern crate alloc;
 
+#[cfg(feature = "verify")]
 mod judge;
+#[cfg(feature = "verify")]
 mod request;
+#[cfg(feature = "trust")]
+mod trust;
 
+#[cfg(feature = "verify")]
 pub use judge::{judge, judge_evidence};
+#[cfg(feature = "trust")]
+pub use trust::{grown, trust};
 
 #[cfg(target_arch = "wasm32")]
 mod abi {
     use alloc::alloc::{alloc as allocate, dealloc};
     use core::{alloc::Layout, ptr, slice};
 
+    #[cfg(feature = "verify")]
     use crate::{judge, judge_evidence};
 
     /// Longest request: two files of 64 MiB, and room for keys, policy and expectations.
@@ -84,6 +96,7 @@ mod abi {
     ///
     /// # Safety
     /// `at` points to `len` readable bytes that do not change during the call.
+    #[cfg(feature = "verify")]
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn verify(at: *const u8, len: usize) -> u64 {
         // SAFETY: the caller ensures it.
@@ -94,18 +107,48 @@ mod abi {
     ///
     /// # Safety
     /// `at` points to `len` readable bytes that do not change during the call.
+    #[cfg(feature = "verify")]
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn evidence(at: *const u8, len: usize) -> u64 {
         // SAFETY: the caller ensures it.
         unsafe { answer(at, len, judge_evidence) }
     }
 
+    /// Says whether a proven answer is believed, as a number.
+    ///
     /// # Safety
     /// `at` points to `len` readable bytes that do not change during the call.
+    #[cfg(feature = "trust")]
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn trust(at: *const u8, len: usize) -> u32 {
+        // SAFETY: the caller ensures it.
+        crate::trust(unsafe { bytes(at, len) })
+    }
+
+    /// Says whether two proofs of growth show one log, as a number.
+    ///
+    /// # Safety
+    /// `at` points to `len` readable bytes that do not change during the call.
+    #[cfg(feature = "trust")]
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn grown(at: *const u8, len: usize) -> u32 {
+        // SAFETY: the caller ensures it.
+        crate::grown(unsafe { bytes(at, len) })
+    }
+
+    /// # Safety
+    /// `at` points to `len` readable bytes that do not change while the slice is used.
+    unsafe fn bytes<'a>(at: *const u8, len: usize) -> &'a [u8] {
+        // SAFETY: the caller ensures it.
+        if at.is_null() { &[] } else { unsafe { slice::from_raw_parts(at, len) } }
+    }
+
+    /// # Safety
+    /// `at` points to `len` readable bytes that do not change during the call.
+    #[cfg(feature = "verify")]
     unsafe fn answer(at: *const u8, len: usize, judge: fn(&[u8]) -> alloc::string::String) -> u64 {
         // SAFETY: the caller ensures it.
-        let request = if at.is_null() { &[] } else { unsafe { slice::from_raw_parts(at, len) } };
-        let answer = judge(request).into_bytes().into_boxed_slice();
+        let answer = judge(unsafe { bytes(at, len) }).into_bytes().into_boxed_slice();
         let len = answer.len() as u64;
         // The host returns it by `free`.
         let at = alloc::boxed::Box::into_raw(answer).cast::<u8>();
