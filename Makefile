@@ -20,7 +20,7 @@ help:
 	@echo "make demo     build, run a whole cluster on this repository's own history, show what it does"
 	@echo "make test     all tests"
 	@echo "make wasm     the verifier of proof files as one WebAssembly module for all languages (docs/proof-files.md)"
-	@echo "make test-wasm  that module in Node, Chromium, Python and Go, that two builds of it have the same bytes, and the client for Python"
+	@echo "make test-wasm  that module in Node, Chromium, Python and Go, that two builds of it have the same bytes, and the clients for JavaScript and Python"
 	@echo "make console  the pages of the console (docs/console.md), whose files in cluster/console/dist are committed"
 	@echo "make test-console  these pages in Chromium: access, lying servers, hostile keys and values, sizes"
 	@echo "make test-clients  the examples of docs/clients.md in curl, Python, JavaScript, Go and Java; CLIENTS=\"curl go\" takes some"

@@ -10,7 +10,7 @@ import sys
 import licences
 from common import ROOT, epoch, output, python_tools, repack, run, version
 
-JS = ROOT / "cluster/sdk/js/verify"
+JS = ROOT / "cluster/sdk/js"
 PYTHON = ROOT / "cluster/sdk/python"
 CHARTS = ("coppice", "coppice-cosigner", "coppice-operator")
 
@@ -36,16 +36,26 @@ def pack_second(work, out):
 
 
 def pack_npm(work, out):
-    """Makes coppice-verify-VERSION.tgz. In the repository, a mark keeps it from being published by
-    mistake, without the module; a release has the module and not the mark."""
-    package = json.loads((JS / "package.json").read_text())
-    tree = work / "package"
+    """Makes coppice-verify-VERSION.tgz and coppice-client-VERSION.tgz. In the repository, a mark keeps
+    them from being published by mistake, without the modules; a release has them and not the mark."""
+    wasm()
+    for name in ("verify", "client"):
+        pack_one_npm(JS / name, work / name, out)
+
+
+def pack_one_npm(source, tree, out):
+    package = json.loads((source / "package.json").read_text())
     tree.mkdir()
     for file in package["files"]:
-        shutil.copy(wasm() if file == "verify.wasm" else JS / file, tree / file)
+        if (source / file).is_dir():
+            shutil.copytree(source / file, tree / file)
+        else:
+            shutil.copy(wasm() if file == "verify.wasm" else source / file, tree / file)
     shutil.copy(ROOT / "LICENSE", tree / "LICENSE")
-    (tree / licences.FILE).write_text(third_parties())
-    package["files"].append(licences.FILE)
+    # The client has no code of others.
+    if "verify.wasm" in package["files"]:
+        (tree / licences.FILE).write_text(third_parties())
+        package["files"].append(licences.FILE)
     del package["private"]
     (tree / "package.json").write_text(json.dumps(package, indent=2) + "\n")
     run("npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", out, cwd=tree, stdout=subprocess.DEVNULL)

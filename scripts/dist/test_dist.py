@@ -122,7 +122,7 @@ console.log(JSON.stringify(WebAssembly.Module.imports(module)), exported.join(" 
         self.assertTrue(answer.startswith("[] "), answer)
         self.assertEqual({"memory", "alloc", "free", "verify"} - set(answer.split()), set())
         self.assertEqual(module.name, f"coppice-verify-{version()}.wasm")
-        for part, pattern, file in (("npm", "*.tgz", "package/verify.wasm"),
+        for part, pattern, file in (("npm", "coppice-verify-*.tgz", "package/verify.wasm"),
                                     ("python", "*.tar.gz", f"coppice-{version()}/coppice_verify/verify.wasm")):
             if (DIST / part).exists():
                 with tarfile.open(self.only(part, pattern)) as tar:
@@ -150,6 +150,30 @@ console.log(result.valid, result.value ?? result.failed_step);
         self.assertEqual(told("node", "check.mjs", cwd=self.folder), "true value 543\n")
         forge(self.folder / "sample.proof")
         self.assertTrue(told("node", "check.mjs", cwd=self.folder).startswith("false "))
+
+    CLIENT = """
+import { readFile } from "node:fs/promises";
+import { createServer } from "node:http";
+import { Client } from "@coppice/client";
+const proof = await readFile("sample.proof");
+const server = createServer((_, response) => response.end(proof)).listen(0, "127.0.0.1", async () => {
+  const trust = await readFile("ledger.vkey", "utf8");
+  const ledger = await Client.open(`http://127.0.0.1:${server.address().port}`, { trust });
+  const read = (key) => ledger.get(key, { version: 32 }).then((got) => new TextDecoder().decode(got.value.value));
+  console.log(await read("key-11").catch((error) => error.name), await read("key-12").catch((error) => error.step));
+  server.close();
+  server.closeAllConnections();
+});
+"""
+
+    def test_the_client_is_installed_with_its_verifier_and_believes_no_forgery(self):
+        files = [self.only("npm", f"coppice-{name}-{version()}.tgz") for name in ("verify", "client")]
+        (self.folder / "package.json").write_text('{"private": true}')
+        told("npm", "install", "--offline", "--ignore-scripts", "--no-audit", "--no-fund", *files, cwd=self.folder)
+        (self.folder / "check.mjs").write_text(self.CLIENT)
+        self.assertEqual(told("node", "check.mjs", cwd=self.folder), "value 543 question\n")
+        forge(self.folder / "sample.proof")
+        self.assertTrue(told("node", "check.mjs", cwd=self.folder).startswith("Untrusted "))
 
 
 class Python(Clean):

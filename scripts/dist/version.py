@@ -22,6 +22,8 @@ PLACES = {
     "cluster/adapters/revm/Cargo.toml": CARGO,
     "cluster/sdk/python/pyproject.toml": CARGO,
     "cluster/sdk/js/verify/package.json": r'^  "version": "([^"]+)"',
+    # The client needs the verifier of its own release.
+    "cluster/sdk/js/client/package.json": r'^  "version": "([^"]+)"|^    "@coppice/verify": "([^"]+)"',
     "charts/coppice/Chart.yaml": r"^(?:version|appVersion): (\S+)",
     "charts/coppice-cosigner/Chart.yaml": r"^(?:version|appVersion): (\S+)",
     "charts/coppice-operator/Chart.yaml": r"^(?:version|appVersion): (\S+)",

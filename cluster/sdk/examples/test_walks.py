@@ -6,6 +6,7 @@ Without languages, all run. `make wasm` and `make build` come before.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-sys.path.insert(0, str(ROOT / "cluster/sdk/python/tests"))
+sys.path[:0] = [str(ROOT / "cluster/sdk/python/tests"), str(ROOT / "cluster/sdk/python")]
 from bed import Dev  # noqa: E402
 
 LIMIT_S = 300
@@ -45,11 +46,14 @@ class Walks(unittest.TestCase):
     def setUpClass(cls):
         cls.work = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         cls.dev = Dev(cls.work / "ledger")
+        packages = cls.work / "node_modules/@coppice"
+        packages.mkdir(parents=True)
+        (packages / "verify").symlink_to(SDK / "js/verify")
+        # A copy, so that it finds the verifier beside it.
+        shutil.copytree(SDK / "js/client", packages / "client", ignore=shutil.ignore_patterns("node_modules"))
         cls.addClassCleanup(cls.dev.stop)
 
     def test_each_example_prints_what_it_proved(self):
-        (self.work / "node_modules/@coppice").mkdir(parents=True)
-        (self.work / "node_modules/@coppice/verify").symlink_to(SDK / "js/verify")
         (self.work / "walk.mjs").write_text((HERE / "walk.mjs").read_text())
         python = os.pathsep.join([os.environ["WEB_TOOLS"] + "/python", str(SDK / "python")])
         for version, language in enumerate(languages, 1):

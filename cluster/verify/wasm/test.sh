@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests the module that build.sh has made, in Node, Chromium, Python and Go, and the examples of
-# docs/proof-files.md; the client for Python, and gRPC-web in Node and Chromium, against
+# docs/proof-files.md; the clients for JavaScript and Python, and gRPC-web in Node and Chromium, against
 # target/debug/coppice; then that a second build has the same bytes.
 set -euo pipefail
 
@@ -17,6 +17,10 @@ step() {
 }
 
 step node --test --test-reporter=spec cluster/sdk/js/verify/test/*.test.js
+# The client finds the package that it needs as an installed one.
+mkdir -p cluster/sdk/js/client/node_modules/@coppice
+ln -sfn ../../../verify cluster/sdk/js/client/node_modules/@coppice/verify
+step node --test --test-reporter=spec cluster/sdk/js/client/test/*.test.js
 PYTHONPATH=$WEB_TOOLS/python:cluster/sdk/python step python3 -m unittest discover -s cluster/sdk/python/tests
 PYTHONPATH=$WEB_TOOLS/python step node "$WEB_TOOLS/node_modules/pyright/index.js" --project cluster/sdk/python
 export GOTOOLCHAIN=local GOFLAGS=-mod=readonly
