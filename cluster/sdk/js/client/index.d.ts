@@ -73,7 +73,9 @@ export interface Conditions extends Call {
 }
 
 /** Keys from `low` on and below `high`, or those that begin with `prefix`. */
-export type Bounds = { low?: Data; high?: Data | null; prefix?: undefined } | { prefix: Data; low?: undefined; high?: undefined };
+export type Bounds =
+  | { low?: Data; high?: Data | null; prefix?: undefined }
+  | { prefix: Data; low?: undefined; high?: undefined };
 
 export interface Read extends Call {
   version?: Integer;

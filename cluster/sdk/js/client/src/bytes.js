@@ -28,8 +28,8 @@ export function unhex(text) {
 /** Bytes for a path or a query: letters and digits as they are, all others with a percent sign. */
 export function inUrl(bytes) {
   const plain = (byte) => (byte > 47 && byte < 58) || (byte > 64 && byte < 91) || (byte > 96 && byte < 123);
-  const shown = (byte) => (plain(byte) ? String.fromCharCode(byte) : `%${byte.toString(16).padStart(2, "0").toUpperCase()}`);
-  return Array.from(bytes, shown).join("");
+  const encoded = (byte) => `%${byte.toString(16).padStart(2, "0").toUpperCase()}`;
+  return Array.from(bytes, (byte) => (plain(byte) ? String.fromCharCode(byte) : encoded(byte))).join("");
 }
 
 /** Whether a URL would take the key for a step in its path, in whatever form it stands there. */

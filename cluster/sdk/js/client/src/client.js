@@ -35,7 +35,8 @@ class Base {
   async session(id = crypto.getRandomValues(new Uint8Array(16)), { signal } = {}) {
     const bytes = asBytes(id);
     if (bytes.length !== 16) throw new RangeError("the id of a session has 16 bytes");
-    const answer = await this.transport.call("PUT", `/v1/sessions/${hex(bytes)}`, { headers: { "Coppice-Write": "any" }, signal });
+    const headers = { "Coppice-Write": "any" };
+    const answer = await this.transport.call("PUT", `/v1/sessions/${hex(bytes)}`, { headers, signal });
     return new Session(this, bytes, readAs(() => BigInt(json(answer.body).highest_number)));
   }
 
@@ -91,7 +92,8 @@ class Base {
   async *log(from = 0, { to = Infinity, signal } = {}) {
     while (from < to) {
       const limit = Math.min(PAGE_MAX, to - from);
-      const { headers, body } = await this.transport.call("GET", `/v1/log?from=${number(from)}&limit=${limit}`, { signal });
+      const path = `/v1/log?from=${number(from)}&limit=${limit}`;
+      const { headers, body } = await this.transport.call("GET", path, { signal });
       const entries = readAs(() => lines(body).map(entry));
       for (const one of entries) yield unverified(inOrder(one, from++));
       if (entries.length === 0 || !headers.get("Link")) return;
@@ -112,7 +114,8 @@ class Base {
       const began = performance.now();
       let broken = new Refused("the watch breaks off again and again");
       try {
-        for await (const { data } of this.transport.events(`/v1/watch?from=${number(from)}`, { quietMs: last + quietMs - began, signal })) {
+        const limits = { quietMs: last + quietMs - began, signal };
+        for await (const { data } of this.transport.events(`/v1/watch?from=${number(from)}`, limits)) {
           yield unverified(inOrder(readAs(() => entry(json(data))), from++));
           [alive, pause] = [(last = performance.now()), PAUSE_MS];
         }
@@ -224,7 +227,8 @@ export class Client extends Base {
     const answers = [first];
     for (let from = 1; from < all.length; from += READS_AT_ONCE) {
       const some = all.slice(from, from + READS_AT_ONCE);
-      answers.push(...(await Promise.all(some.map((key) => this.get(key, { version: first.version.version, signal })))));
+      const read = (key) => this.get(key, { version: first.version.version, signal });
+      answers.push(...(await Promise.all(some.map(read))));
     }
     return answers;
   }
@@ -234,7 +238,9 @@ export class Client extends Base {
    * one version. Each page is proven to be complete before it is given.
    */
   async *range({ version, page = 100, signal, ...range } = {}) {
-    if (!Number.isInteger(page) || page < 1 || page > PAGE_MAX) throw new RangeError(`a page has from 1 to ${PAGE_MAX} records`);
+    if (!Number.isInteger(page) || page < 1 || page > PAGE_MAX) {
+      throw new RangeError(`a page has from 1 to ${PAGE_MAX} records`);
+    }
     let { low, high } = bounds(range);
     while (low && (high === null || compare(low, high) < 0)) {
       const asking = this.#trust.asking();
@@ -405,7 +411,9 @@ const between = (low, high) => `low=${inUrl(low)}${high === null ? "" : `&high=$
 function bounds({ low, high, prefix, ...others }) {
   const [unknown] = Object.keys(others);
   if (unknown) throw new TypeError(`${unknown} is not an option`);
-  if (prefix === undefined) return { low: asBytes(low ?? ""), high: high === undefined || high === null ? null : asBytes(high) };
+  if (prefix === undefined) {
+    return { low: asBytes(low ?? ""), high: high === undefined || high === null ? null : asBytes(high) };
+  }
   if (low !== undefined || high !== undefined) throw new TypeError("prefix stands in place of low and high");
   return { low: asBytes(prefix), high: afterPrefix(asBytes(prefix)) };
 }
@@ -441,6 +449,8 @@ const entry = (line) => ({
 });
 
 function inOrder(one, expected) {
-  if (one.sequence !== expected) throw new Untrusted(`the log goes on with entry ${one.sequence}, and not with ${expected}`);
+  if (one.sequence !== expected) {
+    throw new Untrusted(`the log goes on with entry ${one.sequence}, and not with ${expected}`);
+  }
   return one;
 }

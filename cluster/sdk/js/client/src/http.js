@@ -44,8 +44,12 @@ export class Transport {
 
   constructor(endpoints, { fetch, timeoutMs = 30_000, patienceMs = 5_000, answerBytesMax = 64 << 20 }) {
     const all = Array.isArray(endpoints) ? endpoints : [endpoints];
-    if (all.length < 1 || all.length > ENDPOINTS_MAX) throw new RangeError(`from 1 to ${ENDPOINTS_MAX} endpoints are needed`);
-    const wrong = !(timeoutMs > 0) || !(patienceMs >= 0) || !(answerBytesMax > 0) || !(Math.max(timeoutMs, patienceMs) < 2 ** 31);
+    if (all.length < 1 || all.length > ENDPOINTS_MAX) {
+      throw new RangeError(`from 1 to ${ENDPOINTS_MAX} endpoints are needed`);
+    }
+    // A longer timer would end at once.
+    const endless = !(timeoutMs < 2 ** 31) || !(patienceMs < 2 ** 31);
+    const wrong = endless || !(timeoutMs > 0) || !(patienceMs >= 0) || !(answerBytesMax > 0);
     if (wrong) throw new RangeError("limits are above 0");
     this.#origins = all.map(origin);
     // A page's own `fetch` must be called on the window.
@@ -253,7 +257,8 @@ function refusal(response, content) {
   const again = EXHAUSTED.includes(reason) || UNAVAILABLE.includes(reason) || (!reason && response.status >= 500);
   const after = response.headers.get("Retry-After") ?? "";
   const retryAfterMs = again && /^[0-9]{1,4}$/.test(after) ? 1000 * Number(after) : 0;
-  return new Failed(new Refused(detail, { reason, status: response.status }), { sent: true, final: !again, retryAfterMs });
+  const refused = new Refused(detail, { reason, status: response.status });
+  return new Failed(refused, { sent: true, final: !again, retryAfterMs });
 }
 
 /** Parses an answer. Integers that a number can't hold become strings of digits. */
@@ -285,7 +290,9 @@ export function paused(ms, signal) {
 function origin(endpoint) {
   const url = URL.canParse?.(endpoint) === false ? null : new URL(endpoint);
   const plain = url && ["http:", "https:"].includes(url.protocol) && !url.username && !url.password;
-  if (!plain || url.pathname !== "/" || url.search || url.hash) throw new TypeError("an endpoint is http(s)://HOST:PORT");
+  if (!plain || url.pathname !== "/" || url.search || url.hash) {
+    throw new TypeError("an endpoint is http(s)://HOST:PORT");
+  }
   return url.origin;
 }
 

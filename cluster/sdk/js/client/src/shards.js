@@ -12,7 +12,8 @@ const str16 = (bytes) => joined(little(bytes.length, 2), bytes);
 export class Shards {
   /** Reads them from the genesis entry as JSON. */
   static async of(shards) {
-    const all = shards.map(({ shard, low, high }) => ({ shard, low: unhex(low), high: high === null ? null : unhex(high) }));
+    const bound = (text) => (text === null ? null : unhex(text));
+    const all = shards.map(({ shard, low, high }) => ({ shard, low: unhex(low), high: bound(high) }));
     const encoded = all.flatMap(({ shard, low, high }) => [
       little(shard, 4),
       little(NO_PARENT, 4),
@@ -39,8 +40,9 @@ export class Shards {
       touched.push(little(shard, 4), await hash(OPERATIONS, little(parts.length, 4), ...parts));
     }
     const by = session ? joined(Uint8Array.of(1), session.id, little(session.number, 8)) : Uint8Array.of(0);
-    const head = joined(Uint8Array.of(0), by, await hash(METADATA, little(0, 4)), Uint8Array.of(0, 0), little(lists.size, 4));
-    return hex(await hash(ENTRY, head, ...touched));
+    const noMetadata = await hash(METADATA, little(0, 4));
+    const head = [Uint8Array.of(0), by, noMetadata, Uint8Array.of(0, 0), little(lists.size, 4)];
+    return hex(await hash(ENTRY, ...head, ...touched));
   }
 
   #of(key) {

@@ -46,7 +46,8 @@ export class Trust {
 
   /** What is known before a question: an answer is judged by it. */
   asking({ stale = false } = {}) {
-    return { keys: this.#memory.changes.at(-1)?.vkey ?? this.vkey, seen: stale ? 0 : (this.#memory.marks?.newest.size ?? 0) };
+    const { marks, changes } = this.#memory;
+    return { keys: changes.at(-1)?.vkey ?? this.vkey, seen: stale ? 0 : (marks?.newest.size ?? 0) };
   }
 
   /** Judges a proof file, which must answer what is expected, and learns from it. */
@@ -87,7 +88,8 @@ export class Trust {
       if (!(error instanceof Refused)) throw error;
     }
     if (this.#isOverdue()) {
-      throw new Untrusted("the ledger does not prove that its log extends the one that was proven last", { reason: "unproven" });
+      const why = "the ledger does not prove that its log extends the one that was proven last";
+      throw new Untrusted(why, { reason: "unproven" });
     }
   }
 

@@ -1,5 +1,5 @@
 // A ledger of `coppice dev`, and coordinators before it that lie.
-import { spawn } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
 import { cp, mkdtemp, readFile, rm } from "node:fs/promises";
 import { createServer } from "node:http";
 import { tmpdir } from "node:os";
@@ -33,6 +33,12 @@ export async function ledger(name) {
     return { endpoint: line.slice(6).trim(), dir, stop, vkey: await readFile(join(dir, "ledger.vkey"), "utf8") };
   }
   throw new Error("the ledger did not start");
+}
+
+/** Runs a command of `coppice` on a ledger. */
+export function command(of, ...words) {
+  const env = { ...process.env, COPPICE_ENDPOINT: of.endpoint };
+  execFileSync(bin, words, { env, stdio: ["ignore", "ignore", "inherit"], timeout: 60_000 });
 }
 
 /** Two ledgers that go on from this one under one key: a fork. */

@@ -1,9 +1,11 @@
 // Coordinators that lie, or send without an end: nothing of it is believed, and each call ends.
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
 import { after, before, test } from "node:test";
 
 import { Batch, Client, Forked, Refused, Untrusted, UnverifiedClient } from "../index.js";
-import { PROOF, end, ledger, refusal, relay, twins } from "./bed.js";
+import { PROOF, command, end, ledger, refusal, relay, twins } from "./bed.js";
 
 const text = (bytes) => new TextDecoder().decode(bytes);
 let [dev, via] = [];
@@ -133,6 +135,32 @@ test("a fork is found, and both proofs are kept", async () => {
   await reader.get("f");
   between.of = b;
   await assert.rejects(reader.get("f"), { reason: "older" });
+});
+
+test("a client follows the ledger's key, and believes nobody with the old one", { timeout: 120_000 }, async () => {
+  const base = await ledger("rotated");
+  const read = async (from, options) => (await Client.open(from.endpoint, { trust: base.vkey, ...options })).get("k");
+  const old = await Client.open(base.endpoint, { trust: base.vkey });
+  await old.put("k", "1");
+  const before = old.memory();
+  // The next key must be there when the ledger starts; its thief goes on with the old one.
+  command(base, "keygen", "--out", join(base.dir, "next.key"), "--name", base.vkey.split("+")[0]);
+  const [dev, thief] = await twins(base, "thief");
+  command(dev, "rotate-key", `@${join(dev.dir, "next.vkey")}`, "--reason", "rehearsal");
+  const between = await relay(dev);
+  const client = await Client.open(between.endpoint, { trust: base.vkey, store: { load: () => before, save: () => {} } });
+  await client.put("k", "2");
+  const after = client.memory();
+  const fresh = await readFile(join(dev.dir, "next.vkey"), "utf8");
+  for (const trust of [base.vkey, fresh]) {
+    assert.equal(text((await read(dev, { trust })).value.value), "2");
+    assert.equal(text((await read(dev, { trust, store: { load: () => after, save: () => {} } })).value.value), "2");
+  }
+  // Checkpoints of the old key are not believed, though they are larger.
+  const robber = await UnverifiedClient.open(thief.endpoint);
+  for (let i = 0; i < 5; i += 1) await robber.put("k", `stolen ${i}`);
+  between.of = thief;
+  await distrusts(client.get("k"), "signed by the old key");
 });
 
 test("a log that is not proven to grow is not believed for long", async () => {
