@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the module that build.sh has made, in Node, Chromium, Python and Go, and the examples of
-# docs/proof-files.md; the clients for JavaScript and Python, and gRPC-web in Node and Chromium, against
-# target/debug/coppice; then that a second build has the same bytes.
+# docs/proof-files.md; the clients for JavaScript and Python, and gRPC-web in Node and Chromium,
+# against target/debug/coppice; then that a second build has the same bytes.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,7 +1,7 @@
 // What a client believes: the rules of the client for Rust, which `trust.wasm` runs.
 //
-// A proof alone shows that something was so. Here it must answer the question that was asked, and be
-// no older than what was seen before; and all that is seen must be beginnings of one log.
+// A proof alone shows that something was so. Here it must answer the question that was asked, and
+// be no older than what was seen before; and all that is seen must be beginnings of one log.
 
 import { Forked, Refused, Untrusted } from "./errors.js";
 import { hex, unhex } from "./bytes.js";
@@ -24,7 +24,7 @@ export class Trust {
   constructor(verifier, rules, vkey, { stored, growth = {} } = {}) {
     [this.#verifier, this.#rules] = [verifier, rules];
     this.vkey = vkey.trim();
-    // Time between proofs that the log only grew, and the longest time for which they may be missing.
+    // Time between proofs that the log only grew, and the longest time without one.
     this.#growth = { intervalMs: 10_000, patienceMs: 60_000, ...growth };
     if (stored) this.#remember(JSON.parse(stored));
   }

@@ -47,7 +47,7 @@ test("no lie about a read is believed", async () => {
     shows(lie);
     await distrusts(client.get("lie/a"), name);
   }
-  // A reader that has seen nothing newer believes an honest proof of head; one that has says why not.
+  // A reader that has seen nothing newer believes an honest proof of head; others say why not.
   shows(honest);
   assert.equal(text((await (await open()).get("lie/a")).value.value), "2");
   await assert.rejects(client.get("lie/a"), { reason: "older" });
