@@ -3,9 +3,10 @@
 cluster.
 
 Three nodes, a reader with emulated memory modules, two coordinators, three etcd and Prometheus run
-as processes; clients write and read. One node is killed, then a second one, then both come back. Every alert must be evaluated without an
-error, use metrics that exist, and fire or not as the faults demand. Every query of the dashboard
-must have data. In the end the panels are drawn as SVG from Prometheus' answers, without Grafana.
+as processes; clients write and read. One node is killed, then a second one, then both come back.
+Every alert must be evaluated without an error, use metrics that exist, and fire or not as the
+faults demand. Every query of the dashboard must have data. In the end the panels are drawn as SVG
+from Prometheus' answers, without Grafana.
 The exit code is 0 if all of this holds.
 """
 

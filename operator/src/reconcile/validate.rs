@@ -102,8 +102,8 @@ fn check_policy(spec: &LedgerClusterSpec, text: &str) -> Result<(), Invalid> {
     }
 }
 
-/// Whether coordinators can ask a witness at this address: by HTTP, or through a stream that it opens
-/// (`stream:NAME/PATH`).
+/// Whether coordinators can ask a witness at this address: by HTTP, or through a stream that it
+/// opens (`stream:NAME/PATH`).
 fn can_be_asked(url: &[u8]) -> bool {
     let of_stream = url.strip_prefix(b"stream:").and_then(|rest| rest.iter().position(|byte| *byte == b'/'));
     url.starts_with(b"http://") || url.starts_with(b"https://") || of_stream.is_some_and(|name| name > 0)
