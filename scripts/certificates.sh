@@ -7,9 +7,9 @@
 #                                 machines that run the cluster
 #   DIR/NAME.pem, DIR/NAME.key    a certificate with these roles: `node` and `coordinator` for
 #                                 processes, which are reached as HOST (names or IP addresses);
-#                                 `reader`, `writer`, `operator`, `auditor` for clients; `member`
-#                                 for the member NAME of ledgers; `none` for others, for instance
-#                                 etcd
+#                                 `reader`, `writer`, `operator`, `auditor` for clients; `cosigner`
+#                                 for the stream of the cosigner NAME; `member` for the member NAME
+#                                 of ledgers; `none` for others, for instance etcd
 #
 # NAME is the process's name, as in [nodes] or `name`: the certificate contains it, and other
 # processes demand it. To renew a certificate, run this again: it makes another key and certificate
@@ -19,8 +19,8 @@
 # Certificates from any other source work, too, if they fulfil these conditions. All are of one
 # authority, which signs for nobody else. Each names the hosts by which its process is reached, and
 # may be used by servers and clients. Each has, among its alternative names, a URI
-# urn:coppice:role:ROLE for each role, for a node or coordinator one URI urn:coppice:name:NAME, and
-# for a member of ledgers one URI urn:coppice:member:NAME.
+# urn:coppice:role:ROLE for each role, for a node, coordinator or cosigner one URI
+# urn:coppice:name:NAME, and for a member of ledgers one URI urn:coppice:member:NAME.
 set -euo pipefail
 command -v openssl >/dev/null || { echo "certificates.sh: there is no openssl: install it (Debian: apt install openssl)" >&2; exit 1; }
 if [ $# -lt 3 ]; then sed -n '2,/^set/p' "$0" | sed 's/^# \{0,1\}//;/^set/d' >&2; exit 2; fi
@@ -40,6 +40,7 @@ for role in ${roles//,/ }; do
       [[ $name =~ ^[A-Za-z0-9._-]+$ ]] || { echo "certificates.sh: $name: a process's name may have only letters, digits, . _ and -" >&2; exit 2; }
       names+=,URI:urn:coppice:role:$role process=,URI:urn:coppice:name:$name days=30
       ;;
+    cosigner) names+=,URI:urn:coppice:role:$role process=,URI:urn:coppice:name:$name ;;
     reader|writer|operator|auditor) names+=,URI:urn:coppice:role:$role ;;
     member) names+=,URI:urn:coppice:member:$name ;;
     none) ;;
