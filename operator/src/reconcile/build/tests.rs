@@ -187,7 +187,7 @@ fn memory_modules_are_in_the_settings_and_pods_of_readers_alone() {
         limits.into_iter().map(|(resource, quantity)| (resource, quantity.0)).collect::<Vec<_>>()
     };
     let memory = ("memory".to_owned(), "8Gi".to_owned());
-    assert_eq!(limits(&without, "ledger-reader"), [memory.clone()]);
+    assert_eq!(limits(&without, "ledger-reader"), std::slice::from_ref(&memory));
     assert_eq!(limits(&with, "ledger-reader"), [memory, ("upmem.example/rank".to_owned(), "2".to_owned())]);
 
     // Voters refuse the section, and are not replaced for it.
